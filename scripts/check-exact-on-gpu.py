@@ -212,7 +212,7 @@ def server(memspy):
             check(f"{name}: allocations", recording.events()["allocations"],
                   grown("allocation.all.allocated") + grown("segment.all.allocated"))
             check(f"{name}: total bytes allocated", recording.total("--total-allocated")[0], grown("allocated_bytes.all.allocated"))
-            check(f"{name}: peak", exact["peak_allocated"]["seen_in_recording"], after["allocated_bytes.all.peak"])
+            check(f"{name}: peak", exact["peak_allocated"]["bytes"], after["allocated_bytes.all.peak"])
             check(f"{name}: bytes of the stacks at the peak", recording.total()[0], after["allocated_bytes.all.peak"])
             # Blocks older than the recording are not in its final state.
             check(f"{name}: live bytes", recording.total("--at", "end")[0] + before["allocated_bytes.all.current"],

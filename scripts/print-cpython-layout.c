@@ -66,7 +66,7 @@ static void print_mimalloc(void)
         unsigned char b[sizeof(page)];
     } tag = {.b = {0}};
     int from = 0;
-    printf("\n/// Printed by `scripts/print-cpython-layout.sh` from the headers of %s.\n", PY_VERSION);
+    printf("\n/// From the headers of %s.\n", PY_VERSION);
     printf("#[rustfmt::skip]\n");
 #ifdef MI_MAX_SLICE_OFFSET_COUNT
     printf("const V2_5: Mimalloc = Mimalloc {\n   ");
@@ -124,8 +124,7 @@ static void print_mimalloc(void)
 
 int main(void)
 {
-    printf("/// CPython 3.%d%s, printed by `scripts/print-cpython-layout.sh`\n/// from the headers of %s.\n",
-           PY_MINOR_VERSION, *SUFFIX ? " without a GIL" : "", PY_VERSION);
+    printf("/// From the headers of %s.\n", PY_VERSION);
     printf("#[rustfmt::skip]\n");
     printf("pub(super) const V3_%d" SUFFIX ": Layout = Layout {\n", PY_MINOR_VERSION);
     printf("    minor: %d, free_threaded: %s,\n", PY_MINOR_VERSION, *SUFFIX ? "true" : "false");

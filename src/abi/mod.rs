@@ -1,7 +1,7 @@
-//! Addresses and offsets that readers share with each other and with the kernel program.
+//! Addresses and offsets shared with the kernel program.
 //!
-//! Turns what `python` and `torch` find into data for `probe` and its BPF program (`cuda/probe.h`).
-//! May import nothing. Never reads a target. Start reading at [`UnwindInfo`].
+//! Turns what `python` and `torch` find into data for `probe` and `cuda/probe.h`. May import
+//! nothing. Never reads a target. Start reading at [`UnwindInfo`].
 
 mod object_header;
 mod step_counter;

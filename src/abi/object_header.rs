@@ -1,19 +1,19 @@
-//! The header that every CPython object starts with.
+//! The header of every CPython object.
 
 /// `PyObject`: reference counts, then the class (Include/object.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PyObjectHeader {
     /// Its bytes.
     pub len: usize,
-    /// Offset of the pointer to the class.
+    /// Offset of the class pointer.
     pub class: usize,
 }
 
 impl PyObjectHeader {
-    /// The header in builds with a GIL.
+    /// The header with a GIL.
     pub const USUAL: PyObjectHeader = PyObjectHeader { len: 16, class: 8 };
 
-    /// Adjusts a field offset of builds with a GIL, for structures that differ only in the header.
+    /// For fields that only the length of the header displaces.
     pub const fn shift(self, usual: usize) -> usize {
         usual + self.len - Self::USUAL.len
     }

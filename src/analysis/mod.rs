@@ -1,9 +1,9 @@
-//! Answers from records: attribution, peak, timeline, per-line bounds, flamegraph folds.
+//! Turns `model::Record`s in recorded order into answers: attribution, peak, timeline, lines,
+//! folds.
 //!
-//! Turns `model::Record`s, in the order in which they were recorded, into answers.
-//! May import `model`, `ownership`, `std`, the hasher and `thiserror`.
-//! Never knows a clock, a file or a process, and never holds memory per sample.
-//! Start reading at [`Profile`]; the rule that charges bytes to stacks is told at the top of `attribution/rules.rs`.
+//! May import `model`, `ownership`, `std`, the hasher and `thiserror`. Never knows a clock, a file
+//! or a process, and never holds memory per sample. Start reading at [`Profile`];
+//! `attribution/rules.rs` has the attribution rule.
 
 mod attribution;
 mod autograd;

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_fit_together() {
+    fn the_arguments_are_consistent() {
         CliArgs::command().debug_assert();
     }
 
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_summary_may_stand_before_the_pid() {
+    fn summary_options_may_precede_the_pid() {
         for line in ["memspy -s -p 31", "memspy -p 31 -s", "memspy --json -s -p31", "memspy -p 31"]
         {
             let words = line.split(' ');
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_needs_a_pid_or_a_program_and_not_both() {
+    fn a_recording_takes_a_pid_or_a_program() {
         assert!(parse("memspy record").is_err());
         assert!(parse("memspy record -p 1 -- python x.py").is_err());
         let Command::Record(record) =

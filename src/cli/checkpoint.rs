@@ -1,4 +1,4 @@
-//! `memspy pause` and `memspy resume`: a job's GPU memory goes to the host and comes back.
+//! `memspy pause` and `memspy resume`: GPU memory to the host and back.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -16,13 +16,11 @@ use super::args::{PauseArgs, ResumeArgs};
 use super::flame::into_io;
 use super::{eprint_line, hints};
 
-/// Interval for checking that the job is still paused.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Runs `memspy pause`.
 pub(super) fn pause(args: &PauseArgs) -> Result<()> {
     let pid = args.pid;
-    // From here on Ctrl-C only sets a flag: memspy must not end between two steps of the driver.
+    // From here on Ctrl-C only sets a flag, so that it interrupts no step of the driver.
     let stop = watch()?;
     let mover = Checkpointer::new(pid).map_err(|error| refused("pause", pid, error))?;
     let begin = || {
@@ -44,7 +42,7 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
     };
     let way_back = format!("if memspy is killed: memspy resume -p {pid}");
     eprint_line(&format!("resuming it after {} s, or on Ctrl-C; {way_back}", time.as_secs_f64()));
-    // A closed standard output ends the wait and resumes the job.
+    // A closed standard output resumes the job.
     let mut checked = Instant::now();
     sleep_unless(time.saturating_sub(paused.elapsed()), || {
         if checked.elapsed() >= CHECK_INTERVAL {
@@ -71,10 +69,8 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
     }
 }
 
-/// Runs `memspy resume`.
 pub(super) fn resume(args: &ResumeArgs) -> Result<()> {
     let pid = args.pid;
-    // A driver step must not be interrupted.
     let _stop = watch()?;
     let mover = Checkpointer::new(pid).map_err(|error| refused("resume", pid, error))?;
     let moved = mover.resume().map_err(|error| refused("resume", pid, error))?;
@@ -82,7 +78,7 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<()> {
     print(pid, &what, "running", &moved, args.json)
 }
 
-/// Catches all signals that would end memspy, so that it ends in order.
+/// Catches all signals that would end memspy.
 fn watch() -> Result<Arc<AtomicBool>> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     let stop = Arc::new(AtomicBool::new(false));
@@ -119,13 +115,11 @@ fn print(pid: u32, what: &str, state: &str, moved: &CheckpointReport, json: bool
     written.and_then(|()| out.flush()).context("cannot write to standard output")
 }
 
-/// The error of an attempt to `action` (pause, resume) process `pid`, with what to do next.
 fn refused(action: &str, pid: u32, error: SuspendError) -> anyhow::Error {
     let advice = advice(action, pid, &error);
     anyhow!("cannot {action} process {pid}: {}; {advice}", with_figures(&error))
 }
 
-/// An error in words, with sizes as text.
 fn with_figures(error: &SuspendError) -> String {
     match error {
         SuspendError::HostMemory { needed, moved, host } => format!(
@@ -151,7 +145,6 @@ fn with_figures(error: &SuspendError) -> String {
     }
 }
 
-/// The command that resumes a paused process.
 fn resume_command(pid: u32) -> String {
     in_sentence(&suggestion_on(pid, "resume", &[]))
 }

@@ -1,4 +1,4 @@
-//! `memspy devices`: the GPUs of the machine, and what some jobs have on them.
+//! `memspy devices`: the machine's GPUs, and jobs' memory on them.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -18,7 +18,6 @@ use super::members::{members, refuse_launcher};
 use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 
-/// Runs it.
 pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     let mut readers = Vec::new();
     let mut pids = args.pids.clone();
@@ -46,24 +45,24 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     })?;
     let format = if args.json { DevicesFormat::Json } else { args.format };
     let jobs = pids.len();
-    let mut looks = DevicePoller { watch, format, jobs, again: args.every.is_some(), first: true };
+    let mut poller = DevicePoller { watch, format, jobs, again: args.every.is_some(), first: true };
     let Some(every) = args.every else {
-        let seen = looks.poll()?;
+        let seen = poller.poll()?;
         let is_text = matches!(format, DevicesFormat::Text);
         let path = Path::new("-");
-        let write = |out: &mut dyn Write| looks.print(&seen, out);
+        let write = |out: &mut dyn Write| poller.print(&seen, out);
         return output::write(path, false, output::fitted(path, is_text, write));
     };
     let stop = StopSignals::watch()?.stop;
     loop {
         let begun = Instant::now();
-        let seen = looks.poll()?;
-        // What remains after all jobs have ended was already printed.
-        if looks.watch.has_lost_all(jobs) {
+        let seen = poller.poll()?;
+        // What is left after all jobs ended was already printed.
+        if poller.watch.has_lost_all(jobs) {
             return Ok(());
         }
         let mut out = io::stdout().lock();
-        match looks.print(&seen, &mut out).and_then(|()| out.flush()) {
+        match poller.print(&seen, &mut out).and_then(|()| out.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             other => other.context("cannot write to standard output")?,
         }
@@ -75,20 +74,16 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     }
 }
 
-/// Snapshots, printed one after the other.
 struct DevicePoller {
     watch: DevicePoll,
     format: DevicesFormat,
-    /// How many jobs were requested.
     jobs: usize,
-    /// Whether further snapshots follow.
     again: bool,
     first: bool,
 }
 
-/// One snapshot, ready to print.
-struct DevicesReading {
-    /// When, as nvidia-smi writes it.
+struct PolledDevices {
+    /// As nvidia-smi writes it.
     timestamp: String,
     devices: Vec<DeviceStatus>,
     targets: Vec<DevicesTarget>,
@@ -96,7 +91,7 @@ struct DevicesReading {
 }
 
 impl DevicePoller {
-    fn poll(&mut self) -> Result<DevicesReading> {
+    fn poll(&mut self) -> Result<PolledDevices> {
         let timestamp = chrono::Local::now().format("%Y/%m/%d %H:%M:%S%.3f").to_string();
         let seen = self.watch.poll(&output::host()).context("cannot read the GPUs")?;
         for pid in &seen.ended {
@@ -104,22 +99,22 @@ impl DevicePoller {
         }
         let mut targets = Vec::new();
         for target in &seen.targets {
-            let mut look = ProcessSnapshot::new();
+            let mut snapshot = ProcessSnapshot::new();
             for record in &target.records {
-                look.record(record)?;
+                snapshot.record(record)?;
             }
             let is_asleep = |device: &DeviceSnapshot| device.unmapped.is_some_and(|size| size > 0);
-            // Sleeping memory is named by the objects that the program keeps of it.
-            if look.devices().iter().any(is_asleep) {
-                look.set_tags(self.watch.sleep_tags(target.pid));
+            // Sleeping memory is named by the program's objects.
+            if snapshot.devices().iter().any(is_asleep) {
+                snapshot.set_tags(self.watch.sleep_tags(target.pid));
             }
-            targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look });
+            targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look: snapshot });
         }
         let (devices, left_behind) = (seen.devices, seen.left_behind);
-        Ok(DevicesReading { timestamp, devices, targets, left_behind })
+        Ok(PolledDevices { timestamp, devices, targets, left_behind })
     }
 
-    fn print(&mut self, seen: &DevicesReading, out: &mut dyn Write) -> io::Result<()> {
+    fn print(&mut self, seen: &PolledDevices, out: &mut dyn Write) -> io::Result<()> {
         let first = std::mem::replace(&mut self.first, false);
         let view = DevicesView {
             timestamp: &seen.timestamp,

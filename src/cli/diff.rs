@@ -1,4 +1,4 @@
-//! `memspy diff`: two traces, or two moments of one, side by side.
+//! `memspy diff`: compares two traces, or two moments of one.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,21 +16,17 @@ use super::flame_moment::{inside, oom_time, read_part};
 use super::output;
 use super::replay::StoredRecording;
 
-/// One of the two moments.
 struct DiffSide<'a> {
-    /// The file.
     label: String,
-    /// The profile up to the moment, or the whole recording.
+    /// The profile up to the moment, or of the whole recording.
     profile: &'a Profile,
     device: CudaIndex,
-    /// Which moment of that profile.
     moment: Moment,
-    /// The requested time; `None` for peak or end.
+    /// `None`: peak or end.
     until: Option<Nanos>,
 }
 
 impl DiffSide<'_> {
-    /// Which snapshot of the owners is shown.
     fn which_owners(&self) -> String {
         match (self.until, self.moment) {
             (Some(time), _) => format!("the last up to {:.3} s", time.seconds()),
@@ -40,7 +36,6 @@ impl DiffSide<'_> {
     }
 }
 
-/// Runs it.
 pub(super) fn run(args: &DiffArgs) -> Result<()> {
     output::check_requested(args.output.as_deref(), args.force)?;
     match (&args.after, args.from) {
@@ -90,7 +85,7 @@ fn two_moments(args: &DiffArgs, from: FlameMoment) -> Result<()> {
     let name = || trace.display().to_string();
     let recording = StoredRecording::trace(trace)?;
     let whole = recording.profile(empty())?;
-    // Both moments are of one device, whichever had the higher peak at each.
+    // One device for both, the one with the highest peak.
     let device = device(&whole, args.gpu).with_context(name)?;
     let to = args.to.unwrap_or(FlameMoment::End);
     let read = |of, option| read_moment(&recording, trace, &whole, device, of, option);
@@ -103,9 +98,8 @@ fn two_moments(args: &DiffArgs, from: FlameMoment) -> Result<()> {
     write(args, &before.side(name(), &whole, device), &after.side(name(), &whole, device), &moments)
 }
 
-/// A moment of one recording, read.
 struct ReadMoment {
-    /// The profile up to it; `None` for the whole.
+    /// `None`: the whole recording.
     cut: Option<Profile>,
     moment: Moment,
     time: Nanos,
@@ -172,7 +166,7 @@ fn write(
         moments,
         limit: Some(args.limit).filter(|limit| *limit > 0),
         full_filenames: args.full_filenames,
-        // A file or a pipe has room for whole stacks, a terminal does not.
+        // A terminal has no room for whole stacks.
         whole_stacks: path.as_os_str() != "-" || output::width().is_none(),
     };
     let limits = [before.profile.memory_limit(), after.profile.memory_limit()];
@@ -212,7 +206,6 @@ fn write(
     output::report(&path, args.force, output::fitted(&path, true, output::bounded(limits, write)))
 }
 
-/// The snapshots of the owners at the two moments.
 fn owners(
     args: &DiffArgs,
     before: &DiffSide<'_>,

@@ -1,4 +1,4 @@
-//! `memspy doctor`: what memspy can and cannot do with a process, and why.
+//! `memspy doctor`: what works with a process, and why the rest does not.
 
 use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
@@ -16,11 +16,9 @@ use super::args::DoctorArgs;
 use super::flame::into_io;
 use super::{hints, in_one_line, output};
 
-/// What an inconsistent snapshot means.
 const BUSY: &str =
     "it is busy at this moment; a recording tries again at every sample, so nothing is wrong";
 
-/// The findings so far: printed at once, or kept for one document.
 struct DoctorReport<W: Write> {
     out: W,
     findings: Vec<FindingJson>,
@@ -52,7 +50,7 @@ impl<W: Write> DoctorReport<W> {
     }
 }
 
-/// Runs it: prints one line per finding; fails when the process cannot be recorded at all.
+/// Prints one line per finding; fails if the process cannot be recorded at all.
 pub(super) fn run(args: &DoctorArgs) -> Result<()> {
     let out: Box<dyn Write> = match output::width().filter(|_| !args.json) {
         Some(width) => Box::new(FittingWriter::new(io::stdout().lock(), width)),

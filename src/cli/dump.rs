@@ -1,4 +1,4 @@
-//! `memspy dump`: one snapshot of a process, or of all processes of a job that use CUDA.
+//! `memspy dump`: a snapshot of a process, or of a job's CUDA processes.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -19,17 +19,14 @@ use super::flame::into_io;
 use super::members::{members as job_members, refuse_launcher};
 use super::{hints, output};
 
-/// What was read of one process.
 struct ProcessDump {
-    /// Its label among several.
     label: String,
     snapshot: ProcessSnapshot,
     owners: Result<OwnershipSnapshot, String>,
-    /// How long the owners were read before the driver's figures and the stacks.
+    /// Time between reading the owners and the rest.
     age: Option<Duration>,
 }
 
-/// Runs it.
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let seen = match args.subprocesses {
         true => members(args)?,
@@ -37,7 +34,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     };
     let gpu = args.gpu.map(CudaIndex);
     let write = |out: &mut dyn std::io::Write| {
-        for ProcessDump { label, snapshot: look, owners, age } in &seen {
+        for ProcessDump { label, snapshot, owners, age } in &seen {
             let options = DumpOptions {
                 gpu,
                 full_filenames: args.full_filenames,
@@ -47,13 +44,13 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
                 owners_age: *age,
             };
             if args.json {
-                render::dump_json(out, look, owners, &options).map_err(into_io)?;
+                render::dump_json(out, snapshot, owners, &options).map_err(into_io)?;
                 continue;
             }
             if !label.is_empty() {
                 writeln!(out, "== {label} ==")?;
             }
-            render::dump_text(out, look, owners, &options).map_err(into_io)?;
+            render::dump_text(out, snapshot, owners, &options).map_err(into_io)?;
             if !label.is_empty() {
                 writeln!(out)?;
             }
@@ -64,7 +61,6 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     output::write(path, false, output::fitted(path, !args.json, write))
 }
 
-/// The requested process or core file.
 fn attach_target(args: &DumpArgs) -> Result<TargetReaders> {
     let Some(pid) = args.pid else {
         let path = args.core.as_deref().or(args.core_option.as_deref());
@@ -77,7 +73,7 @@ fn attach_target(args: &DumpArgs) -> Result<TargetReaders> {
     Ok(readers)
 }
 
-/// All processes of the job that use CUDA, in sequence: each snapshot has its own time.
+/// All processes that use CUDA, one after the other: each snapshot has its own time.
 fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
     let mut seen = Vec::new();
     let pid = args.pid.context("-s needs a process (-p)")?;
@@ -93,7 +89,7 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     readers.announce_long_stops(hints::long_stop);
     let options = args.cost.options();
     let owners = match read_owners(&mut readers, options) {
-        Ok(look) => Ok(look.snapshot),
+        Ok(read) => Ok(read.snapshot),
         Err(error) => Err(error.to_string()),
     };
     let read_at = owners.as_ref().ok().and_then(|owners| Instant::now().checked_sub(owners.age));
@@ -101,30 +97,29 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     let process = readers.identity();
     let is_core = readers.core_origin().is_some();
     let tags = read_sleep_tags(&readers);
-    let mut look = ProcessSnapshot::new();
+    let mut snapshot = ProcessSnapshot::new();
     Recorder::new(
         readers,
         RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() },
     )
-    .record_once(output::host(), &mut look)?;
-    look.set_tags(tags);
+    .record_once(output::host(), &mut snapshot)?;
+    snapshot.set_tags(tags);
     if let Some(stacks) = native {
-        look.set_mixed_stacks(stacks.map_err(|error| error.to_string()));
+        snapshot.set_mixed_stacks(stacks.map_err(|error| error.to_string()));
     }
-    // Last, because only now is it known what was missing.
-    look.set_core(process.core_origin());
-    // Ids of another pid namespace do not match /proc here.
+    // Only now it is known what was missing.
+    snapshot.set_core(process.core_origin());
+    // Ids of another namespace do not match /proc.
     if process.pids().len() == 1 {
-        look.mark_asleep(&|id| process.is_asleep(id) == Some(true));
+        snapshot.mark_asleep(&|id| process.is_asleep(id) == Some(true));
     }
-    // What is shown together must be of one moment: if the job was stopped, the blocks come from
-    // that snapshot.
+    // If the job was stopped, its blocks come from that stop: figures shown together are of one
+    // moment.
     if let Ok(owners) = owners.as_ref()
         && owners.pause.is_some()
     {
-        look.use_blocks_of_owners(&owners.blocks);
+        snapshot.use_blocks_of_owners(&owners.blocks);
     }
-    // A core file is of one moment.
     let age = read_at.filter(|_| !is_core).map(|at| at.elapsed());
-    Ok(ProcessDump { label, snapshot: look, owners, age })
+    Ok(ProcessDump { label, snapshot, owners, age })
 }

@@ -1,4 +1,4 @@
-//! `memspy export`: a moment of a trace in the formats that other tools open.
+//! `memspy export`: a moment of a trace for other tools.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,13 @@ use super::{eprint_line, export_tables, output};
 
 const ONE_TRACE: &str = "a snapshot for memory_viz is of one process: name one trace";
 
-/// Writes the devices' memory in one format.
 type FormatWriter = fn(&mut dyn Write, &[ExportedDevice<'_>]) -> Result<(), RenderError>;
 
-/// Runs it.
 pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {
         bail!(ONE_TRACE);
     }
-    // Parquet tables go into a folder.
+    // Parquet tables need a folder.
     if args.format != ExportFormat::Parquet {
         output::check_requested(args.output.as_deref(), args.force)?;
     }
@@ -73,7 +71,6 @@ pub(super) fn wanted(args: &ExportArgs) -> Moment {
     args.at.unwrap_or(MomentArg::Peak).into()
 }
 
-/// The counters over the whole of the recordings.
 fn perfetto(args: &ExportArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     if args.at.is_some() {
         bail!("--at is of formats that show one moment: perfetto has the whole recording");
@@ -100,7 +97,6 @@ fn perfetto(args: &ExportArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     output::report(path, args.force, output::bounded(limits, write))
 }
 
-/// The memory of each device of a process.
 fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDevice<'a>>> {
     let RankTrace { label, profile, .. } = rank;
     let main = device(profile, args.gpu)?;
@@ -127,7 +123,7 @@ fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDe
     Ok(exported)
 }
 
-/// All live bytes, including those older than an exact recording, which the leak view omits.
+/// All live bytes, also those older than an exact recording.
 pub(super) fn moment(
     profile: &Profile,
     device: CudaIndex,
@@ -136,7 +132,7 @@ pub(super) fn moment(
     with_older(profile, device, moment, FoldOptions::default())
 }
 
-/// The same; for the peak, the highest moment at which the addresses of the blocks were read.
+/// The same; the peak is the highest moment with a snapshot of blocks.
 pub(super) fn moment_with_addresses(
     profile: &Profile,
     device: CudaIndex,
@@ -157,7 +153,6 @@ fn with_older(
     Ok(folded)
 }
 
-/// Adds bytes older than an exact recording.
 pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {

@@ -1,4 +1,4 @@
-//! `memspy export -f parquet`: recordings as tables in a folder, one file per table and recording.
+//! `memspy export -f parquet`: a folder with a file per table and recording.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,6 @@ use super::ranks::RankTrace;
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, output};
 
-/// Writes the tables of all recordings below the folder of '-o'.
 pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
     let Some(folder) = args.output.as_deref().filter(|folder| *folder != Path::new("-")) else {
         bail!("-f parquet writes several files: name a folder for them with -o");
@@ -53,8 +52,8 @@ pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a folder and its parents for this user only. An existing one is kept unless it is a
-/// link: readers find tables by their path.
+/// Creates a folder and its parents for this user only. A link is refused: readers find tables by
+/// their path.
 fn make_folder(path: &Path) -> Result<()> {
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
     if is_link {

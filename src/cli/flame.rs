@@ -1,4 +1,4 @@
-//! `memspy flame`: a trace as a flamegraph, or as folded stacks.
+//! `memspy flame`: a flamegraph or folded stacks.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -18,7 +18,6 @@ use super::ranks::{self, RankTrace};
 use super::replay::StoredRecording;
 use super::{eprint_line, export, filtered_profile, flame_moment, flame_streams, output};
 
-/// Runs it.
 pub(super) fn run(args: &FlameArgs) -> Result<()> {
     let draws = args.format == FlameFormat::Flamegraph;
     let of_pictures = [
@@ -106,20 +105,17 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
 }
 
 impl GroupByArg {
-    /// Whether it divides by owner, from the recorded snapshots.
     fn is_of_owners(self) -> bool {
         matches!(self, GroupByArg::Owner | GroupByArg::Category)
     }
 
-    /// Its spelling on the command line.
     pub(super) fn word(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// Draws the owners at the largest recorded snapshot, or at the last one.
 fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
-    // Options for stacks only; ignoring them would look like an answer.
+    // Ignoring these would look like an answer.
     let of_stacks = [
         (args.threads, "--threads"),
         (args.total_allocated, "--total-allocated"),
@@ -163,7 +159,6 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
     output::report(path, args.force, output::bounded([profile.memory_limit()], write))
 }
 
-/// Draws a trace compared with another one.
 fn flame_of_difference(
     args: &FlameArgs,
     ranks: &[RankTrace],
@@ -215,7 +210,6 @@ fn picture(args: &FlameArgs) -> FlamePicture {
     }
 }
 
-/// Whether the tree goes to standard output, and that is a terminal with colours enabled.
 fn is_terminal_with_colors(args: &FlameArgs) -> bool {
     args.output.as_deref().is_none_or(|path| path == Path::new("-"))
         && io::stdout().is_terminal()
@@ -223,7 +217,7 @@ fn is_terminal_with_colors(args: &FlameArgs) -> bool {
 }
 
 impl From<FlameMoment> for MomentArg {
-    /// A moment that is neither peak nor end is the end of a partial read.
+    /// A moment other than peak and end is the end of a partial read.
     fn from(moment: FlameMoment) -> MomentArg {
         match moment {
             FlameMoment::Peak => MomentArg::Peak,
@@ -232,33 +226,28 @@ impl From<FlameMoment> for MomentArg {
     }
 }
 
-/// What to draw of a profile.
 pub(super) struct FlameOptions {
-    /// SVG or text.
     pub format: FlameFormat,
-    /// The device; `None` for the one with the highest peak.
+    /// `None`: the device with the highest peak.
     pub gpu: Option<u32>,
-    /// The moment.
     pub moment: MomentArg,
     /// At the end, also bytes older than the recording.
     pub with_older: bool,
-    /// Only live bytes allocated at this time or later.
+    /// Only live bytes allocated since this time.
     pub since: Option<Nanos>,
-    /// Only the innermost frame of each stack.
+    /// Only innermost frames.
     pub innermost: bool,
-    /// One frame for each function.
+    /// One frame per function.
     pub function: bool,
-    /// All allocations instead of the live bytes of a moment.
+    /// All allocations, not live bytes.
     pub churn: bool,
-    /// The kind of memory; `None` for PyTorch's, or whichever was recorded.
+    /// `None`: PyTorch's, or the only kind recorded.
     pub memory: Option<MemoryArg>,
-    /// Each thread apart.
+    /// One picture for each thread.
     pub by_thread: bool,
-    /// Whole file names.
     pub full_filenames: bool,
-    /// Only what is proven.
+    /// Only proven bytes.
     pub certain: bool,
-    /// The style.
     pub picture: FlamePicture,
 }
 
@@ -289,7 +278,7 @@ impl FlameOptions {
         self.fold_device(profile, device, false)
     }
 
-    /// The same for a moment at which the addresses of the blocks were read.
+    /// Uses a moment with a snapshot of blocks.
     pub(super) fn fold_with_addresses(&self, profile: &Profile) -> Result<FoldedProfile> {
         self.fold_device(profile, device(profile, self.gpu)?, true)
     }
@@ -304,12 +293,12 @@ impl FlameOptions {
             by_thread: self.by_thread,
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
-            // With `innermost` only the line is shown.
+            // With `innermost` only lines are shown.
             native: !self.innermost,
             evidence: self.certain.then_some(Evidence::Proven),
             with_addresses,
         };
-        // What a time range left is live at its end.
+        // A time range shows what is live at its end.
         let moment = if self.since.is_some() { Moment::End } else { self.moment.into() };
         let mut folded = profile.fold(device, moment, options)?;
         if self.certain && folded.total == 0 && self.format == FlameFormat::Flamegraph {
@@ -351,7 +340,6 @@ impl FlameOptions {
         NameStyle { full_filenames: self.full_filenames, functions_only: self.function }
     }
 
-    /// Draws several profiles.
     fn draw_all(&self, ranks: &[RankTrace], how: RankMode, path: &Path, force: bool) -> Result<()> {
         let mut parts = Vec::new();
         for rank in ranks {
@@ -361,11 +349,9 @@ impl FlameOptions {
         self.draw_parts(&parts, how, path, force)
     }
 
-    /// Draws each device of each profile separately.
     fn draw_devices(&self, ranks: &[RankTrace], path: &Path, force: bool) -> Result<()> {
         let mut parts = Vec::new();
         for rank in ranks {
-            // Without a device, the error says why.
             device(&rank.profile, self.gpu).context(rank.label.clone())?;
             if rank.profile.main_gpu().is_none() {
                 bail!("{DRIVER_MEMORY_ADVICE} --by device");
@@ -405,7 +391,6 @@ impl FlameOptions {
         output::report(path, force, output::bounded(limits, write))
     }
 
-    /// Draws it into the file at `path`.
     pub(super) fn draw(&self, profile: &Profile, path: &Path, force: bool) -> Result<()> {
         let folded = self.fold(profile)?;
         let style = self.style();
@@ -422,7 +407,7 @@ impl FlameOptions {
     }
 }
 
-/// Advice for memory with no known device, except the option to leave out.
+/// Advice for memory without a device, before the option to leave out.
 const DRIVER_MEMORY_ADVICE: &str =
     "the recording has the driver's events alone, and is drawn whole without";
 
@@ -431,7 +416,7 @@ pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
     let is_driver_only = || profile.exact().is_some_and(|exact| exact.events() > 0);
     match (profile.main_gpu(), gpu) {
         (Some(main), asked) => Ok(asked.map_or(main, CudaIndex)),
-        // Memory of the process on any device.
+        // Driver memory may be on any device.
         (None, None) if is_driver_only() => Ok(CudaIndex(0)),
         (None, Some(asked)) if is_driver_only() => {
             bail!("whether it is memory of GPU {asked} is not known: {DRIVER_MEMORY_ADVICE} --gpu")

@@ -1,5 +1,4 @@
-//! `memspy flame --at T`, `--at oom` and `--from T --to T`: a moment or time range other than peak
-//! and end.
+//! `memspy flame --at T`, `--at oom` and `--from T --to T`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +12,6 @@ use super::args::{FlameArgs, FlameMoment};
 use super::ranks::RankTrace;
 use super::replay::{self, StoredRecording};
 
-/// The part of the recordings to draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordingPart {
     At(Duration),
@@ -21,7 +19,7 @@ enum RecordingPart {
     Window(Duration, Option<Duration>),
 }
 
-/// Reads the requested part of the recordings, if it is not the whole, and names it.
+/// Reads the requested part of the recordings, if not the whole, and names it.
 pub(super) fn cut(
     args: &FlameArgs,
     ranks: &mut [RankTrace],
@@ -76,7 +74,7 @@ fn one(
             (Some(from), Some(to))
         }
     };
-    // Live bytes at the end of a time range depend on everything before it.
+    // Live bytes depend on everything before.
     let first = from.filter(|_| churn);
     let profile = read_part(&recording, &rank.trace, empty(), (first, to))?;
     if let Some(to) = to
@@ -96,7 +94,6 @@ fn one(
     })
 }
 
-/// A time of a recording.
 pub(super) fn inside(profile: &Profile, time: Duration) -> Result<Nanos> {
     let (begin, end) = (profile.begins().unwrap_or_default(), profile.duration());
     let nanos = Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -111,14 +108,12 @@ pub(super) fn inside(profile: &Profile, time: Duration) -> Result<Nanos> {
     Ok(nanos)
 }
 
-/// When the job last ran out of memory; `None` if it did not.
 pub(super) fn oom_time(recording: &StoredRecording<'_>) -> Result<Option<Nanos>> {
     let mut oom = OomMoment::default();
     recording.reread(&mut oom)?;
     Ok(oom.time())
 }
 
-/// Reads the time range into the empty `profile`.
 pub(super) fn read_part(
     recording: &StoredRecording<'_>,
     trace: &Path,

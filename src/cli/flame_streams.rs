@@ -1,4 +1,4 @@
-//! `memspy flame --by stream`: the blocks of a moment, by CUDA stream.
+//! `memspy flame --by stream`: a moment's blocks by CUDA stream.
 
 use std::path::Path;
 
@@ -16,7 +16,6 @@ use super::flame::FlameOptions;
 use super::ranks::RankTrace;
 use super::replay::{self, StoredRecording};
 
-/// Draws each stream of each rank separately.
 pub(super) fn draw(
     args: &FlameArgs,
     drawing: &FlameOptions,
@@ -50,7 +49,7 @@ pub(super) fn draw(
     drawing.draw_parts(&parts, RankMode::Streams, path, args.force)
 }
 
-/// The streams of one rank by name. Their bytes add up to the picture without `--by`.
+/// The streams of a rank; their bytes add up to the picture without `--by`.
 fn streams(
     args: &FlameArgs,
     drawing: &FlameOptions,
@@ -63,7 +62,7 @@ fn streams(
     let until = match args.at {
         FlameMoment::Peak => Some(folded.snapshot.time),
         FlameMoment::End => None,
-        // Already read up to that moment.
+        // It was read only up to that moment.
         FlameMoment::Oom | FlameMoment::Time(_) => Some(rank.profile.duration()),
     };
     let mut memory = read(rank, folded.device, until)?;
@@ -75,8 +74,7 @@ fn streams(
     }
     let older = [StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
     if folded.left_out > 0 {
-        // The leak view, at the end of an exact recording, covers only what was allocated while
-        // recording.
+        // The leak view of an exact recording covers only what was allocated meanwhile.
         memory.iter_mut().for_each(|memory| memory.stacks.retain(|stack| stack.path != older));
     }
     let mut rest = folded.total;
@@ -84,7 +82,7 @@ fn streams(
         rest = rest.saturating_sub(stack.bytes);
     }
     if rest > 0 {
-        // Bytes in the allocator's counter that no block shows.
+        // Bytes in the counter but in no block.
         let frame = match folded.memory {
             Some(_) => PseudoFrame::NoEvent,
             None => PseudoFrame::Unmatched,
@@ -107,7 +105,6 @@ fn streams(
     Ok(memory.into_iter().map(part).filter(|(_, folded)| folded.total > 0).collect())
 }
 
-/// Reads a trace once more, up to the moment.
 fn read(rank: &RankTrace, device: CudaIndex, until: Option<Nanos>) -> Result<Vec<StreamMemory>> {
     let mut empty = Profile::new().without_line_statistics();
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());

@@ -1,4 +1,4 @@
-//! `memspy oom-report` and `memspy join`, and the report of a recording that has ended.
+//! `memspy oom-report`, `memspy join`, and the report of an ended recording.
 
 use std::path::{Path, PathBuf};
 
@@ -14,12 +14,10 @@ use super::flame::into_io;
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, filtered_profile, output};
 
-/// Prints a problem with the segments of a recording.
 pub(super) fn warn(warning: String) {
     eprint_line(&format!("warning: {warning}"));
 }
 
-/// Writes the report.
 pub(super) fn write_oom_report(
     reports: &mut OomReportBuilder,
     path: &Path,
@@ -32,7 +30,6 @@ pub(super) fn write_oom_report(
     output::write(path, force, output::fitted(path, true, write))
 }
 
-/// `memspy oom-report`.
 pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
     output::check_requested(args.output.as_deref(), args.force)?;
     replay::warn_in_answer(args.output.as_deref());
@@ -50,11 +47,10 @@ pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
     Ok(())
 }
 
-/// `memspy join`.
 pub(super) fn join(args: &JoinArgs) -> Result<()> {
     output::check_requested(args.output.as_deref(), args.force)?;
     let segments = replay::found(&args.ring)?;
-    // A first pass finds what the name may need.
+    // A first pass finds what the file name needs.
     let bytes = segments.iter().filter_map(|segment| std::fs::metadata(segment).ok());
     let bytes = bytes.map(|file| file.len()).sum();
     let empty = || {

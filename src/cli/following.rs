@@ -1,5 +1,4 @@
-//! Whether a recording follows the allocator, its budget, and the message about it at the
-//! beginning.
+//! Whether a recording polls counters, its budget, and its first message.
 
 use anyhow::{Result, bail};
 
@@ -8,26 +7,22 @@ use crate::sampler::{FollowBudget, TargetReaders, processors};
 
 use super::args::{ModeArg, RecordArgs, RecordFormat, TopArgs};
 
-/// Samples a second beside following, and of a job that cannot be followed.
+/// Samples per second, with or without polls of the counters.
 pub(super) const RECORD_RATE: u32 = 200;
-/// The same for `top`, which redraws a few times a second.
 const TOP_RATE: u32 = 100;
 
-/// How a recording samples, and whether it also follows the allocator.
+/// How a recording samples and polls.
 #[derive(Debug, Clone)]
 pub(super) struct FollowChoice {
-    /// Samples a second.
     pub(super) rate: u32,
-    /// The budget of all polls; `None` to not follow the allocator.
+    /// Budget of all polls; `None`: no polls.
     pub(super) budget: Option<FollowBudget>,
-    /// Whether a job that cannot be followed is an error.
+    /// Whether it is an error if the counters cannot be polled.
     pub(super) is_required: bool,
-    /// Whether several processes share the budget.
     pub(super) is_shared: bool,
 }
 
 impl FollowChoice {
-    /// The choice for `record`, following or only sampling.
     pub(super) fn for_record(args: &RecordArgs, follows: bool) -> Result<FollowChoice> {
         let is_shared = args.records_several();
         if let (Some(percent), false) = (args.cpu, is_shared)
@@ -38,7 +33,7 @@ impl FollowChoice {
                  read addresses: more than 200 is for -s and --match, where all processes share it"
             );
         }
-        // A poll does not show who holds the GIL.
+        // A poll does not show which thread holds the GIL.
         let by_gil = args.stacks.gil && args.format != RecordFormat::Trace;
         Ok(FollowChoice {
             rate: args.rate.unwrap_or(RECORD_RATE),
@@ -48,7 +43,6 @@ impl FollowChoice {
         })
     }
 
-    /// The choice for `top`.
     pub(super) fn for_top(args: &TopArgs) -> FollowChoice {
         let samples_only = args.exact || args.rate.is_some() || args.gil;
         FollowChoice {
@@ -59,8 +53,7 @@ impl FollowChoice {
         }
     }
 
-    /// The message of an attached recording, besides the process; fails if following was required
-    /// and is impossible.
+    /// The first message; fails if polls are required but impossible.
     pub(super) fn opening(&self, readers: &TargetReaders) -> Result<Option<String>> {
         let (refusal, limit) = (readers.follow_refusal(), readers.allocator_refusal());
         if let (true, Some(why)) = (self.is_required, &refusal) {
@@ -95,7 +88,7 @@ impl FollowChoice {
         Ok((!parts.is_empty()).then(|| parts.join("; ")))
     }
 
-    /// The problem of an ended recording for which following was required.
+    /// Why a recording has no polls although they were required.
     pub(super) fn unfollowed(&self, totals: Option<&FollowTotals>) -> Result<()> {
         if self.is_required && totals.is_none_or(|totals| totals.polls == 0) {
             bail!(
@@ -106,7 +99,6 @@ impl FollowChoice {
         Ok(())
     }
 
-    /// How the recorded processes share the budget.
     pub(super) fn sharing(&self) -> Option<String> {
         let budget = self.budget.as_ref()?;
         Some(format!(

@@ -1,4 +1,4 @@
-//! What to do next, for errors whose remedy memspy knows.
+//! Advice for known errors.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,6 @@ use crate::target::{AccessFacts, ProcessError, StopError};
 
 use super::{eprint_line, mode};
 
-/// The error of an attempt to attach to process `pid`, with what to do next.
 pub(super) fn attach(error: AttachError, pid: u32) -> Error {
     if error.is_denied() {
         return anyhow!("{error}; {}", denied(pid));
@@ -37,18 +36,17 @@ pub(super) fn attach(error: AttachError, pid: u32) -> Error {
     }
 }
 
-/// How long a process has run, if it is not just starting; `None` for a young one.
+/// Age of a process; `None` if it has just started.
 fn ends_after(pid: u32) -> Option<Duration> {
     const MAX_START: Duration = Duration::from_secs(60);
     TargetIdentity::open(pid).ok()?.age().filter(|age| *age > MAX_START)
 }
 
-/// The error of an attempt to read the core file `path`, with what to do next.
 pub(super) fn core(error: AttachError, path: &Path) -> Error {
     if error.is_not_python() {
         return anyhow!("{error}; 'gdb PROGRAM {}' shows what it was", path.display());
     }
-    // The user gave a file name where a number was expected.
+    // The user gave a file name instead of a number.
     let name = path.to_string_lossy();
     match error {
         AttachError::Core(_) if !path.exists() && name.parse::<u32>().is_ok() => {
@@ -59,13 +57,11 @@ pub(super) fn core(error: AttachError, path: &Path) -> Error {
     }
 }
 
-/// The error of an attempt to place probes in process `pid`, with what to do next.
 pub(super) fn probe(error: ProbeError, pid: u32) -> Error {
     let advice = probe_advice(&error).replace("-p PID", &format!("-p {pid}"));
     anyhow!("cannot record process {pid} exactly: {error}; {advice}")
 }
 
-/// Why exact stacks are unavailable, where another mode continues.
 pub(super) fn no_exact(error: &ProbeError) -> String {
     match error.is_denied() {
         true => "no exact stacks, which take root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
@@ -74,7 +70,6 @@ pub(super) fn no_exact(error: &ProbeError) -> String {
     }
 }
 
-/// What to do when probes cannot be placed.
 pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
     match error {
         ProbeError::NotBuilt { .. } => {
@@ -92,7 +87,6 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
     }
 }
 
-/// Announces how long a long stop may take.
 pub(super) fn long_stop(stop: StopEstimate) {
     let StopEstimate { time, bytes, max_pause } = stop;
     let (time, size) = (time.as_millis().max(1), crate::render::bytes(bytes));
@@ -108,7 +102,6 @@ pub(super) fn long_stop(stop: StopEstimate) {
     ));
 }
 
-/// What to do when the job cannot be stopped for a snapshot.
 pub(super) fn pause(error: &StopError, pid: u32) -> String {
     match error {
         StopError::Denied { .. } => denied(pid),
@@ -117,7 +110,7 @@ pub(super) fn pause(error: &StopError, pid: u32) -> String {
     }
 }
 
-/// What to do when a snapshot reached a limit before any result.
+/// Advice after a limit was reached before any result.
 pub(super) fn limit(limit: LookLimit) -> String {
     match limit {
         LookLimit::Pause(most) => format!(
@@ -152,7 +145,6 @@ fn python_nearby(pid: u32) -> String {
     }
 }
 
-/// One sentence of advice, from the facts found, for a target whose memory may not be read.
 pub(super) fn denied(pid: u32) -> String {
     match TargetIdentity::open(pid) {
         Ok(process) => advice(&process.access()),
@@ -163,7 +155,6 @@ pub(super) fn denied(pid: u32) -> String {
     }
 }
 
-/// The remedy for these facts.
 pub(super) fn advice(access: &AccessFacts) -> String {
     if access.user == 0 && !access.sys_ptrace {
         return if access.in_container {

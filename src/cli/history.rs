@@ -1,4 +1,4 @@
-//! `memspy history`: what a job recorded of its own allocations, as PyTorch's snapshot.
+//! `memspy history`: a job's own allocation history, as PyTorch's snapshot.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -15,7 +15,6 @@ use super::members::refuse_launcher;
 use super::output::{self, FileNameFields};
 use super::{eprint_line, hints};
 
-/// Runs it.
 pub(super) fn run(args: &HistoryArgs) -> Result<()> {
     let extension = if args.json { "json" } else { "pickle" };
     let default = PathBuf::from(format!("history-{}.{extension}", args.pid));
@@ -27,7 +26,7 @@ pub(super) fn run(args: &HistoryArgs) -> Result<()> {
         .map_err(|error| hints::attach(error, args.pid))?;
     refuse_launcher(&readers)?;
     let history = read_history(&mut readers).map_err(|error| refused(error, args.pid))?;
-    // Prints first what the file lacks, as for other reports.
+    // Printed first, as in other reports.
     print_notes(&history);
     output::write(&path, args.force, |out| {
         match args.json {
@@ -57,7 +56,6 @@ fn refused(error: HistoryError, pid: u32) -> Error {
     }
 }
 
-/// Prints what the file lacks.
 fn print_notes(history: &AllocationHistory) {
     for device in &history.devices {
         let gpu = device.device.0;

@@ -1,4 +1,4 @@
-//! `memspy iterations`: a recording as a table of training iterations.
+//! `memspy iterations`: a table of training iterations.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,6 @@ use super::flame::{device, into_io};
 use super::output;
 use super::replay::StoredRecording;
 
-/// Runs it.
 pub(super) fn run(args: &IterationsArgs) -> Result<()> {
     output::check_requested(args.table.output.as_deref(), args.force)?;
     let profile = profile(args)?;
@@ -35,8 +34,7 @@ pub(super) fn run(args: &IterationsArgs) -> Result<()> {
     output::report(&path, args.force, output::fitted(&path, is_text, write))
 }
 
-/// The recording by the requested clock, else by the first that it has: steps, then the period of
-/// its counters.
+/// Uses the requested clock, else the first available: steps, then the period of the counters.
 fn profile(args: &IterationsArgs) -> Result<Profile> {
     let recording = StoredRecording::trace(&args.trace)?;
     let read = |clock: IterationClock| {

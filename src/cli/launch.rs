@@ -8,12 +8,10 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::signals::PassedOn;
+use super::signals::ProgramSignals;
 
-/// How often memspy checks whether the program has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A program started by memspy.
 pub(super) struct LaunchedProgram {
     child: Arc<Mutex<Child>>,
     pid: u32,
@@ -21,9 +19,7 @@ pub(super) struct LaunchedProgram {
 }
 
 impl LaunchedProgram {
-    /// Starts `program` (its name and arguments) on memspy's terminal, and passes `signals` on to
-    /// it until it ends.
-    pub(super) fn start(program: &[String], signals: PassedOn) -> Result<Self> {
+    pub(super) fn start(program: &[String], signals: ProgramSignals) -> Result<Self> {
         let (name, arguments) = program.split_first().context("no program to start after --")?;
         let child = Command::new(name)
             .args(arguments)
@@ -35,18 +31,16 @@ impl LaunchedProgram {
         Ok(LaunchedProgram { child, pid, name: name.clone() })
     }
 
-    /// Its pid.
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether it has ended.
     pub(super) fn has_ended(&mut self) -> bool {
         let mut child = self.child.lock();
         matches!(child.try_wait(), Ok(Some(_)))
     }
 
-    /// Waits for its end and returns its exit code; memspy never ends a program that it records.
+    /// Returns its exit code; memspy never ends a program that it records.
     pub(super) fn wait(self) -> Result<u8> {
         loop {
             let status = self.child.lock().try_wait();
@@ -58,11 +52,10 @@ impl LaunchedProgram {
     }
 }
 
-/// Passes every signal on to `child`.
-fn pass_on(mut signals: PassedOn, child: Arc<Mutex<Child>>) -> std::io::Result<()> {
+fn pass_on(mut signals: ProgramSignals, child: Arc<Mutex<Child>>) -> std::io::Result<()> {
     let pass_on = move || {
         for signal in signals.forever() {
-            // Locked meanwhile: after the wait, another program may get its pid.
+            // Locked: after the wait, another program may get its pid.
             let mut child = child.lock();
             if let (Ok(None), Some(signal)) = (child.try_wait(), Signal::from_named_raw(signal)) {
                 let _ = kill_process(Pid::from_child(&child), signal);
@@ -72,7 +65,7 @@ fn pass_on(mut signals: PassedOn, child: Arc<Mutex<Child>>) -> std::io::Result<(
     std::thread::Builder::new().name("memspy-signals".to_owned()).spawn(pass_on).map(drop)
 }
 
-/// The exit code as in a shell: 128 plus the signal's number for a program ended by a signal.
+/// As in a shell: 128 plus a fatal signal's number.
 fn exit_code(status: std::process::ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);

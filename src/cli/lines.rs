@@ -1,4 +1,4 @@
-//! `memspy lines`: a trace as a table of lines.
+//! `memspy lines`: a table of lines.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,6 @@ use super::flame::{device, into_io};
 use super::ranks::{self, RankTrace};
 use super::{filtered_profile, output, replay};
 
-/// Runs it.
 pub(super) fn run(args: &LinesArgs) -> Result<()> {
     output::check_requested(args.table.output.as_deref(), args.force)?;
     if args.table.format() == LinesFormat::Text {
@@ -25,14 +24,14 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     let start = ranks.first().and_then(|rank| rank.profile.start());
     let path = output::of_report(args.table.output.as_deref(), start, PathBuf::from("-"))?;
     let columns = match args.columns.is_empty() {
-        // Each column becomes five, so only the most important one is shown.
+        // Each column becomes five, so show only the most important.
         true if args.merge => Profile::default_columns().into_iter().take(1).collect(),
         true => Profile::default_columns(),
         false => args.columns.clone(),
     };
     let options = options(args, &path);
     let format = args.table.format();
-    // Chosen columns, and lines without memory, appear only beside the source.
+    // Chosen columns, and lines without memory, need the source.
     let is_listing = args.source || args.all_lines || !args.columns.is_empty();
     if ranks.len() > 1 && format != LinesFormat::Text && !args.merge {
         bail!("CSV and JSON are of one table: use --merge or --max-peak, or name one trace");
@@ -75,7 +74,6 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     output::report(&path, args.force, output::bounded(limits, write))
 }
 
-/// Writes the ranked tables of lines, or one for all ranks.
 fn write_ranking(
     args: &LinesArgs,
     path: &std::path::Path,

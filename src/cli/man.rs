@@ -1,4 +1,4 @@
-//! `memspy man`: man pages from the command line's definition.
+//! `memspy man`: man pages from the definition of arguments.
 
 use std::fs;
 
@@ -9,18 +9,17 @@ use clap_mangen::Man;
 use super::args::{CliArgs, ManArgs};
 use super::output;
 
-/// Default mode of a page: pages are for all users and hold no job's data.
+/// Pages are for all users and hold no job's data.
 const MODE: u32 = 0o644;
 
-/// Writes `memspy.1`, and a page for each command.
 pub(super) fn run(args: &ManArgs) -> Result<()> {
     let folder = &args.output;
     fs::create_dir_all(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    // Has no effect where --file-mode was given.
+    // Has no effect if --file-mode was given.
     output::set_mode(MODE);
     let mut program = CliArgs::command();
-    // Uses the commands' page names: memspy-record.
+    // Fills in page names such as memspy-record.
     program.build();
     let mut commands: Vec<clap::Command> = program.get_subcommands().cloned().collect();
     commands.retain(|command| !command.is_hide_set());

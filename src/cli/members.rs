@@ -1,5 +1,4 @@
-//! The processes of a job that use CUDA: those that `--subprocesses` reads, and those below a
-//! launcher.
+//! The processes of a job that use CUDA: those of `--subprocesses`, and those below a launcher.
 
 use std::io::{self, Write};
 
@@ -10,10 +9,9 @@ use crate::sampler::{ProcessTree, RankProcess, TargetReaders};
 
 use super::{eprint_line, hints, in_one_line};
 
-/// Most ranks named in a message.
 const MAX_NAMED: usize = 8;
 
-/// All members of the process tree that use CUDA; at least one.
+/// All processes of the job that use CUDA; at least one.
 pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     let mut tree = ProcessTree::new(pid, false).map_err(|error| hints::attach(error, pid))?;
     let members = tree.poll();
@@ -23,13 +21,13 @@ pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     Ok(members)
 }
 
-/// Calls `look` for one process after the other, prefixed with its name, and prints the failures.
-/// Fails if all failed or, with `all`, if any failed.
+/// Runs `read` for each process and prints its failures. Fails if all failed or, with `all`, if any
+/// failed.
 pub(super) fn for_each_member(
     pid: u32,
     json: bool,
     all: bool,
-    look: &dyn Fn(u32) -> Result<()>,
+    read: &dyn Fn(u32) -> Result<()>,
 ) -> Result<()> {
     let members: Vec<(u32, String)> =
         members(pid)?.iter().map(|member| (member.readers.pid(), member.label())).collect();
@@ -38,7 +36,7 @@ pub(super) fn for_each_member(
         if !json {
             writeln!(io::stdout(), "== {label} ==")?;
         }
-        if let Err(error) = look(*member) {
+        if let Err(error) = read(*member) {
             eprint_line(&format!("{label}: {}", in_one_line(&error)));
             failed.push(label.as_str());
         }
@@ -55,7 +53,7 @@ pub(super) fn for_each_member(
     }
 }
 
-/// Refuses a launcher: a process without CUDA whose descendants use it.
+/// Refuses a process without CUDA whose descendants use it.
 pub(super) fn refuse_launcher(readers: &TargetReaders) -> Result<()> {
     let pid = readers.pid();
     if let Some(ranks) = ranks_below(readers) {
@@ -67,7 +65,6 @@ pub(super) fn refuse_launcher(readers: &TargetReaders) -> Result<()> {
     Ok(())
 }
 
-/// The descendants that use CUDA, by name, of a process that does not.
 pub(super) fn ranks_below(readers: &TargetReaders) -> Option<String> {
     let without = [AllocatorBackend::NotLoaded, AllocatorBackend::NotInitialized];
     if !without.contains(&readers.allocator()) {

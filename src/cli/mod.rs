@@ -1,9 +1,8 @@
-//! The command line: arguments become calls to rooms, errors become one clear line and an exit
-//! code.
+//! The command line.
 //!
-//! Turns arguments into calls and results into text on the terminal. May import every room but the
-//! readers, and of `target` only facts and errors; alone knows clap, anyhow, printing and exiting.
-//! Never reads a target or a trace by itself. Start reading at [`args`] and [`run`].
+//! Turns arguments into calls, results into text, errors into one line and an exit code. May import
+//! every room but the readers, and of `target` only facts and errors; alone knows clap, anyhow,
+//! printing and exiting. Never reads a target or a trace. Start reading at [`args`] and [`run`].
 
 pub mod args;
 mod checkpoint;
@@ -61,12 +60,12 @@ use crate::sampler;
 
 use args::{CliArgs, Command};
 
-/// Runs the program with its arguments.
+/// Runs the program.
 ///
-/// Exit code 0: done. 1: not done, and one line on standard error says why. 2: the arguments are
-/// invalid. `record -- PROGRAM` passes on the program's own code.
+/// Exit code 0: done; 1: not done, with one line why; 2: invalid arguments. `record -- PROGRAM`
+/// passes on the program's code.
 pub fn run() -> ExitCode {
-    // Not a command: only memspy itself starts it.
+    // Only memspy itself starts this.
     if std::env::args_os().nth(1).is_some_and(|word| sampler::is_probe_keeper(&word)) {
         return keep_probes();
     }
@@ -81,7 +80,7 @@ pub fn run() -> ExitCode {
             }
             return ExitCode::from(2);
         }
-        // The user requested the help or the version; failing to print it is an error.
+        // The user asked for help or version; failing to print it is an error.
         Err(asked) => {
             return match asked.print() {
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -96,12 +95,11 @@ pub fn run() -> ExitCode {
         output::set_mode(mode);
     }
     privileges::give_up(&args.command);
-    // After that, because a change of rights may cancel it.
+    // Afterwards, because a change of rights may cancel it.
     if !lifetime::end_with_starter() {
         return ExitCode::FAILURE;
     }
-    // With a handler for SIGXFSZ, exceeding the file size limit is a write error with a message,
-    // and does not kill memspy.
+    // With a handler, SIGXFSZ (file too large) is a write error instead of the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &args.command {
         Command::Summary(args) => summary::summary(args).map(|()| ExitCode::SUCCESS),
@@ -139,7 +137,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Keeps the probes of another memspy, with only the rights for that.
+/// Keeps another memspy's probes, with only the rights for that.
 fn keep_probes() -> ExitCode {
     privileges::give_up_for_keeper();
     match sampler::keep_probes() {
@@ -151,24 +149,22 @@ fn keep_probes() -> ExitCode {
     }
 }
 
-/// Prints a shell's completions. Generated in memory, as the generator exits when it cannot write.
+/// Generates in memory, as the generator exits if it cannot write.
 fn completions(args: &args::CompletionsArgs) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut CliArgs::command(), "memspy", &mut text);
     output::write(Path::new("-"), false, |out| out.write_all(&text))
 }
 
-/// A profile that attributes memory to the requested threads.
 fn filtered_profile(stacks: &args::StackArgs) -> Profile {
     Profile::with_filter(choice(stacks))
 }
 
-/// The requested threads.
 fn choice(stacks: &args::StackArgs) -> ThreadChoice {
     ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle }
 }
 
-/// An error with its causes, each said once.
+/// Each cause appears once.
 fn in_one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -182,17 +178,15 @@ fn in_one_line(error: &anyhow::Error) -> String {
 }
 
 thread_local! {
-    /// The subject of this thread's messages.
     static SUBJECT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Sets the prefix of all of this thread's messages.
 fn set_line_prefix(subject: &str) {
     SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
 }
 
-/// Prints one line to standard error, escaped, and wrapped on a narrow terminal. A closed standard
-/// error is not a failure.
+/// Prints an escaped line to standard error, wrapped on a narrow terminal. A closed standard error
+/// is not a failure.
 fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());

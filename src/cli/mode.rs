@@ -1,6 +1,5 @@
-//! Chooses the mode of a recording without a requested one: exact stacks, following, or samples.
-//!
-//! One function, [`decide`], decides for `record` and `summary`.
+//! Chooses a recording's mode: exact stacks, counters, or samples; [`decide`] for `record` and
+//! `summary`.
 
 use std::path::Path;
 
@@ -14,12 +13,11 @@ use crate::sampler::{
 use super::args::{ModeArg, RecordArgs};
 use super::following::{FollowChoice, RECORD_RATE};
 
-/// The most of the job's time that exact stacks may cost; the second with fewer than
+/// Maximum cost of exact stacks, as a part of the job's time; the second holds below
 /// [`MANY_PROCESSORS`].
 const LIMIT: f64 = 0.02;
 const LIMIT_WITH_FEW: f64 = 0.05;
 
-/// How a recording records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Exact,
@@ -27,30 +25,24 @@ pub(super) enum Mode {
     Sample,
 }
 
-/// What is known about exact stacks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ExactOutlook {
-    /// Their cost as a part of the job's time; unknown before.
     Costs(f64),
-    /// They are impossible or not wanted, and why.
+    /// Impossible or unwanted, with the reason.
     No(String),
 }
 
-/// The facts for the decision.
 #[derive(Debug, Clone)]
 pub(super) struct ModeFacts {
     pub(super) exact: ExactOutlook,
-    /// Processors that memspy may use.
     pub(super) processors: usize,
-    /// Idle processors on average; `None` where unknown.
+    /// Idle processors on average, if known.
     pub(super) idle: Option<f64>,
-    /// Processors that following may use.
     pub(super) budget: f64,
-    /// Why the job cannot be followed.
+    /// Why counters cannot be polled.
     pub(super) unfollowable: Option<String>,
 }
 
-/// The most of the job's time that exact stacks may cost.
 pub(super) fn limit(processors: usize) -> f64 {
     if processors < MANY_PROCESSORS { LIMIT_WITH_FEW } else { LIMIT }
 }
@@ -76,10 +68,8 @@ pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     }
 }
 
-/// The mode of a recording, as far as the arguments determine it.
 #[derive(Debug, Clone)]
 pub(super) struct ModeChoice {
-    /// The requested mode.
     pub(super) asked: ModeArg,
     follow: FollowChoice,
     sample: FollowChoice,
@@ -89,34 +79,31 @@ pub(super) struct ModeChoice {
 }
 
 impl ModeChoice {
-    /// The choice for `record`.
     pub(super) fn for_record(args: &RecordArgs) -> Result<ModeChoice> {
         let asked = args.mode().map_err(|why| anyhow!(why))?;
-        let looks_at_threads = args.stacks.gil || args.stacks.idle;
+        let filters_threads = args.stacks.gil || args.stacks.idle;
         Ok(ModeChoice {
             asked,
             follow: FollowChoice::for_record(args, asked != ModeArg::Sample)?,
             sample: FollowChoice::for_record(args, false)?,
-            not_exact: looks_at_threads.then_some(
+            not_exact: filters_threads.then_some(
                 "exact stacks do not go with --gil and --idle, which choose among threads",
             ),
             idle: IdleMeter::start(),
         })
     }
 
-    /// The choice for a job that is observed for some seconds.
     pub(super) fn for_summary() -> ModeChoice {
         let budget = FollowBudget::for_machine(processors());
         ModeChoice {
             asked: ModeArg::Auto,
-            follow: FollowChoice::unasked(Some(budget)),
-            sample: FollowChoice::unasked(None),
+            follow: FollowChoice::automatic(Some(budget)),
+            sample: FollowChoice::automatic(None),
             not_exact: None,
             idle: IdleMeter::start(),
         }
     }
 
-    /// Watches the cost of exact stacks.
     pub(super) fn cost_watch(&self) -> CostWatch {
         match self.asked {
             ModeArg::Auto => CostWatch::trial(limit(processors())),
@@ -124,17 +111,16 @@ impl ModeChoice {
         }
     }
 
-    /// The choice for exact stacks and for samples.
+    /// The choice for exact stacks and samples.
     pub(super) fn unfollowed(&self) -> &FollowChoice {
         &self.sample
     }
 
-    /// How the job is followed on request.
     pub(super) fn followed(&self) -> &FollowChoice {
         &self.follow
     }
 
-    /// Why a recording into the file at `path` does not try exact stacks.
+    /// Why a recording into `path` does not try exact stacks.
     pub(super) fn why_not_exact(&self, path: Option<&Path>) -> Option<&'static str> {
         let is_stream = path.is_some_and(|path| path.exists() && !path.is_file());
         self.not_exact.or(is_stream.then_some(
@@ -142,7 +128,7 @@ impl ModeChoice {
         ))
     }
 
-    /// How to record a job without exact stacks, and the message about it.
+    /// The mode without exact stacks, and its message.
     pub(super) fn without_exact(
         &self,
         exact: ExactOutlook,
@@ -181,12 +167,10 @@ impl From<&TrialFailure> for ExactOutlook {
     }
 }
 
-/// Why there are no exact stacks.
 pub(super) fn no_exact(why: &str) -> String {
     format!("no exact stacks ({why})")
 }
 
-/// The line about the cost of exact stacks.
 pub(super) fn cost_line(news: CostNews, limit: f64) -> String {
     let (CostNews::First(cost) | CostNews::Costlier(cost)) = news;
     let now = if matches!(news, CostNews::Costlier(_)) { " now" } else { "" };
@@ -214,7 +198,7 @@ fn percent(share: f64) -> String {
 }
 
 impl FollowChoice {
-    fn unasked(budget: Option<FollowBudget>) -> FollowChoice {
+    fn automatic(budget: Option<FollowBudget>) -> FollowChoice {
         FollowChoice { rate: RECORD_RATE, budget, is_required: false, is_shared: false }
     }
 }
@@ -253,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_sampled() {
+    fn jobs_without_readable_counters_are_sampled() {
         let refused = ExactOutlook::No("no exact stacks (no root)".to_owned());
         let unfollowable = Some("it runs no Python".to_owned());
         let (mode, why) = decide(&ModeFacts { unfollowable, ..facts(refused, 16, None) });
@@ -274,11 +258,11 @@ mod tests {
 
     #[test]
     fn a_cost_above_the_limit_names_the_remedy() {
-        let told =
+        let line =
             |events, share, limit| cost_line(CostNews::First(ExactCost { events, share }), limit);
-        assert_eq!(told(310.2, Some(0.001), 0.02), "exact stacks: 310 events/s cost the job 0.1 %");
-        let costly = told(61_000.0, Some(0.073), 0.02);
+        assert_eq!(line(310.2, Some(0.001), 0.02), "exact stacks: 310 events/s cost the job 0.1 %");
+        let costly = line(61_000.0, Some(0.073), 0.02);
         assert!(costly.contains("7.3 %, more than the limit of 2 %; --mode follow"), "{costly}");
-        assert!(told(0.0, None, 0.02).contains("not known"), "unknown is not 0 %");
+        assert!(line(0.0, None, 0.02).contains("not known"), "unknown is not 0 %");
     }
 }

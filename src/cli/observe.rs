@@ -1,5 +1,4 @@
-//! Observes a job for some seconds: snapshots of its owners, and a simultaneous recording of its
-//! lines.
+//! Observes a job for some seconds: takes ownership snapshots while lines are recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,37 +23,27 @@ use crate::sampler::{
 use super::mode::{ExactOutlook, ModeChoice};
 use super::{hints, output};
 
-/// How long the recording may take to attach.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Snapshots after the first.
+/// Minimum number of snapshots after the first.
 const MIN_ROUNDS: u32 = 3;
 
-/// Options of an observation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ObserveOptions {
-    /// How long.
     pub(super) duration: Duration,
-    /// The least time between two snapshots of the owners.
+    /// Minimum time between two ownership snapshots.
     pub(super) every: Duration,
-    /// What a snapshot may cost.
-    pub(super) look: SnapshotOptions,
+    pub(super) limits: SnapshotOptions,
 }
 
-/// The observation.
 pub(super) struct JobObservation {
-    /// Process, threads and devices at the end.
     pub(super) process: ProcessSnapshot,
-    /// The owners in all complete snapshots.
     pub(super) growth: GrowthWatch,
     /// The last snapshot, or why there is none.
     pub(super) last: Result<OwnershipSnapshot, String>,
-    /// All stops of the job.
     pub(super) stops: StopTotals,
-    /// What lines own.
     pub(super) lines: ObservedLines,
-    /// What else was observed of the devices.
     pub(super) devices: Vec<ObservedDevice>,
-    /// The readers of the snapshots; reused, so that the next one knows which memory matters.
+    /// Reused, because they know which memory matters.
     pub(super) readers: TargetReaders,
 }
 
@@ -62,33 +51,32 @@ impl JobObservation {
     /// The devices that the process uses, with PyTorch's figures at the last snapshot.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
-        let at_look = |facts: GpuFacts| {
+        let at_snapshot = |facts: GpuFacts| {
             let map = blocks.iter().find(|map| map.device.0 == facts.gpu);
             map.map_or(facts, |map| facts.with_blocks(map))
         };
-        self.process.devices().iter().filter_map(GpuFacts::new).map(at_look).collect()
+        self.process.devices().iter().filter_map(GpuFacts::new).map(at_snapshot).collect()
     }
 }
 
-/// Observes the process that `readers` read.
 pub(super) fn observe(
     mut readers: TargetReaders,
     options: ObserveOptions,
     stop: &AtomicBool,
 ) -> Result<JobObservation> {
     let (identity, pid) = (readers.identity(), readers.pid());
-    // The first snapshot finds which memory matters: as good as the others, but slowest.
+    // The first snapshot is the slowest: it finds which memory matters.
     let mut growth = GrowthWatch::default();
     let mut stops = StopTotals::default();
     let mut grouping = GroupingThread::begin()?;
     let mut failed = "no snapshot was read".to_owned();
-    let mut look =
-        |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.look) {
-            Ok(look) => {
-                stops.merge(look.snapshot.stops);
+    let mut take_snapshot =
+        |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.limits) {
+            Ok(read) => {
+                stops.merge(read.snapshot.stops);
                 // The time of the stop, not of the end of the analysis.
-                let time = at.elapsed().saturating_sub(look.snapshot.age);
-                grouping.add(time, look.snapshot, growth);
+                let time = at.elapsed().saturating_sub(read.snapshot.age);
+                grouping.add(time, read.snapshot, growth);
                 at + time
             }
             Err(error) => {
@@ -97,17 +85,17 @@ pub(super) fn observe(
             }
         };
     let began = Instant::now();
-    // Attaching takes as long as a snapshot, so both run at the same time.
+    // Attaching takes as long as a snapshot, so do both at the same time.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
-    let first = look(began, &mut growth);
+    let first = take_snapshot(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
-    // The observation already runs while the first snapshot is analysed.
+    // The observation began while the first snapshot was analysed.
     let mut next = first.max(recording.began);
     let until = next + options.duration;
     let mut lines = ObservedLines::default();
     let mut at_end = None;
     for round in 1.. {
-        // From the start of one snapshot to the next, with a rest for the machine in between.
+        // Counts from start to start, with a rest for the machine.
         let rest = Instant::now() + options.every / 8;
         next = (next + options.every).max(rest).min(until);
         let wait = next.saturating_duration_since(Instant::now());
@@ -119,7 +107,7 @@ pub(super) fn observe(
         if round >= MIN_ROUNDS && next >= until {
             at_end = Some(ProcessAtEnd::begin(identity.clone(), pid)?);
         }
-        look(began, &mut growth);
+        take_snapshot(began, &mut growth);
         // Growth needs several snapshots, so slow ones prolong the observation.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
         if is_over || stop.load(Ordering::Relaxed) {
@@ -127,19 +115,19 @@ pub(super) fn observe(
         }
     }
     let at_end = match at_end {
-        Some(reading) => reading,
+        Some(begun) => begun,
         None => ProcessAtEnd::begin(identity, pid)?,
     };
     lines.seconds = recording.end();
     let devices = recording.devices(lines.seconds);
     let mut process = at_end.read()?;
     process.set_tags(read_sleep_tags(&readers));
-    // After a failed snapshot, the one before it is good enough.
+    // If the last snapshot failed, use the one before.
     let last = grouping.end(&mut growth).ok_or(failed);
     Ok(JobObservation { process, growth, last, stops, lines, devices, readers })
 }
 
-/// Groups owners on its own thread: for a large job that takes as long as the next snapshot.
+/// Groups owners on its own thread: for a large job this takes as long as the next snapshot.
 struct GroupingThread {
     snapshots: Option<Sender<(Duration, OwnershipSnapshot)>>,
     grouped: Receiver<(Duration, Vec<OwnerGroup>)>,
@@ -168,7 +156,6 @@ impl GroupingThread {
         Ok(GroupingThread { snapshots: Some(snapshots), grouped, last, _thread: thread })
     }
 
-    /// Takes a snapshot, and passes finished groups to `growth`.
     fn add(&mut self, time: Duration, snapshot: OwnershipSnapshot, growth: &mut GrowthWatch) {
         if let Some(snapshots) = &self.snapshots {
             let _ = snapshots.send((time, snapshot));
@@ -176,7 +163,6 @@ impl GroupingThread {
         add_groups(self.grouped.try_iter(), growth);
     }
 
-    /// Passes all groups to `growth`; returns the last snapshot, if any.
     fn end(mut self, growth: &mut GrowthWatch) -> Option<OwnershipSnapshot> {
         self.snapshots = None;
         add_groups(self.grouped.iter(), growth);
@@ -193,7 +179,7 @@ fn add_groups(
     }
 }
 
-/// A snapshot of process, threads and devices on its own thread, as it waits for names and blocks.
+/// Reads process, threads and devices on its own thread, as it waits for names and blocks.
 struct ProcessAtEnd {
     result: Receiver<Result<ProcessSnapshot>>,
     _thread: Worker<()>,
@@ -223,19 +209,16 @@ fn read_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot> {
     Ok(snapshot)
 }
 
-/// How lines are known, which changes if exact stacks cost too much, and the watch that detects
-/// this.
-type LinesBegun = (Arc<Mutex<LinesSource>>, Option<CostWatch>);
+/// The source of lines, which changes if exact stacks cost too much, and the watch for that.
+type LinesState = (Arc<Mutex<LinesSource>>, Option<CostWatch>);
 
-/// A recording that is attaching.
 struct AttachingRecording {
     live: SharedProfile,
-    attached: Receiver<Result<(LinesBegun, Instant)>>,
+    attached: Receiver<Result<(LinesState, Instant)>>,
     thread: Worker<SinkResult>,
 }
 
 impl AttachingRecording {
-    /// Waits until it is attached.
     fn attached(self, pid: u32) -> Result<LineRecording> {
         let ((source, cost), began) = self
             .attached
@@ -246,7 +229,6 @@ impl AttachingRecording {
     }
 }
 
-/// A recording on a thread of its own.
 struct LineRecording {
     live: SharedProfile,
     source: Arc<Mutex<LinesSource>>,
@@ -256,13 +238,13 @@ struct LineRecording {
 }
 
 impl LineRecording {
-    /// Begins to attach, with exact stacks where the kernel allows them.
+    /// With exact stacks where the kernel allows them.
     fn begin(process: TargetIdentity, pid: u32) -> Result<AttachingRecording> {
         let modes = ModeChoice::for_summary();
         let live = SharedProfile::with_filter(ThreadChoice::default());
         let (attached, is_attached) = channel();
         let mut sink = live.clone();
-        // Attaches on the reading thread, so probes and interpreters stay on one thread.
+        // Attaches on the reading thread: probes and interpreters stay on one thread.
         let thread = Worker::spawn("lines", move |stop| {
             let (recorder, source, cost) = match recorder(&process, &modes) {
                 Ok(begun) => begun,
@@ -287,12 +269,10 @@ impl LineRecording {
         Ok(AttachingRecording { live, attached: is_attached, thread })
     }
 
-    /// Whether it has ended because the job did.
     fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(Worker::is_finished)
     }
 
-    /// What lines own now.
     fn lines(&self, began: Instant, growth: &mut GrowthWatch, lines: &mut ObservedLines) {
         let live = self.live.lock();
         let labels = FrameLabels::new(live.profile(), false);
@@ -305,7 +285,7 @@ impl LineRecording {
             for row in found.rows.iter().filter(|row| row.own > 0) {
                 let line = match row.place {
                     StackLabel::Frame(frame) => labels.frame(frame, true),
-                    // It was allocated meanwhile, at any site.
+                    // The job allocated it meanwhile, at an unknown site.
                     StackLabel::Pseudo(
                         pseudo @ (PseudoFrame::NotSeen
                         | PseudoFrame::NoPython
@@ -322,14 +302,13 @@ impl LineRecording {
             lines.gpus.push((gpu, found.allocated, rows));
         }
         drop(live);
-        // A recording that may still be abandoned does not count for growth.
+        // A recording on trial does not count for growth.
         if self.cost.as_ref().is_some_and(CostWatch::is_open) {
             return;
         }
         growth.add_lines(began.elapsed().as_secs_f64(), all);
     }
 
-    /// Its other facts about the devices.
     fn devices(&self, seconds: f64) -> Vec<ObservedDevice> {
         let live = self.live.lock();
         let labels = FrameLabels::new(live.profile(), false);
@@ -337,7 +316,7 @@ impl LineRecording {
         live.profile().gpus().map(|gpu| live.observed(gpu, seconds, &name)).collect()
     }
 
-    /// Ends it; returns the seconds recorded. The profile then has all records, however it ended.
+    /// Returns the seconds recorded; the profile then has all records.
     fn end(&mut self) -> f64 {
         let seconds = self.began.elapsed().as_secs_f64();
         self.thread = None;
@@ -345,7 +324,6 @@ impl LineRecording {
     }
 }
 
-/// Labels a device's line among those of several.
 fn on_gpu(gpu: CudaIndex, line: &str) -> String {
     match gpu.0 {
         0 => line.to_owned(),
@@ -353,7 +331,7 @@ fn on_gpu(gpu: CudaIndex, line: &str) -> String {
     }
 }
 
-/// An exact recorder on trial, else one of the mode chosen without exact stacks.
+/// Tries an exact recorder, else takes the mode without exact stacks.
 fn recorder(
     process: &TargetIdentity,
     modes: &ModeChoice,
@@ -370,7 +348,6 @@ fn recorder(
     }
 }
 
-/// An exact recorder, or why there is none.
 fn exact(process: &TargetIdentity, cost: CostWatch) -> Result<(ExactRecorder, CostWatch), String> {
     let readers = process.attach_any().map_err(|error| error.to_string())?;
     let options = ExactOptions { cost: Some(cost.clone()), ..ExactOptions::default() };
@@ -382,7 +359,6 @@ fn exact(process: &TargetIdentity, cost: CostWatch) -> Result<(ExactRecorder, Co
     }
 }
 
-/// A recorder that follows the allocator or samples.
 fn without_exact(
     process: &TargetIdentity,
     modes: &ModeChoice,

@@ -1,4 +1,4 @@
-//! Output files: their names, and what must not be overwritten.
+//! Output files: names, and what must not be overwritten.
 
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
@@ -15,56 +15,48 @@ use crate::sampler::host_name;
 
 use super::eprint_line;
 
-/// The requested mode of all files of this run; global, like the umask.
+/// The requested mode for all files of this run; global, like the umask.
 static MODE: OnceLock<u32> = OnceLock::new();
 
-/// Sets the mode of all files.
 pub(super) fn set_mode(mode: u32) {
     let _ = MODE.set(mode);
 }
 
-/// The files that this run reads.
 static READ: Mutex<Vec<FileIdentity>> = Mutex::new(Vec::new());
 
-/// Registers `path` as an input of this run, which must not be overwritten.
+/// Registers an input, which must not be overwritten.
 pub(super) fn is_read(path: &Path) {
     READ.lock().extend(FileIdentity::of(path));
 }
 
-/// The options for creating files.
 pub(super) fn creation(force: bool) -> FileCreation {
     FileCreation { replace: force, mode: MODE.get().copied() }
 }
 
-/// The host's name; `unknown-host` if the kernel has none.
+/// Returns `unknown-host` if the kernel has no name.
 pub(super) fn host() -> String {
     host_name().unwrap_or_else(|| "unknown-host".to_owned())
 }
 
-/// Characters per line if standard output is a terminal; a file or a pipe is not cut.
+/// Columns of standard output, if it is a terminal.
 pub(super) fn width() -> Option<usize> {
     width_of(io::stdout())
 }
 
-/// The same for another stream.
 pub(super) fn width_of(stream: impl AsFd) -> Option<usize> {
     let (width, _) = terminal_size::terminal_size_of(stream)?;
     Some(usize::from(width.0))
 }
 
-/// Whether colours are on, by the rule of no-color.org.
+/// By the rule of no-color.org.
 pub(super) fn wants_colors() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Values for placeholders in file names.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FileNameFields<'a> {
-    /// The target's pid.
     pub(super) pid: u32,
-    /// The host it runs on.
     pub(super) host: &'a str,
-    /// Its rank in a distributed job.
     pub(super) rank: Option<u32>,
 }
 
@@ -78,8 +70,7 @@ impl<'a> From<Option<&'a RecordingStart>> for FileNameFields<'a> {
     }
 }
 
-/// `path` with `%p` replaced by the pid, `%h` by the host's name, `%r` by the rank (or the pid
-/// without one) and `%%` by `%`.
+/// Replaces `%p` by the pid, `%h` by the host, `%r` by the rank (else the pid), `%%` by `%`.
 pub(super) fn expand(path: &Path, naming: FileNameFields<'_>) -> Result<PathBuf> {
     let FileNameFields { pid, host, rank } = naming;
     let Some(text) = path.to_str() else { return Ok(path.to_owned()) };
@@ -107,12 +98,11 @@ pub(super) fn expand(path: &Path, naming: FileNameFields<'_>) -> Result<PathBuf>
     Ok(PathBuf::from(expanded))
 }
 
-/// Longest host name used (HOST_NAME_MAX is 64 on Linux, at most 255 in POSIX).
+/// HOST_NAME_MAX is 64 on Linux, at most 255 in POSIX.
 const MAX_HOST_LEN: usize = 64;
 
-/// A host's name as part of a file name. An untrusted trace may contain it, so only letters,
-/// digits, `-`, `_` and single inner dots stay: it can neither leave the folder nor mean anything
-/// to a shell.
+/// A host's name as part of a file name. An untrusted trace may contain it: only letters, digits,
+/// `-`, `_` and single inner dots stay, so it cannot leave the folder or mean anything to a shell.
 fn in_a_name(host: &str) -> String {
     let mut name = String::new();
     for c in host.chars().take(MAX_HOST_LEN) {
@@ -129,8 +119,6 @@ fn in_a_name(host: &str) -> String {
     }
 }
 
-/// The file for a report on the recording that began with `start`: the requested name, else
-/// `default`.
 pub(super) fn of_report(
     asked: Option<&Path>,
     start: Option<&RecordingStart>,
@@ -142,7 +130,7 @@ pub(super) fn of_report(
     }
 }
 
-/// Refuses a name that can never be a file name, whatever its `%` letters become, before any work.
+/// Refuses, before any work, a name that can never be a file, whatever its `%` letters become.
 pub(super) fn check_requested(asked: Option<&Path>, force: bool) -> Result<()> {
     let Some(path) = asked else { return Ok(()) };
     expand(path, FileNameFields { pid: 1, host: "host", rank: None })?;
@@ -163,7 +151,6 @@ fn check_folder(path: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to overwrite what must be kept, before any work.
 pub(super) fn check(path: &Path, force: bool) -> Result<()> {
     if path.as_os_str() == "-" {
         return Ok(());
@@ -178,7 +165,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
         ),
         Ok(PathKind::File(_)) if !force => bail!("{}", exists(path)),
         Err(foreign @ PlaceError::Foreign { .. }) => bail!("cannot write: {foreign} with -o"),
-        // Writing to such a path fails too, with a better error.
+        // Writing to such a path fails with a better error.
         Ok(_) | Err(_) => {}
     }
     path.parent().map_or(Ok(()), |parent| check_folder(path, parent))
@@ -191,7 +178,7 @@ fn exists(path: &Path) -> String {
     )
 }
 
-/// Writes a whole file (or standard output, for `-`) with `content`; a file is complete or absent.
+/// Writes a file, complete or not at all; `-` is standard output.
 pub(super) fn write(
     path: &Path,
     force: bool,
@@ -200,20 +187,20 @@ pub(super) fn write(
     if path.as_os_str() == "-" {
         let mut out = BufWriter::new(io::stdout().lock());
         return match content(&mut out).and_then(|()| out.flush()) {
-            // The reader of a pipe (`| head`) may stop early.
+            // `| head` may stop early.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other.context("cannot write to standard output"),
         };
     }
     check(path, force)?;
     match creation(force).write(path, content) {
-        // Another program created it after the check above.
+        // Another program created it after the check.
         Err(PlaceError::Exists(_)) => bail!("{}", exists(path)),
         other => other.with_context(|| format!("cannot write {}", path.display())),
     }
 }
 
-/// Wraps text for a terminal; a file or a pipe gets whole lines.
+/// Wraps text for a terminal, not for a file or a pipe.
 pub(super) fn fitted(
     path: &Path,
     is_text: bool,
@@ -230,7 +217,6 @@ pub(super) fn fitted(
     }
 }
 
-/// Standard error, wrapped if it is a terminal.
 pub(super) fn errors() -> Box<dyn Write> {
     match width_of(io::stderr()) {
         Some(width) => Box::new(FittingWriter::new(io::stderr(), width)),
@@ -238,14 +224,12 @@ pub(super) fn errors() -> Box<dyn Write> {
     }
 }
 
-/// Prints text on standard output, wrapped if it is a terminal.
 pub(super) fn print(content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let path = Path::new("-");
     write(path, false, fitted(path, true, content))
 }
 
-/// Limits the output of `content` to a plausible size for recordings that may take `memory` bytes
-/// each.
+/// Bounds the output for recordings of `memory` bytes each.
 pub(super) fn bounded(
     memory: impl IntoIterator<Item = Option<u64>>,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -255,7 +239,6 @@ pub(super) fn bounded(
     move |out| content(&mut BoundedWriter { out, left: most, most })
 }
 
-/// Passes on at most this many bytes.
 struct BoundedWriter<'a> {
     out: &'a mut dyn Write,
     left: u64,
@@ -280,7 +263,6 @@ impl Write for BoundedWriter<'_> {
     }
 }
 
-/// The same, and names the file.
 pub(super) fn report(
     path: &Path,
     force: bool,
@@ -291,7 +273,6 @@ pub(super) fn report(
     Ok(())
 }
 
-/// Says that a file was written; not needed for standard output.
 pub(super) fn wrote(path: &Path) {
     if path.as_os_str() != "-" {
         eprint_line(&format!("wrote {}", path.display()));
@@ -355,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_stays_unless_forced() {
+    fn existing_files_stay_unless_forced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.svg");
         let text = |s: &'static str| move |out: &mut dyn Write| out.write_all(s.as_bytes());

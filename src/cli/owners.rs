@@ -1,4 +1,4 @@
-//! `memspy tensors` and `memspy graph`: the owners of a running job's memory.
+//! `memspy tensors`, `memspy graph` and `memspy referrers`: owners in a running job.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -22,7 +22,6 @@ use super::members::{for_each_member, refuse_launcher};
 use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 
-/// Runs `memspy tensors`.
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     if args.read_args.subprocesses {
         if args.every.is_some() {
@@ -54,8 +53,8 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
 }
 
-/// Prints a snapshot at each interval: as text the first whole and then the changes, as JSON each
-/// whole, in one line.
+/// Prints a snapshot at each interval: as text the first whole and then changes, as JSON each whole
+/// on one line.
 fn watch(
     readers: &mut TargetReaders,
     args: &TensorsArgs,
@@ -66,9 +65,9 @@ fn watch(
     let pid = args.read_args.pid;
     let mut before: Option<(OwnershipSnapshot, TensorsOptions)> = None;
     let mut refusal = None;
-    let mut take = |look: Result<OwnerReading, OwnerError>, stacks: &StackTable, samples: &[_]| {
-        let snapshot = match look {
-            Ok(look) => look.snapshot,
+    let mut take = |read: Result<OwnerReading, OwnerError>, stacks: &StackTable, samples: &[_]| {
+        let snapshot = match read {
+            Ok(read) => read.snapshot,
             Err(error) if is_retryable(&error, before.is_some()) => {
                 eprint_line(&format!(
                     "a snapshot was left out, memspy goes on with the next one: {error}"
@@ -87,7 +86,7 @@ fn watch(
         if !args.read_args.json {
             writeln!(out, "{timestamp}  at {}", place.as_deref().unwrap_or("an unknown line"))?;
         }
-        // Later snapshots list the same devices as the first one.
+        // Later snapshots list the same devices as the first.
         let wanted =
             before.as_ref().map_or_else(|| wanted.settled(&snapshot), |(_, wanted)| *wanted);
         match (&before, args.read_args.json) {
@@ -104,7 +103,7 @@ fn watch(
     };
     let watched = watch_owners(readers, args.read_args.options(), every, &stop, &mut take);
     match (watched, refusal) {
-        // The end of the job ends the watch.
+        // The job's end ends the watch.
         (Ok(()), Some(error)) if before.is_none() || readers.is_alive() => Err(refused(error, pid)),
         (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
@@ -113,16 +112,14 @@ fn watch(
     }
 }
 
-/// Whether a watch continues after this error because the next snapshot can succeed. An error of
-/// the first snapshot may be permanent.
+/// Whether the next snapshot may succeed; an error of the first may be permanent.
 fn is_retryable(error: &OwnerError, has_snapshot: bool) -> bool {
-    // A job that imports something may change its objects for longer than a snapshot may take.
-    let is_passing =
+    // A job that imports something may change objects for longer than a snapshot may take.
+    let is_temporary =
         error.is_transient() || matches!(error, OwnerError::Moved | OwnerError::Cut { .. });
-    error.is_traced() || has_snapshot && is_passing
+    error.is_traced() || has_snapshot && is_temporary
 }
 
-/// Runs `memspy graph`.
 pub(super) fn graph(args: &GraphArgs) -> Result<()> {
     if args.loss.is_some() && args.like != Some(PeerTool::Trumpy) {
         bail!("--loss picks a loss for --like trumpy: modelsize knows none");
@@ -163,7 +160,6 @@ pub(super) fn graph(args: &GraphArgs) -> Result<()> {
     output::write(Path::new("-"), false, |out| write(out, &snapshot).map_err(into_io))
 }
 
-/// The tensors with that name, each with an autograd graph.
 fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
     let mut rows = matching_tensors(snapshot, word, pid)?;
     rows.retain(|&row| snapshot.tensors[row].tensor.grad_fn.is_some());
@@ -175,7 +171,6 @@ fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<V
     Ok(rows)
 }
 
-/// Runs `memspy referrers`.
 pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     let pid = args.read_args.pid;
     if args.read_args.subprocesses {
@@ -201,7 +196,6 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     output::print(|out| out.write_all(&text))
 }
 
-/// The tensors that match a word; at least one.
 fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
     match called(&snapshot.tensors, word) {
         NamedTensors::Rows(rows) if rows.is_empty() => bail!(
@@ -222,14 +216,13 @@ fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Resul
     }
 }
 
-/// Runs the command for every process of the job that uses CUDA.
 fn of_members(
     args: &TensorReadArgs,
     all: bool,
-    look: &dyn Fn(TensorReadArgs) -> Result<()>,
+    command: &dyn Fn(TensorReadArgs) -> Result<()>,
 ) -> Result<()> {
     for_each_member(args.pid, args.json, all, &|pid| {
-        look(TensorReadArgs { pid, subprocesses: false, ..args.clone() })
+        command(TensorReadArgs { pid, subprocesses: false, ..args.clone() })
     })
 }
 
@@ -239,23 +232,23 @@ impl TensorReadArgs {
     }
 }
 
-/// Attaches to a process to read its owners; announces a long stop.
+/// Attaches to read owners; announces a long stop.
 pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
     let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
     readers.announce_long_stops(hints::long_stop);
     Ok(readers)
 }
 
-/// One snapshot; prints the duration of its stop to standard error if the output is for programs.
+/// Prints the stop to standard error if the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
-    let look = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
+    let read = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
     if args.json {
-        print_notes(&look.snapshot);
+        print_notes(&read.snapshot);
     }
-    Ok(look.snapshot)
+    Ok(read.snapshot)
 }
 
-/// Prints the notes for people to standard error, as JSON hides them.
+/// Standard error, as JSON hides them.
 fn print_notes(snapshot: &OwnershipSnapshot) {
     eprint_line(&render::pause(snapshot));
     if let Some(incomplete) = render::incomplete(snapshot) {

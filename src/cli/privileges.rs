@@ -1,4 +1,4 @@
-//! Gives up rights that a command does not need before it begins.
+//! Gives up rights that a command does not need.
 //!
 //! This limits mistakes, not intruders: root without capabilities still owns root's files.
 
@@ -6,38 +6,36 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::args::{Command, ModeArg, RecordArgs};
 
-/// To read and write the user's files.
+/// For the user's files.
 const FILES: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
-/// To read a job (its memory, its mapped files, jobs of other users), and to yield to it.
+/// For a job: its memory, its mapped files, other users' jobs; and to yield to it.
 const JOB: CapabilitySet = FILES
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::CHECKPOINT_RESTORE)
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SYS_NICE);
-/// To ask the kernel for probes and for samples of a job's threads.
+/// For probes, and samples of a job's threads.
 const KEEPER: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_RESOURCE);
-/// To place probes in the kernel and read their events.
+/// To place probes and read their events.
 const PROBES: CapabilitySet = JOB.union(KEEPER).union(CapabilitySet::IPC_LOCK);
 
-/// For reading a job, with or without probes.
 fn live(probes: bool) -> CapabilitySet {
     if probes { PROBES } else { JOB }
 }
 
-/// Gives up what `command` does not need; threads started later inherit this.
+/// Threads started later inherit this.
 pub(super) fn give_up(command: &Command) {
     if let Some(kept) = kept_by(command) {
         keep(kept);
     }
 }
 
-/// What `command` needs; `None` to give up nothing now.
 fn kept_by(command: &Command) -> Option<CapabilitySet> {
     Some(match command {
         Command::Flame(_)
@@ -59,18 +57,18 @@ fn kept_by(command: &Command) -> Option<CapabilitySet> {
         | Command::History(_)
         | Command::Exporter(_) => JOB,
         Command::Top(args) => live(args.exact),
-        // Lines are recorded exactly where that is allowed.
+        // They record exactly where the kernel allows that.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
-        // Later, because a program that it starts gets all of memspy's rights.
+        // Later: a program that it starts gets all of memspy's rights.
         Command::Record(_) => return None,
         // Each call gives up its own rights.
         Command::Mcp(_) => return None,
-        // The driver's libraries may start programs that load its modules or create its devices.
+        // The driver's libraries may start programs that load modules or create devices.
         Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return None,
     })
 }
 
-/// The same for `record`, once the program is started, if any.
+/// The same for `record`, once its program is started.
 pub(super) fn give_up_for(args: &RecordArgs, mode: ModeArg) {
     let signals =
         if !args.program.is_empty() { CapabilitySet::KILL } else { CapabilitySet::empty() };
@@ -78,20 +76,19 @@ pub(super) fn give_up_for(args: &RecordArgs, mode: ModeArg) {
     keep(live(probes).union(signals));
 }
 
-/// Gives up the rights for probes when a recording does without them.
+/// For a recording without probes.
 pub(super) fn give_up_probes() {
     keep(JOB.union(CapabilitySet::KILL));
 }
 
-/// The same for the process that keeps the probes of another memspy.
 pub(super) fn give_up_for_keeper() {
     keep(KEEPER);
 }
 
 fn keep(kept: CapabilitySet) {
-    // A right that cannot be given up leaves things as they were.
+    // If rights cannot be given up, they stay.
     let Ok(own) = rustix::thread::capabilities(None) else { return };
-    // Kernels before 5.9 let only CAP_SYS_ADMIN open mapped files.
+    // Before Linux 5.9 only CAP_SYS_ADMIN opens mapped files.
     let kept = match own.permitted.contains(CapabilitySet::CHECKPOINT_RESTORE) {
         true => kept,
         false => kept.union(CapabilitySet::SYS_ADMIN),
@@ -112,7 +109,7 @@ mod tests {
     use super::super::args::CliArgs;
     use super::*;
 
-    /// They run for days; without the rights for probes they can place none.
+    /// They run for days, and never need probes.
     #[test]
     fn top_and_exporter_drop_probe_rights_by_default() {
         let kept = |words: &[&str]| {

@@ -1,4 +1,4 @@
-//! Several traces read together: those of the ranks of one job.
+//! Reads the traces of a job's ranks together.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,14 @@ use crate::render;
 use super::flame::device;
 use super::replay::StoredRecording;
 
-/// A trace among others.
 pub(super) struct RankTrace {
-    /// `rank 3`, or `process 1234` where it has no rank.
+    /// `rank 3`, or `process 1234` without a rank.
     pub(super) label: String,
-    /// Its file.
     pub(super) trace: PathBuf,
-    /// Its answers.
     pub(super) profile: Profile,
 }
 
-/// Reads traces, each into a profile from `empty`, sorted by rank.
+/// Sorted by rank; `empty` makes the profile for each.
 pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<RankTrace>> {
     let mut ranks = Vec::new();
     for trace in traces {
@@ -49,7 +46,6 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     Ok(ranks)
 }
 
-/// The trace with the highest peak on one device.
 pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTrace> {
     let peak = |rank: &RankTrace| {
         let device = device(&rank.profile, gpu).ok()?;
@@ -61,7 +57,6 @@ pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTra
     }
 }
 
-/// The default file of a picture of several traces.
 pub(super) fn default_output(traces: &[PathBuf], extension: &str) -> PathBuf {
     let folder = traces.first().and_then(|trace| trace.parent()).unwrap_or(Path::new(""));
     folder.join(format!("ranks.{extension}"))

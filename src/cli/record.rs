@@ -1,4 +1,4 @@
-//! `memspy record`: attaches, records and reports the result.
+//! `memspy record`: attaches, records, reports.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,10 +19,8 @@ use super::record_attempt::Attempt;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output, privileges, record_outputs, record_ranks};
 
-/// The least duration of a recording after a trial.
 const MIN_AFTER_TRIAL: Duration = Duration::from_secs(1);
 
-/// Runs it.
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     match args.records_several() {
         true => record_ranks::check(args)?,
@@ -30,7 +28,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     let modes = ModeChoice::for_record(args)?;
     let is_exact = modes.asked == ModeArg::Exact;
-    // A name with %p can be checked only once the program runs; all others are checked before.
+    // A name with %p can be checked once the program runs; check others now.
     let host = output::host();
     let named = |pid: u32| -> Result<PathBuf> {
         let rank = rank_of(pid);
@@ -86,7 +84,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     let attached = match &launched {
         Some(_) => attach_when_python(pid, &stop),
-        // Exact events need no Python: they work for a C program too.
+        // Exact events work without Python, as for a C program.
         None if is_exact => TargetReaders::attach_any(pid),
         None => attach(pid, &stop),
     };
@@ -102,12 +100,11 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     ended(launched, recorded)
 }
 
-/// Waits for a program that memspy started, and passes on its exit code.
 fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<ExitCode> {
     match launched {
         None => recorded.map(|()| ExitCode::SUCCESS),
         Some(program) => {
-            // A failed recording never ends the program: memspy waits for it.
+            // A failed recording never ends the program.
             if let Err(error) = &recorded {
                 eprint_line(&format!("error: {}", in_one_line(error)));
             }
@@ -118,7 +115,6 @@ fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<Exit
     }
 }
 
-/// Refuses to overwrite the outputs of a recording into the file at `path`.
 fn check_outputs(args: &RecordArgs, path: &Path) -> Result<()> {
     output::check(path, args.force)?;
     if record_outputs::has_triggers(args) {
@@ -127,7 +123,6 @@ fn check_outputs(args: &RecordArgs, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Records one process into the file at `path`.
 pub(super) fn record(
     args: &RecordArgs,
     readers: TargetReaders,
@@ -157,7 +152,7 @@ pub(super) fn record(
     let context = || (host.clone(), stop, rank.clone());
     let mut recorded = attempt.run(args, &path, context(), false)?;
     let failure = cost.and_then(|cost| cost.failure());
-    // A recording that was ending anyway is kept, and so is that of a job that has ended.
+    // A recording that was ending is kept, as is that of an ended job.
     if let (Some(failure), false) = (failure, stop.load(Ordering::Relaxed))
         && let Ok(readers) = identity.attach()
     {
@@ -180,13 +175,11 @@ pub(super) fn record(
     follow.unfollowed(recorded.followed.as_ref())
 }
 
-/// The time left after a trial that took this part of `whole`. Even if removing the probes took
-/// nearly all of it, something is recorded.
+/// The time left after a trial; at least something, even if removing the probes took nearly all.
 fn left_after(trial: Duration, whole: Duration) -> Duration {
     whole.saturating_sub(trial).max(MIN_AFTER_TRIAL.min(whole))
 }
 
-/// The requested recorder, or that of the best mode to try.
 fn first_attempt(
     args: &RecordArgs,
     readers: TargetReaders,
@@ -225,7 +218,6 @@ fn first_attempt(
     Ok(attempt)
 }
 
-/// The target of the attachment.
 fn attached(readers: &TargetReaders) -> String {
     let python = readers.python_version();
     let python = python.map_or("no Python".to_owned(), |version| format!("Python {version}"));
@@ -242,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_counts_and_leaves_a_second_at_least() {
+    fn a_trial_leaves_at_least_one_second() {
         let left = |trial, whole| {
             left_after(Duration::from_millis(trial), Duration::from_millis(whole)).as_millis()
         };

@@ -1,4 +1,4 @@
-//! One recorder of a process: its mode, its opening message, and its result.
+//! One attempt to record a process: its mode, first message and result.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -23,31 +23,27 @@ use super::following::FollowChoice;
 use super::mode::cost_line;
 use super::{eprint_line, record_outputs};
 
-/// Number of stacks at which a recording that runs for days restarts their numbers: some 30 MiB.
+/// A recording of several days restarts its numbers at this many stacks: some 30 MiB.
 const MAX_IDS: usize = 1 << 17;
 
-/// An attached recorder, and the messages for when it has begun.
 pub(super) struct Attempt {
     pub(super) recorder: AttachedRecorder,
     pub(super) follow: FollowChoice,
-    /// Watches an exact recorder.
     pub(super) cost: Option<CostWatch>,
     pub(super) lines: Vec<String>,
     sources: SourceReader,
 }
 
-/// The result of an attempt.
 pub(super) struct Recorded {
-    /// `None` if writing failed so that nothing is left.
+    /// `None`: writing failed, and nothing is left.
     pub(super) sinks: Option<SinkChain>,
     pub(super) result: SinkResult,
     pub(super) followed: Option<FollowTotals>,
-    /// When the recording began, from which its duration counts.
+    /// The duration counts from here.
     pub(super) began: Instant,
 }
 
 impl Attempt {
-    /// A recorder that samples, and with `follow` also follows the allocator.
     pub(super) fn of_samples(
         args: &RecordArgs,
         duration: Option<Duration>,
@@ -80,8 +76,7 @@ impl Attempt {
         let began = Instant::now();
         let is_trial = cost.is_trial();
         let placed = recorder.attach_probes().and_then(|()| match recorder.probes() {
-            // Checks the rights for probes now: it may take minutes until the job has something to
-            // probe.
+            // Checked now: it may take minutes until the job has something to probe.
             None if is_trial => check_exact_rights(),
             _ => Ok(()),
         });
@@ -107,7 +102,7 @@ impl Attempt {
         Ok(Ok(Attempt { recorder, follow: follow.clone(), cost: Some(cost), lines, sources }))
     }
 
-    /// Records into the file at `path`, which is new or (`replaces`) memspy's own.
+    /// `path` is new or (`replaces`) memspy's own.
     pub(super) fn run(
         self,
         args: &RecordArgs,
@@ -123,7 +118,7 @@ impl Attempt {
                 eprint_line(&cost_line(news, cost.limit()));
             }
         };
-        // Printed once the first moments are on disk, as a reader of it may kill memspy.
+        // Printed after the first records are on disk: a reader of the message may kill memspy.
         let mut began = None;
         let mut observe = |progress: &RecordingProgress| {
             began.get_or_insert_with(Instant::now);
@@ -138,7 +133,6 @@ impl Attempt {
             drive(recorder, sink, host, stop, &mut observe, SourceEmbedder::into_inner)?
         };
         bar.finish_and_clear();
-        // The process may have ended before the first record.
         lines.drain(..).for_each(|line| eprint_line(&line));
         if let Some(cost) = &cost {
             cost.end();
@@ -151,7 +145,6 @@ impl Attempt {
     }
 }
 
-/// Options common to all recorders.
 fn common(args: &RecordArgs) -> CommonOptions {
     CommonOptions {
         owners: args.owners.map(|percent| percent / 100.0),
@@ -186,7 +179,7 @@ fn exact_options(args: &RecordArgs, cost: CostWatch) -> ExactOptions {
     }
 }
 
-/// Runs the recorder with `sink` on its own thread, and returns the sinks.
+/// Runs the recorder with `sink` on its own thread; returns the sinks.
 fn drive<S: RecordSink + Send + 'static>(
     recorder: AttachedRecorder,
     sink: S,
@@ -201,11 +194,10 @@ fn drive<S: RecordSink + Send + 'static>(
     let followed = recorded.as_ref().ok().and_then(|end| end.totals.follow);
     let recorded = recorded.map(|_| ());
     let (sink, written) = background.finish();
-    // The writing thread's error has the cause; the recorder only notices that the thread ended.
+    // The writing thread's error is the cause.
     Ok((sink.map(unwrap), written.and(recorded), followed))
 }
 
-/// The opening message about a job.
 fn opening(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>> {
     let mut lines: Vec<String> = follow.opening(readers)?.into_iter().collect();
     if let (Some(error), true) = (readers.driver_refusal(), readers.has_torch()) {
@@ -215,7 +207,7 @@ fn opening(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>
 }
 
 fn progress_bar(args: &RecordArgs) -> ProgressBar {
-    // Simultaneous recordings would overwrite each other's line.
+    // Parallel recordings would overwrite each other's line.
     if !io::stderr().is_terminal() || args.subprocesses {
         return ProgressBar::hidden();
     }

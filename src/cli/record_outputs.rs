@@ -1,4 +1,4 @@
-//! The outputs of a recording, and its end.
+//! A recording's outputs and end.
 
 use std::io;
 use std::path::Path;
@@ -21,12 +21,11 @@ use super::flight::{warn, write_oom_report};
 use super::terminal_host::TerminalHost;
 use super::{choice, eprint_line, filtered_profile, flame, output};
 
-/// Whether the recording waits for a condition.
 pub(super) fn has_triggers(args: &RecordArgs) -> bool {
     !args.until.until.is_empty()
 }
 
-/// The sinks of the records; with `replaces` the trace replaces memspy's own abandoned one.
+/// With `replaces`, the trace replaces memspy's own abandoned one.
 pub(super) fn sinks(
     args: &RecordArgs,
     path: &Path,
@@ -79,7 +78,7 @@ pub(super) fn sinks(
     Ok(SinkChain { output: to, reading, waiting, printer, rank, host })
 }
 
-/// Drops the output of a recording that restarts in another mode. Its trace is replaced later.
+/// For a recording that restarts in another mode; its trace is replaced later.
 pub(super) fn discard(sinks: SinkChain) -> Result<()> {
     match sinks.output {
         RecordOutput::Flight(flight) => Ok(flight.finish()?),
@@ -87,7 +86,6 @@ pub(super) fn discard(sinks: SinkChain) -> Result<()> {
     }
 }
 
-/// Writes the rest of an ended recording, and reports the result.
 pub(super) fn finish(
     args: &RecordArgs,
     path: &Path,
@@ -128,7 +126,6 @@ pub(super) fn finish(
     }
 }
 
-/// The end of a recording that was written continuously.
 fn end_trace(
     args: &RecordArgs,
     path: &Path,
@@ -151,7 +148,6 @@ fn end_trace(
     end_reading(args, path, reading)
 }
 
-/// Writes the report, if requested.
 fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<()> {
     if let Aggregation::OomReport(mut reports) = reading {
         let report = oom_report_path(path);
@@ -161,7 +157,7 @@ fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<(
     Ok(())
 }
 
-/// The end of a recording that kept its last part: writes that now.
+/// For a recording that kept its last part: writes that now.
 fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult) -> Result<()> {
     let folder = flight.folder().to_owned();
     let (most, segments) = flight.size();

@@ -1,4 +1,4 @@
-//! `memspy record -s`: every process of a job that uses CUDA, each into its own trace.
+//! `memspy record -s`: a trace for each CUDA process of a job.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,16 +19,14 @@ use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 /// Time between two searches for new processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The same when all processes of the machine are searched.
+/// The same for a search of all processes of the machine.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A recording under way.
 struct RankRecording {
     label: String,
     thread: Worker<Result<()>>,
 }
 
-/// Refuses options that cannot work for several processes, before any work.
 pub(super) fn check(args: &RecordArgs) -> Result<()> {
     let Some(output) = &args.output else { return Ok(()) };
     let text = output.to_string_lossy();
@@ -41,8 +39,7 @@ pub(super) fn check(args: &RecordArgs) -> Result<()> {
     output::check_requested(Some(output), args.force)
 }
 
-/// Records the members of the family of process `pid` until all have ended, `stop` is set or the
-/// time is over.
+/// Records until all processes have ended, `stop` is set or the time is over.
 pub(super) fn record(
     args: &Arc<RecordArgs>,
     modes: &ModeChoice,
@@ -103,7 +100,7 @@ pub(super) fn record(
                 failed.push(format!("{label}: {error}"));
             }
         }
-        // A root started by memspy stays a zombie until it is waited for.
+        // A program started by memspy stays a zombie until memspy waits for it.
         let has_ended = launched.as_mut().is_some_and(LaunchedProgram::has_ended);
         let gone = has_ended || !family.root_is_alive();
         if running.is_empty() && (over || gone) {
@@ -121,7 +118,6 @@ pub(super) fn record(
     }
 }
 
-/// Starts the recording of one member, for at most `left`.
 fn start(
     args: &Arc<RecordArgs>,
     modes: &ModeChoice,
@@ -138,7 +134,7 @@ fn start(
     };
     let path = output::expand(args.output.as_deref().unwrap_or(Path::new(default)), naming)?;
     let path: PathBuf = match path.exists() && !args.force {
-        // A restarted rank keeps the file of the one before it.
+        // A restarted rank keeps the file of the one before.
         true if member.rank.is_some() => {
             let mut text = path.into_os_string();
             text.push(format!(".{}", naming.pid));

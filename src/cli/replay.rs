@@ -1,7 +1,6 @@
-//! Reads recordings, with progress on a terminal and a warning on standard error for each defect.
+//! Reads recordings: progress on a terminal, one warning per defect.
 //!
-//! Every command reads traces and ring segments through [`StoredRecording`], which prints the
-//! warnings.
+//! All commands read through [`StoredRecording`].
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
@@ -22,36 +21,35 @@ use super::{eprint_line, output};
 /// Shorter traces are read before a bar could be seen.
 const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
 
-/// Limits the cost of reading a file of this many bytes into `profile`.
+/// Limits memory and steps for a file of this size.
 ///
-/// Memory: real jobs take some 20 times the compressed file; without repeated stacks, more than 100
-/// times. Steps: a second of a very busy job (a thousand threads, a thousand times a second; a
-/// hundred thousand blocks, three times) takes up to a million, and at least 60 bytes of the file.
+/// Memory: real jobs need some 20 times the compressed file; without repeated stacks, above 100
+/// times. Steps: a second of a very busy job (1,000 threads sampled 1,000 times; 100,000 blocks, 3
+/// times) needs up to a million, and at least 60 bytes of file.
 pub(super) fn limit(profile: &mut Profile, bytes: u64) {
     profile.limit_memory((256 << 20) + bytes.saturating_mul(256));
     profile.limit_work((1 << 25) + bytes.saturating_mul(20_000));
 }
 
-/// The warnings printed so far: a recording may be read several times, and a file be named twice.
+/// Warnings already printed: a recording may be read or named twice.
 static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-/// Whether the answer has the warnings, and shares its screen with standard error.
+/// Whether the answer shows the warnings on the same terminal.
 static IN_ANSWER: AtomicBool = AtomicBool::new(false);
 
-/// Prints warnings once if the text written to `output` has them too, and both share a terminal.
+/// Prints warnings only once if `output` shows them on the same terminal.
 pub(super) fn warn_in_answer(output: Option<&Path>) {
     let is_printed = output.is_none_or(|path| path.as_os_str() == "-");
     let is_one_screen = io::stdout().is_terminal() && io::stderr().is_terminal();
     IN_ANSWER.store(is_printed && is_one_screen, Ordering::Relaxed);
 }
 
-/// A recording on disk; it may be read several times, and its warnings are printed once.
+/// A recording on disk; however often it is read, its warnings are printed once.
 pub(super) struct StoredRecording<'a> {
     path: &'a Path,
     is_ring: bool,
 }
 
 impl StoredRecording<'_> {
-    /// The trace at `path`.
     pub(super) fn trace(path: &Path) -> Result<StoredRecording<'_>> {
         if path.is_dir() && !segments(path)?.is_empty() {
             bail!(
@@ -69,14 +67,13 @@ impl StoredRecording<'_> {
         Ok(StoredRecording { path, is_ring: false })
     }
 
-    /// The trace at `path`, or the segments in it if it is a folder.
+    /// A trace, or the segments in a folder.
     pub(super) fn trace_or_ring(path: &Path) -> StoredRecording<'_> {
         let segments = if path.is_dir() { segments(path).unwrap_or_default() } else { Vec::new() };
         segments.iter().map(PathBuf::as_path).chain([path]).for_each(output::is_read);
         StoredRecording { path, is_ring: path.is_dir() }
     }
 
-    /// Reads it into the empty `profile`.
     pub(super) fn profile(&self, mut profile: Profile) -> Result<Profile> {
         limit(&mut profile, self.bytes()?);
         let damage = self.pass_to(&mut profile)?;
@@ -84,7 +81,6 @@ impl StoredRecording<'_> {
         Ok(profile)
     }
 
-    /// Reads it into the empty `verdicts`.
     pub(super) fn oom_report(&self, mut reports: OomReportBuilder) -> Result<OomReportBuilder> {
         limit(reports.profile_mut(), self.bytes()?);
         let damage = self.pass_to(&mut reports)?;
@@ -92,19 +88,17 @@ impl StoredRecording<'_> {
         Ok(reports)
     }
 
-    /// Passes its records to something that makes no report itself.
     pub(super) fn replay(&self, sink: &mut dyn RecordSink) -> Result<()> {
         let damage = self.pass_to(sink)?;
         self.warn(&damage);
         Ok(())
     }
 
-    /// Passes its records to another sink; its warnings were already printed.
     pub(super) fn reread(&self, sink: &mut dyn RecordSink) -> Result<()> {
         self.pass_to(sink).map(|_| ())
     }
 
-    /// Adds its defects to `profile`, and prints them to standard error.
+    /// Adds defects to `profile` and prints them.
     fn finish(&self, profile: &mut Profile, damage: Vec<String>) -> Result<()> {
         profile.finish();
         profile.check_work().with_context(|| format!("cannot read {}", self.path.display()))?;
@@ -127,7 +121,6 @@ impl StoredRecording<'_> {
         }
     }
 
-    /// Its size, if known before it is opened.
     fn bytes(&self) -> Result<u64> {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
         Ok(match self.is_ring {
@@ -167,7 +160,7 @@ impl StoredRecording<'_> {
     }
 }
 
-/// Refuses what cannot be a trace, and says what to do instead.
+/// Refuses what cannot be a trace, and says what to do.
 fn readable(path: &Path) -> Result<()> {
     if path.as_os_str() == "-" {
         bail!(
@@ -184,7 +177,6 @@ fn readable(path: &Path) -> Result<()> {
     }
 }
 
-/// The segments of the ring in `folder`.
 pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
     let segments = segments(folder)?;
     segments.iter().for_each(|segment| output::is_read(segment));
@@ -197,7 +189,6 @@ pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(segments)
 }
 
-/// What a report says about the state of its trace.
 fn damage(summary: &ReplaySummary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(damage) = &summary.first_damage {

@@ -16,12 +16,11 @@ use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, output};
 
-/// Moments for all devices together.
+/// Moments of all devices together.
 const MOMENTS: usize = 400;
-/// Least moments for a device, however many devices there are.
+/// Minimum for each device.
 const MIN_MOMENTS: usize = 40;
 
-/// Runs it.
 pub(super) fn run(args: &ReportArgs) -> Result<()> {
     output::check_requested(args.output.as_deref(), args.force)?;
     let ranks = ranks::read(&args.traces, &empty)?;
@@ -37,7 +36,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<()> {
     for rank in &ranks {
         match survey(rank, ranks.len()) {
             Ok((survey, tracks)) => read.push((rank, survey, tracks)),
-            // A rank without GPU memory does not hide the others.
+            // A rank without GPU memory does not hide others.
             Err(error) if ranks.len() > 1 => {
                 eprint_line(&format!("warning: {}: {error:#}", rank.label));
                 refused = Some(error.context(rank.label.clone()));
@@ -67,7 +66,7 @@ fn empty() -> Profile {
     Profile::new().without_line_statistics()
 }
 
-/// Reads a trace twice more: for its timeline, and for the allocation sites at the chosen moments.
+/// Reads a trace twice more: for its timeline, and for the sites at the chosen moments.
 fn survey(rank: &RankTrace, ranks: usize) -> Result<(RecordingSurvey, Vec<MemoryTrack>)> {
     let profile = &rank.profile;
     device(profile, None)?;

@@ -1,5 +1,4 @@
-//! Ctrl-C and similar signals: the first ends work in order, the second at once; a program started
-//! by memspy gets its own.
+//! Ctrl-C and similar signals: the first ends work in order, the second at once.
 
 use std::io;
 use std::sync::Arc;
@@ -11,17 +10,15 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use crate::sampler::ignored_signals;
 
-/// The requests of signals.
 pub(super) struct StopSignals {
-    /// SIGINT, SIGTERM, SIGHUP: end the recording. A second one ends memspy at once.
+    /// SIGINT, SIGTERM, SIGHUP; a second one ends memspy at once.
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// Signals to pass on to a program that memspy is about to start.
-pub(super) type PassedOn = signal_hook::iterator::Signals;
+/// Signals to pass on to a program that memspy starts.
+pub(super) type ProgramSignals = signal_hook::iterator::Signals;
 
 impl StopSignals {
-    /// Watches for signals from now on.
     pub(super) fn watch() -> Result<StopSignals> {
         let signals = StopSignals { stop: Arc::default() };
         let watch = || -> io::Result<()> {
@@ -35,11 +32,11 @@ impl StopSignals {
         Ok(signals)
     }
 
-    /// The same for a memspy that starts a program. Ctrl-C reaches both. memspy passes all other
-    /// signals on and lives as long as the program does.
-    pub(super) fn watch_for_program() -> Result<(StopSignals, PassedOn)> {
+    /// For a memspy that starts a program: Ctrl-C reaches both, other signals are passed on, and
+    /// memspy lives as long as the program.
+    pub(super) fn watch_for_program() -> Result<(StopSignals, ProgramSignals)> {
         let signals = StopSignals { stop: Arc::default() };
-        let watch = || -> io::Result<PassedOn> {
+        let watch = || -> io::Result<ProgramSignals> {
             for signal in not_ignored(&[SIGINT]) {
                 register_conditional_default(signal, Arc::clone(&signals.stop))?;
                 register(signal, Arc::clone(&signals.stop))?;
@@ -47,15 +44,14 @@ impl StopSignals {
             for signal in not_ignored(&[SIGTERM, SIGHUP]) {
                 register(signal, Arc::clone(&signals.stop))?;
             }
-            PassedOn::new(not_ignored(&[SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]))
+            ProgramSignals::new(not_ignored(&[SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]))
         };
         let passed_on = watch().context("cannot watch for signals")?;
         Ok((signals, passed_on))
     }
 }
 
-/// Those of `signals` that memspy does not inherit as ignored (`nohup`); the ignored ones reach
-/// neither memspy nor its program.
+/// Ignored signals (`nohup`) reach neither memspy nor its program.
 fn not_ignored(signals: &[i32]) -> Vec<i32> {
     let ignored = ignored_signals();
     signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()

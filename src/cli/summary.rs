@@ -1,4 +1,4 @@
-//! `memspy summary` and `memspy growth`: a job on one screen, and what grows in it.
+//! `memspy summary` and `memspy growth`: a job on one screen, and what grows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,21 +20,19 @@ use super::owners::attached;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output};
 
-/// Snapshots in the time of a summary.
-const SUMMARY_LOOKS: u32 = 3;
-/// Time between two snapshots of `growth`: many snapshots, yet few stops.
+const SUMMARY_SNAPSHOTS: u32 = 3;
+/// Many snapshots, yet few stops.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
 /// More snapshots over a long time would only cost more.
-const MAX_GROWTH_LOOKS: u32 = 60;
-/// For this many of the fastest-growing owners, memspy finds what keeps them.
+const MAX_GROWTH_SNAPSHOTS: u32 = 60;
+/// Referrers are searched for this many fastest-growing owners.
 const KEEPERS: usize = 2;
 
-/// Runs `memspy summary`.
 pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     let options = ObserveOptions {
         duration: args.duration,
-        every: args.duration / SUMMARY_LOOKS,
-        look: args.cost.options(),
+        every: args.duration / SUMMARY_SNAPSHOTS,
+        limits: args.cost.options(),
     };
     let stop = StopSignals::watch()?.stop;
     if args.subprocesses {
@@ -55,8 +53,8 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     print(args.json, args.pid, &observation, None)
 }
 
-/// Observes all ranks at the same time, each on its own thread; then passes their memory to
-/// `first`, and each rank to `show`. A failed rank hides no other one, but is an error at the end.
+/// Observes ranks at the same time, passes their memory to `first`, then each rank to `show`. A
+/// failed rank does not hide others, but is an error at the end.
 fn of_ranks(
     pid: u32,
     options: ObserveOptions,
@@ -96,12 +94,11 @@ fn of_ranks(
     Ok(())
 }
 
-/// The memory of a rank on its GPUs.
 fn holding(label: &str, observation: &JobObservation) -> RankHolding {
     let allocated = observation.gpus().iter().filter_map(|gpu| gpu.allocated).sum();
     let mut owners = BTreeMap::new();
     for group in observation.growth.last().iter().filter(|group| group.device.is_cuda()) {
-        // Without the number of members, which differs between ranks.
+        // The number of members differs between ranks.
         let label = render::group_label(group);
         let label = label.split(" (").next().unwrap_or(&label).to_owned();
         *owners.entry(label).or_default() += group.size.bytes;
@@ -119,7 +116,7 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
         growth: &growth,
         devices: &observation.devices,
     };
-    let told: Vec<FindingText> =
+    let texts: Vec<FindingText> =
         findings(&facts).iter().map(|finding| render::finding_text(finding, pid)).collect();
     let summary = JobSummary {
         pid,
@@ -130,7 +127,7 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
         stops: observation.stops,
         lines: &observation.lines,
         devices: &observation.devices,
-        findings: &told,
+        findings: &texts,
     };
     output::write(Path::new("-"), false, |out| {
         if json {
@@ -145,14 +142,13 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
     })
 }
 
-/// Runs `memspy growth`.
 pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
     let options = ObserveOptions {
         duration: args.duration,
         every: GROWTH_INTERVAL
-            .min(args.duration / SUMMARY_LOOKS)
-            .max(args.duration / MAX_GROWTH_LOOKS),
-        look: args.cost.options(),
+            .min(args.duration / SUMMARY_SNAPSHOTS)
+            .max(args.duration / MAX_GROWTH_SNAPSHOTS),
+        limits: args.cost.options(),
     };
     let stop = StopSignals::watch()?.stop;
     if args.subprocesses {
@@ -191,7 +187,6 @@ fn print_growth(
     })
 }
 
-/// Why no snapshot shows growth, and what to do next.
 fn why_unknown(observation: &JobObservation) -> String {
     match &observation.last {
         Err(why) => why.clone(),
@@ -204,9 +199,7 @@ fn why_unknown(observation: &JobObservation) -> String {
     }
 }
 
-/// What keeps one tensor of each of the fastest-growing owners; a tensor that is gone or unreadable
-/// is left out.
-fn keepers(look: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
+fn keepers(limits: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =
         grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS).collect();
@@ -214,7 +207,7 @@ fn keepers(look: SnapshotOptions, observation: &mut JobObservation) -> Vec<Growt
     examples.dedup();
     let readers = &mut observation.readers;
     let mut keeper = |example: String| {
-        let referrers = read_referrers(readers, look, &example).ok()?.snapshot.referrers;
+        let referrers = read_referrers(readers, limits, &example).ok()?.snapshot.referrers;
         (!referrers.is_empty()).then_some(GrowthKeeper { example, referrers })
     };
     examples.into_iter().filter_map(&mut keeper).collect()

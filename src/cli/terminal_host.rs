@@ -1,4 +1,4 @@
-//! What `memspy record` prints while it records.
+//! Messages of `memspy record`.
 
 use std::path::Path;
 
@@ -9,15 +9,13 @@ use crate::model::{SinkError, SinkResult, TriggerFired};
 use super::flight::{warn, write_oom_report};
 use super::{eprint_line, set_line_prefix};
 
-/// Prints the events of a recording on standard error.
 pub(super) struct TerminalHost {
-    /// The prefix of its messages.
     label: Option<String>,
     force: bool,
 }
 
 impl TerminalHost {
-    /// A host that overwrites reports only with `force`.
+    /// Overwrites reports only with `force`.
     pub(super) fn new(label: Option<String>, force: bool) -> TerminalHost {
         TerminalHost { label, force }
     }

@@ -1,4 +1,4 @@
-//! `memspy top`: where the memory of a job is, live in the terminal.
+//! `memspy top`: a job's memory, live.
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -22,11 +22,9 @@ use super::following::FollowChoice;
 use super::signals::StopSignals;
 use super::{hints, output};
 
-/// Time between two snapshots of blocks: five for each redraw, to see short-lived blocks at a
-/// fraction of a recording's cost.
+/// Five snapshots per redraw show short-lived blocks at a fraction of a recording's cost.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs it.
 pub(super) fn run(args: &TopArgs) -> Result<()> {
     let command = |name: &str| in_sentence(&suggestion_on(args.pid, name, &[]));
     let without = format!(
@@ -67,7 +65,6 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     }
 }
 
-/// The options that a recording needs.
 #[derive(Clone)]
 struct TopRecordOptions {
     follow: FollowChoice,
@@ -80,7 +77,7 @@ impl TopRecordOptions {
     }
 }
 
-/// How the recording attaches, with advice on failure; the first time with `readers`, if given.
+/// Attaches, and advises on failure; the first time with `readers`, if given.
 fn attaching(
     how: TopRecordOptions,
     pid: u32,
@@ -113,7 +110,6 @@ fn attaching(
     })
 }
 
-/// The members of the process's family, as they appear.
 fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
     let (how, pid) = (TopRecordOptions::from_args(args), args.pid);
     let mut family = ProcessTree::new(pid, how.exact).map_err(|error| hints::attach(error, pid))?;
@@ -134,7 +130,7 @@ fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
     }))
 }
 
-/// Whether the terminal's user has chosen UTF-8: the first of these variables that is set decides.
+/// Whether the terminal's user chose UTF-8: the first of these variables that is set decides.
 fn is_utf8() -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(env::var_os);
     let first = set.map(|value| value.to_string_lossy().to_lowercase()).find(|v| !v.is_empty());

@@ -1,11 +1,11 @@
-//! Invalid arguments become one line: what was tried, why it fails, what to do next.
+//! Turns invalid arguments into one line: what was tried, why it failed, what to do.
 
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::{Command, Error};
 
-/// The line for arguments that clap refused; `None` if it shows the help because there were none.
+/// `None`: clap shows the help.
 pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Option<String> {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return None;
@@ -32,7 +32,7 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
                 .to_owned(),
         ];
     }
-    // Another option can be missing, too.
+    // Another option may be missing as well.
     let misses_process =
         error.kind() == ErrorKind::MissingRequiredArgument && message.contains("--pid");
     if tried == Some("record") && misses_process {
@@ -49,7 +49,6 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
     Some(format!("error: {tried}{message}; {}", hints.join("; ")))
 }
 
-/// Appends the details below a message: missing arguments, possible values.
 fn with_details<'a>(message: &str, details: impl Iterator<Item = &'a str>) -> String {
     let (values, missing): (Vec<&str>, Vec<&str>) = details.partition(|line| line.starts_with('['));
     let mut text = message.to_owned();
@@ -62,13 +61,12 @@ fn with_details<'a>(message: &str, details: impl Iterator<Item = &'a str>) -> St
     text
 }
 
-/// clap's suggestion. It also suggests two dashes before any word, which is true but never useful.
+/// clap's suggestion, except two dashes before any word, which never help.
 fn tip(line: &str) -> Option<String> {
     let tip = line.strip_prefix("tip: ").unwrap_or(line);
     (!tip.starts_with("to pass ")).then(|| tip.to_owned())
 }
 
-/// The command in the arguments, by its name, alias or prefix.
 fn subcommand<'a>(command: &'a Command, words: &[OsString]) -> Option<&'a str> {
     words.iter().skip(1).filter_map(|word| word.to_str()).find_map(|word| {
         let is_begun = |sub: &&Command| !word.is_empty() && sub.get_name().starts_with(word);

@@ -1,4 +1,4 @@
-//! Creates a file: under its final name at once, or when it is complete.
+//! Creates files: under the final name at once, or when complete.
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
@@ -13,10 +13,9 @@ use rustix::io::Errno;
 
 use super::place::{OutputPlace, PathKind, PlaceError};
 
-/// Default mode of files: traces have source text.
+/// Mode of new files: traces contain source text.
 pub const OWNER_ONLY: u32 = 0o600;
 const READ_AND_WRITE: u32 = 0o666;
-/// Names tried for a temporary file.
 const MAX_NAMES: u32 = 100;
 /// Never opens an existing file or link.
 const NEW: OFlags = OFlags::WRONLY
@@ -28,24 +27,22 @@ const NEW: OFlags = OFlags::WRONLY
 /// How to create files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileCreation {
-    /// Whether to replace an existing file; else it is refused.
+    /// Whether to replace an existing file or refuse it.
     pub replace: bool,
-    /// The requested mode. `None`: a new file is for its owner only, a replacement keeps the old
-    /// file's mode.
+    /// Requested mode; `None`: the replaced file's, else owner only.
     pub mode: Option<u32>,
 }
 
 impl FileCreation {
-    /// Replaces or refuses an existing file.
+    /// Whether to replace an existing file; default mode.
     pub fn replacing(replace: bool) -> FileCreation {
         FileCreation { replace, mode: None }
     }
 
-    /// Creates the file `path` for writing. It replaces an existing one as a new file: open handles
-    /// and hard links keep the old one. A pipe or a device is opened as it is.
+    /// Opens a new file for writing; open handles and hard links keep a replaced one. Opens a pipe
+    /// or a device as it is.
     ///
-    /// # Errors
-    /// Something exists that is not replaced; the file cannot be created.
+    /// # Errors A file that must stay; no permission.
     pub fn create(self, path: &Path) -> Result<File, PlaceError> {
         let failed = |source: io::Error| match source.kind() {
             // Another program was faster.
@@ -70,11 +67,9 @@ impl FileCreation {
         }
     }
 
-    /// Creates the file `path` with `content`, complete or not at all. A pipe or a device is
-    /// written to.
+    /// Writes a file, complete or not at all. Writes into a pipe or a device.
     ///
-    /// # Errors
-    /// Something exists that is not replaced; the file cannot be created, or `content` fails.
+    /// # Errors A file that must stay; no permission; `content` fails.
     pub fn write(
         self,
         path: &Path,
@@ -102,7 +97,7 @@ impl FileCreation {
     }
 
     fn give_mode(self, file: &File, old: Option<&Stat>) -> io::Result<()> {
-        // Another user's file mode does not decide who may read this one.
+        // Another user's mode does not decide who reads this file.
         let own = rustix::process::geteuid().as_raw();
         let kept = old.filter(|old| old.st_uid == own).map(|old| old.st_mode);
         match self.mode.or(kept) {
@@ -112,10 +107,10 @@ impl FileCreation {
     }
 }
 
-/// A temporary file in the destination's folder; removed unless it gets the final name.
+/// It is in the destination's folder, and is removed unless renamed.
 struct TemporaryFile<'a> {
     folder: &'a OwnedFd,
-    /// `None`: it has the final name.
+    /// `None` after the rename.
     name: Option<OsString>,
     file: File,
 }
@@ -135,7 +130,6 @@ impl<'a> TemporaryFile<'a> {
         Err(io::Error::other("no name is free for a file beside it"))
     }
 
-    /// Gives it the final name, replacing a file there.
     fn replace(mut self, place: &OutputPlace) -> io::Result<File> {
         if let Some(name) = &self.name {
             rustix::fs::renameat(self.folder, name, &place.folder, &place.name)?;
@@ -144,7 +138,7 @@ impl<'a> TemporaryFile<'a> {
         self.file.try_clone()
     }
 
-    /// Gives it the final name, unless that is taken.
+    /// Renames it, unless the name is taken.
     fn put(mut self, place: &OutputPlace) -> io::Result<File> {
         if let Some(name) = &self.name {
             let (folder, to) = (self.folder, &place.name);
@@ -152,7 +146,7 @@ impl<'a> TemporaryFile<'a> {
                 Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
                 Err(_) => {
                     // Some file systems (sshfs) cannot do this at once: take the name first, then
-                    // put the file there.
+                    // replace that file.
                     create_new(folder, to)?;
                     rustix::fs::renameat(folder, name, folder, to)?;
                 }

@@ -1,11 +1,8 @@
-//! memspy's own files, in folders where others may write: nobody else can redirect, read or mix
-//! them.
+//! memspy's own files, in folders where others may write.
 //!
-//! Turns a path into a file of memspy's own, or a reason for failing.
-//! May import nothing. Only this room creates files and sets modes.
-//! Never follows another user's link, never writes into a file that somebody may have open, never
-//! widens a mode.
-//! Start reading at [`FileCreation`].
+//! Turns a path into a file, or a reason for failing. May import nothing; only this room creates
+//! files. Never follows another user's link, writes into a file that may be open elsewhere, or
+//! widens a mode. Start reading at [`FileCreation`].
 
 mod creation;
 mod own;

@@ -1,4 +1,4 @@
-//! Private folders and small files in places where others may write.
+//! Private folders and small files, in places where others may write.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
@@ -10,13 +10,11 @@ use rustix::io::Errno;
 
 use super::place::{OutputPlace, PathKind, PlaceError, WRITABLE_BY_OTHERS, is_trusted};
 
-/// Folder mode: for the owner only.
 const FOLDER: u32 = 0o700;
 
-/// Creates a folder for this user only, without following another user's link.
+/// Creates a folder for this user only.
 ///
-/// # Errors
-/// Something exists, or the folder cannot be created.
+/// # Errors Something exists, another user's link is on the path, or no permission.
 pub fn create_folder(path: &Path) -> Result<(), PlaceError> {
     let failed = |error: Errno| PlaceError::Io { path: path.to_owned(), source: error.into() };
     let place = OutputPlace::find(path)?;
@@ -32,10 +30,9 @@ pub fn create_folder(path: &Path) -> Result<(), PlaceError> {
     }
 }
 
-/// Reuses an existing folder of this user only.
+/// Reuses this user's folder.
 ///
-/// # Errors
-/// It is no folder, or others may write to it.
+/// # Errors It is no folder, or others may write to it.
 pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
     let failed = |source| PlaceError::Io { path: path.to_owned(), source };
     let found = fs::symlink_metadata(path).map_err(failed)?;
@@ -47,7 +44,7 @@ pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
         let why = "it is no folder that only its owner may write to";
         return Err(failed(io::Error::other(why)));
     }
-    // Resolve every step of the path.
+    // Checks each step of the path.
     let place = OutputPlace::find(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&place.folder, &place.name, flags, Mode::empty())
@@ -55,7 +52,7 @@ pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
         .map_err(|error| failed(error.into()))
 }
 
-/// Whether `path` is this user's folder, and nobody else may write to it.
+/// Whether it is this user's folder, and nobody else may write to it.
 pub fn is_own_folder(path: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(path).is_ok_and(|found| is_closed_folder(&found) && found.uid() == own)
@@ -65,10 +62,9 @@ fn is_closed_folder(found: &Metadata) -> bool {
     found.is_dir() && found.mode() & WRITABLE_BY_OTHERS == 0
 }
 
-/// Reads a small file that belongs to this user or root, and that only they may write to; `None`
-/// for any other.
+/// Reads a small file that only this user or root can write.
 pub fn read_own(path: &Path, limit: u64) -> Option<String> {
-    // Check after opening: a name may lead elsewhere a moment later.
+    // Check after opening: the name may lead elsewhere a moment later.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = fs::File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
     let found = file.metadata().ok()?;

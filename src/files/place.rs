@@ -1,7 +1,6 @@
-//! Examines what is at an output path, and whether it can be trusted.
+//! Finds what is at an output path, and whether to trust it.
 //!
-//! Opens the path's folders one after the other and creates files in the last one, so that nobody
-//! who may write to one of them can slip a link in between.
+//! Opens folder after folder and creates files in the last, so nobody can swap a link in between.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,31 +11,29 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// Most links followed; the kernel's limit.
+/// The kernel's limit of links.
 const MAX_LINKS: u32 = 40;
-/// Mode bits that let others than the owner write.
 pub(super) const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// Opens a folder only to find what is in it.
 const FOLDER: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Why nothing could be created at a path.
+/// Why a path is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// Something exists, and overwriting was not requested.
+    /// It exists, and overwriting was not requested.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
     /// It is a directory.
     #[error("{} is a directory", .0.display())]
     Directory(PathBuf),
-    /// Another user put something there, or on the way.
+    /// Another user's file or link.
     #[error("{} is {what} of user {user}, and what others put there is not written to; name another file", path.display())]
     Foreign {
-        /// The path, or a link on the way.
+        /// The path, or a link in it.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         what: &'static str,
-        /// The other user.
+        /// Its user.
         user: u32,
     },
     /// The system's reason.
@@ -49,7 +46,7 @@ pub enum PlaceError {
     },
 }
 
-/// A stored file, whatever its names are.
+/// A file, whatever its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileIdentity {
     device: u64,
@@ -57,7 +54,7 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// The file that `path` leads to; `None`: inaccessible.
+    /// The file at `path`, if accessible.
     pub fn of(path: &Path) -> Option<FileIdentity> {
         rustix::fs::stat(path).ok().as_ref().map(FileIdentity::from)
     }
@@ -72,37 +69,35 @@ impl From<&Stat> for FileIdentity {
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
-    /// Nothing, or a link that leads nowhere.
+    /// Nothing, or a dangling link.
     Nothing,
     /// A stored file.
     File(FileIdentity),
-    /// A device or a pipe: written to, never replaced.
+    /// A device or pipe: written to, never replaced.
     Stream,
     /// A directory.
     Directory,
 }
 
-/// A resolved path: a name in an open folder.
+/// A name in an open folder.
 #[derive(Debug)]
 pub(super) struct OutputPlace {
     pub(super) folder: OwnedFd,
     pub(super) name: OsString,
     pub(super) kind: PathKind,
-    /// What is there, unless a directory.
+    /// What is there, if no directory.
     pub(super) stat: Option<Stat>,
-    /// Whether only the kernel can follow the link there.
+    /// Whether only the kernel can follow the link.
     pub(super) is_kernel_link: bool,
 }
 
-/// Whether memspy trusts the files of `user`.
 pub(super) fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Examines `path`, following links of this user (and of root).
+/// Examines `path`; follows links of this user and root.
 ///
-/// # Errors
-/// Another user's link on the path, or pipe in a shared folder; an inaccessible path.
+/// # Errors Another user's link on the path, or pipe in a shared folder; no access.
 pub fn place(path: &Path) -> Result<PathKind, PlaceError> {
     OutputPlace::find(path).map(|place| place.kind)
 }
@@ -149,12 +144,9 @@ impl OutputPlace {
     }
 }
 
-/// Walks from folder to folder.
 struct PathWalk {
     folder: OwnedFd,
-    /// Remaining steps, the next one last.
     pending: Vec<OsString>,
-    /// The path so far.
     shown: PathBuf,
     links: u32,
 }
@@ -167,7 +159,6 @@ impl PathWalk {
         Ok(walk)
     }
 
-    /// Adds `path`, from the folder or from the root.
     fn add(&mut self, path: &Path) -> Result<(), Errno> {
         if path.as_os_str().is_empty() {
             return Err(Errno::NOENT);
@@ -176,7 +167,7 @@ impl PathWalk {
             self.folder = rustix::fs::open("/", FOLDER, Mode::empty())?;
             self.shown = PathBuf::from("/");
         }
-        // `x/` and `x/.` are a directory, which `components` leaves out.
+        // `components` leaves out the end of `x/` and `x/.`: a directory.
         let ends_in_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/")
             || path.as_os_str().as_encoded_bytes().ends_with(b"/.");
         if ends_in_folder {
@@ -198,8 +189,7 @@ impl PathWalk {
         Ok(())
     }
 
-    /// Continues at the destination of the link `name`. Ends if only the kernel can follow it, or
-    /// it leads nowhere.
+    /// Continues at the link's destination, unless it dangles or only the kernel can follow it.
     fn follow(&mut self, name: OsString, is_last: bool) -> Result<Option<OutputPlace>, Errno> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -209,8 +199,7 @@ impl PathWalk {
         let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
         let is_there = rustix::fs::statat(&self.folder, &target, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         if is_last && !is_there {
-            // A link of /proc leads to what has no name (`pipe:[123]`): only the kernel can follow
-            // it.
+            // Links of /proc may lead to a nameless file (`pipe:[123]`).
             let there = rustix::fs::statat(&self.folder, &name, AtFlags::empty()).ok();
             let is_stream = there.is_some_and(|there| {
                 let kind = FileType::from_raw_mode(there.st_mode);
@@ -230,8 +219,7 @@ impl PathWalk {
         Ok(None)
     }
 
-    /// Whether another user may have planted this pipe for memspy to write into, as the kernel's
-    /// `fs.protected_fifos` prevents.
+    /// Whether another user may have planted this pipe, as in the kernel's `fs.protected_fifos`.
     fn is_planted(&self, kind: FileType, user: u32) -> bool {
         let device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
         let open = rustix::fs::fstat(&self.folder).is_ok_and(|folder| {
@@ -261,7 +249,7 @@ mod tests {
         symlink("real/deep", at("own")).unwrap();
         symlink(at("real"), at("theirs")).unwrap();
         lchown(at("theirs"), Some(65534), None).expect("this test has to run as root");
-        // An own link that leads over another user's.
+        // A link of this user that leads over another user's.
         symlink("theirs/deep", at("over")).unwrap();
         let file = PathKind::File(FileIdentity::of(&at("real/deep/x")).unwrap());
         assert_eq!(place(&at("own/x")).unwrap(), file);

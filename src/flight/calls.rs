@@ -1,26 +1,22 @@
-//! Counts calls of a function of the program by the allocations of an exact recording.
+//! Counts calls of a function by its allocations.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{Event, StackId, StackSource, StackTable, ThreadId};
 
-/// A call ends with the thread's first allocation outside of the function. Calls without such an
-/// allocation in between count as one.
+/// A call ends with the thread's first allocation outside the function.
 #[derive(Debug)]
 pub(super) struct CallCounter {
     function: String,
     every: u64,
-    /// Whether the function is on a stack.
     has: FxHashMap<StackId, bool>,
-    /// Whether the thread's last allocation was in the function.
     threads: FxHashMap<ThreadId, bool>,
-    /// Ended calls.
     calls: u64,
     is_due: bool,
 }
 
 impl CallCounter {
-    /// Counts calls of `function` (name or qualified name); due after every `every` calls.
+    /// `function` is a name or qualified name.
     pub(super) fn new(function: &str, every: u64) -> CallCounter {
         CallCounter {
             function: function.to_owned(),
@@ -32,7 +28,6 @@ impl CallCounter {
         }
     }
 
-    /// Takes events whose stacks are in `table`.
     pub(super) fn on_events(&mut self, events: &[Event], table: &StackTable) {
         for event in events {
             let site = event.site.and_then(|site| table.get_site(site));
@@ -47,17 +42,14 @@ impl CallCounter {
         }
     }
 
-    /// Notes that this number now means another stack.
     pub(super) fn redefine(&mut self, stack: StackId) {
         self.has.remove(&stack);
     }
 
-    /// Whether enough calls ended since the last time.
     pub(super) fn take_due(&mut self) -> bool {
         std::mem::take(&mut self.is_due)
     }
 
-    /// The function and its number of calls, as text.
     pub(super) fn counted(&self) -> String {
         format!("{} calls of {}", self.calls, self.function)
     }
@@ -85,7 +77,6 @@ mod tests {
         SiteId, Thread,
     };
 
-    /// A site whose stack has these functions, outermost first.
     fn site(table: &mut StackTable, thread: u64, functions: &[&str]) -> SiteId {
         let thread =
             table.thread(Thread { os_id: None, python_id: thread, name: None, main: false });
@@ -138,7 +129,6 @@ mod tests {
         calls.on_events(&events(&[batch]), &table);
         assert!(calls.take_due() && !calls.take_due());
         assert_eq!(calls.counted(), "2 calls of train_step");
-        // Only whole names match.
         let alike = site(&mut table, 1, &["main", "my_train_step"]);
         calls.on_events(&events(&[alike, batch, alike, batch]), &table);
         assert!(!calls.take_due());

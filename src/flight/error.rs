@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use crate::render::{file_word, in_sentence, suggestion};
 use crate::trace::{CreateError, ReadError};
 
-/// Why the last part of a recording could not be kept or written.
+/// Why the last part could not be kept or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlightError {
-    /// The folder of segments exists.
+    /// A folder of segments exists.
     #[error(
         "a recording that did not end in order left its segments; {} makes a trace of them, --force overwrites them",
         in_sentence(&suggestion(["join", &file_word(&folder.to_string_lossy()), "-o", "FILE"]))
@@ -21,7 +21,7 @@ pub enum FlightError {
         /// Why it is refused.
         source: CreateError,
     },
-    /// The folder of segments could not be created.
+    /// The folder could not be created.
     #[error("nothing was recorded")]
     NothingRecorded {
         /// Why.
@@ -36,7 +36,7 @@ pub enum FlightError {
     /// The trace could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// The segments could not be joined into a trace.
+    /// The segments could not be joined.
     #[error("cannot write {}", path.display())]
     Join {
         /// The trace.

@@ -1,11 +1,9 @@
-//! The flight recorder: keeps the last part of a long recording and writes it when a condition is
-//! met.
+//! Keeps the last part of a recording and writes it when a condition is met.
 //!
 //! Turns records into a trace, the last part of one, a profile or tables; and conditions into
 //! recordings.
-//! May import `model`, `files`, `trace`, `analysis` and `render`: it joins the live and the
-//! recorded half.
-//! Never reads a target, never prints a message: a [`RecordingHost`] gets events.
+//! May import `model`, `files`, `trace`, `analysis` and `render`: it joins both halves.
+//! Never reads a target or prints: a [`RecordingHost`] gets events.
 //! Start reading at [`FlightRecorder`]; [`SinkChain`] waits for conditions.
 
 mod calls;

@@ -1,4 +1,4 @@
-//! Prints the table of lines repeatedly during a recording.
+//! Prints the table of lines during a recording.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::render::{self, LinesOptions, RenderError};
 use super::calls::CallCounter;
 use super::window::{StreamState, StreamWindow};
 
-/// The output of tables.
+/// Where tables go.
 pub struct TableOutput {
     /// Gets each table in one write.
     pub out: Box<dyn Write + Send>,
@@ -23,7 +23,7 @@ pub struct TableOutput {
 pub enum PrintInterval {
     /// After this much time.
     Time(Duration),
-    /// After this many calls of a function, as far as allocations show them.
+    /// After this many calls, as allocations show them.
     Calls {
         /// Its name or qualified name.
         function: String,
@@ -32,16 +32,14 @@ pub enum PrintInterval {
     },
 }
 
-/// Prints the tables.
+/// Prints tables.
 pub struct TablePrinter {
     every: Duration,
-    /// Replaces time intervals.
     calls: Option<CallCounter>,
     last: Option<Nanos>,
     now: Nanos,
     options: LinesOptions,
-    /// The time since the last table; `None`: tables of the whole recording, whose profile comes
-    /// from outside.
+    /// Since the last table; `None`: tables of the whole recording.
     since: Option<(StreamState, StreamWindow, ThreadChoice)>,
     out: Box<dyn Write + Send>,
 }
@@ -82,10 +80,7 @@ impl TablePrinter {
         TablePrinter { since, ..TablePrinter::whole_recording(&interval, full_filenames, out) }
     }
 
-    /// Takes a record before `whole`, the profile of the recording so far, does.
-    ///
-    /// # Errors
-    /// A table cannot be made or written.
+    /// Takes a record before `whole` does.
     pub fn on_record(&mut self, record: &Record, whole: Option<&Profile>) -> SinkResult {
         if let Some(time) = record.time() {
             self.now = self.now.max(time);
@@ -95,7 +90,7 @@ impl TablePrinter {
             let mut is_due = || self.calls.as_mut().map_or(is_late, CallCounter::take_due);
             if is_border && is_due() {
                 self.print(whole)?;
-                // If printing is late, do not print again at once.
+                // After a late table, the next one does not follow at once.
                 let every = u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX);
                 self.last = Some(Nanos(self.now.0 - self.now.0.saturating_sub(last.0) % every));
                 if let Some((stream, window, choice)) = &mut self.since {
@@ -119,7 +114,6 @@ impl TablePrinter {
         }
     }
 
-    /// Whether a table can be made before this record.
     fn is_border(&mut self, record: &Record) -> bool {
         match &mut self.since {
             Some((stream, window, _)) => stream.border(record).is_some() && window.is_settled(),
@@ -128,9 +122,6 @@ impl TablePrinter {
     }
 
     /// Prints the last table.
-    ///
-    /// # Errors
-    /// It cannot be made or written.
     pub fn finish(&mut self, whole: Option<&Profile>) -> SinkResult {
         if let Some((_, window, _)) = &mut self.since {
             let _ = window.is_settled();

@@ -1,4 +1,4 @@
-//! Keeps the last part of a long recording in a ring of segments and writes it on demand.
+//! Keeps the last part of a recording in a ring of segments.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// Keeps it beside `path`, where recordings will be written.
+    /// Recordings will be written to `path`, beside the segments.
     ///
     /// # Errors
     /// The folder of segments exists, or cannot be created.
@@ -61,11 +61,8 @@ impl FlightRecorder {
         self.written
     }
 
-    /// Writes the kept part as a recording, and reads its report. `ended`: the condition that ends
-    /// the written part while the recording itself goes on. `warn` gets the problems of segments.
-    ///
-    /// # Errors
-    /// A file cannot be written.
+    /// Writes the kept part and reads its report. `ended` is set if the recording goes on; `warn`
+    /// gets problems of segments.
     pub fn write(
         &mut self,
         ended: Option<&TriggerFired>,
@@ -86,25 +83,20 @@ impl FlightRecorder {
         Ok(reported)
     }
 
-    /// The next recording's path. After days an existing file is no failure: it takes the next
-    /// number.
+    /// After days an existing file is no failure: the recording takes the next number.
     fn next_path(&mut self) -> PathBuf {
         loop {
             self.number += 1;
             let path = report::numbered(&self.path, self.number);
             let is_there = |path: &Path| path.symlink_metadata().is_ok();
             let taken = is_there(&path) || is_there(&report::oom_report_path(&path));
-            // The first path was checked before the recording.
             if self.number == 1 || self.creation.replace || !taken {
                 return path;
             }
         }
     }
 
-    /// Removes the segments, which have been written.
-    ///
-    /// # Errors
-    /// One cannot be removed.
+    /// Removes the segments.
     pub fn finish(self) -> Result<(), FlightError> {
         let folder = self.ring.folder().to_owned();
         self.ring.remove().map_err(|source| FlightError::Remove { folder, source })
@@ -120,7 +112,7 @@ impl FlightRecorder {
         (self.ring.max_bytes(), self.ring.begun())
     }
 
-    /// The bound that last removed a segment; `None` while all are kept.
+    /// The bound that last removed a segment.
     pub fn bound(&self) -> Option<RetentionLimit> {
         self.ring.bound()
     }
@@ -133,7 +125,7 @@ impl FlightRecorder {
     }
 }
 
-/// An empty profile for a window or a report: neither has a table of lines.
+/// A window or report has no table of lines.
 fn profile(choice: ThreadChoice) -> Profile {
     Profile::with_filter(choice).without_line_statistics()
 }

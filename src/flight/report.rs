@@ -1,4 +1,4 @@
-//! Writes the segments of a ring as a trace, and its report.
+//! Writes the segments of a ring as a trace.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub fn oom_report_path(trace: &Path) -> PathBuf {
     trace.with_extension("oom-report.txt")
 }
 
-/// The path of recording `number`: `out.bin`, `out-2.bin`, `out-3.bin`.
+/// `out.bin`, `out-2.bin`, `out-3.bin`.
 pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
     if number <= 1 {
         return path.to_owned();
@@ -62,11 +62,8 @@ impl RecordSink for JoinedSink {
     }
 }
 
-/// Joins `segments` into the trace at `path`, read into the empty `profile`. `end` is for a
-/// recording that goes on; `warn` gets the problems of segments.
-///
-/// # Errors
-/// A segment cannot be read, or the trace cannot be written.
+/// Joins `segments` into a trace, read into the empty `profile`. `end` is set if the recording goes
+/// on; `warn` gets problems of segments.
 pub fn join_segments(
     segments: &[PathBuf],
     path: &Path,

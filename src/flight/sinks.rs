@@ -1,5 +1,4 @@
-//! The sinks of a recording: a trace, its last part, a profile, tables; and conditions on the
-//! records.
+//! The sinks of a recording, and the conditions on its records.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,10 +15,9 @@ use super::print::TablePrinter;
 use super::recorder::FlightRecorder;
 use super::report::oom_report_path;
 
-/// If a condition is met sooner than this after another one, it is only counted, while the
-/// recording goes on.
+/// Nanoseconds. A condition met sooner after another one is only counted.
 const MIN_TRIGGER_INTERVAL: u64 = 2_000_000_000;
-/// Longest wait for the text of an out-of-memory error.
+/// Nanoseconds to wait for the text of an out-of-memory error.
 const ERROR_TEXT_TIMEOUT: u64 = 1_000_000_000;
 
 /// What to do when a condition is met.
@@ -31,7 +29,7 @@ pub enum OnTrigger {
     Continue,
 }
 
-/// Events of a recording for its host.
+/// Events for the host of a recording.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FlightEvent {
@@ -39,7 +37,7 @@ pub enum FlightEvent {
     Warning(String),
     /// A condition was met.
     Triggered(TriggerFired),
-    /// A condition was met, the kept part is written, and the recording goes on.
+    /// A condition was met; the kept part is written and the recording goes on.
     RecordingWritten {
         /// The condition.
         triggered: TriggerFired,
@@ -48,7 +46,7 @@ pub enum FlightEvent {
         /// The report on it.
         report: PathBuf,
     },
-    /// Conditions met too soon after another one for a recording of their own.
+    /// Conditions met too soon after another one.
     TriggersIgnored(u64),
 }
 
@@ -57,30 +55,27 @@ pub trait RecordingHost: Send {
     /// Informs the user.
     fn tell(&mut self, event: FlightEvent);
 
-    /// Writes the report on a recording to `path`.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Writes the report to `path`.
     fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> SinkResult;
 }
 
 /// The destination of records.
 pub enum RecordOutput {
-    /// None: only the aggregation is wanted.
+    /// No records: only the aggregation is wanted.
     Nothing,
-    /// All are written.
+    /// All records.
     Trace(Box<TraceWriter<File>>),
-    /// The last ones are kept.
+    /// The last records.
     Flight(Box<FlightRecorder>),
 }
 
-/// What is aggregated from the records.
+/// What is aggregated.
 pub enum Aggregation {
-    /// Nothing yet: it is read from the kept part.
+    /// Nothing: it is read from the kept part.
     Later,
     /// A profile for reports.
     Profile(Box<Profile>),
-    /// A profile, and the moment a condition was met.
+    /// A profile, and the moment of a condition.
     OomReport(Box<OomReportBuilder>),
 }
 
@@ -95,12 +90,12 @@ impl Aggregation {
     }
 }
 
-/// One of a job's recordings, all of which end at any one's condition.
+/// One of a job's recordings, which all end at one condition.
 #[derive(Clone, Default)]
 pub struct RankContext {
-    /// Prefix of this recording's messages: `rank 1 (process 1234)`. `None`: it is the only one.
+    /// Prefix of messages: `rank 1 (process 1234)`; `None`: the only recording.
     pub label: Option<String>,
-    /// The condition that was met first, and its recording's label.
+    /// The first condition and its recording's label.
     pub ended_by: Arc<OnceLock<(String, String)>>,
 }
 
@@ -110,7 +105,6 @@ impl RankContext {
         RankContext { label: Some(label), ended_by: Arc::clone(&self.ended_by) }
     }
 
-    /// The other recording's condition that ended this one.
     fn ended_by_other(&self) -> Option<EndReason> {
         let (condition, process) = self.ended_by.get()?;
         let is_own = self.label.as_ref() == Some(process);
@@ -125,16 +119,12 @@ impl RankContext {
 pub struct TriggerState {
     watch: TriggerWatch,
     then: OnTrigger,
-    /// Ends after this many recordings.
     max_reports: u32,
-    /// Ends the recording when set.
     stop: Arc<AtomicBool>,
     fired: Option<String>,
     last: Option<Nanos>,
     uncounted: u64,
-    /// Met, and waiting for the error's text.
     held: Option<TriggerFired>,
-    /// When an error's text last arrived.
     message_time: Option<Nanos>,
 }
 
@@ -170,17 +160,14 @@ pub struct SinkChain {
     pub waiting: TriggerState,
     /// Tables during the recording.
     pub printer: Option<TablePrinter>,
-    /// Which recording of a job this is.
+    /// This recording in its job.
     pub rank: RankContext,
     /// Runs the recording.
     pub host: Box<dyn RecordingHost>,
 }
 
 impl SinkChain {
-    /// Prints the last table and delivers pending events.
-    ///
-    /// # Errors
-    /// The table cannot be printed.
+    /// Prints the last table and delivers events.
     pub fn finish(&mut self) -> SinkResult {
         if self.waiting.uncounted > 0 {
             self.host.tell(FlightEvent::TriggersIgnored(self.waiting.uncounted));
@@ -207,7 +194,6 @@ impl SinkChain {
     fn print(&mut self, record: &Record) -> SinkResult {
         let Some(printer) = &mut self.printer else { return Ok(()) };
         match printer.on_record(record, self.reading.profile()) {
-            // The tables' reader is gone; the recording goes on.
             Err(error) if error.is_broken_pipe() => {
                 self.printer = None;
                 Ok(())
@@ -229,15 +215,16 @@ impl SinkChain {
         waiting.last = Some(triggered.time);
         // Record the moment now; only its effect waits.
         self.pass(&Record::TriggerFired(triggered.clone()))?;
-        let told = |words: Nanos| triggered.time.0.saturating_sub(words.0) < ERROR_TEXT_TIMEOUT;
-        if triggered.condition == "oom" && !self.waiting.message_time.is_some_and(told) {
+        let is_recent =
+            |words: Nanos| triggered.time.0.saturating_sub(words.0) < ERROR_TEXT_TIMEOUT;
+        if triggered.condition == "oom" && !self.waiting.message_time.is_some_and(is_recent) {
             self.waiting.held = Some(triggered);
             return Ok(());
         }
         self.act(triggered)
     }
 
-    /// Acts on the held condition once `record` brings the error's text, or no longer can.
+    /// Acts once `record` has the error's text, or none can come.
     fn release(&mut self, record: &Record) -> SinkResult {
         if let Record::OomException(oom_exception) = record {
             self.waiting.message_time = Some(oom_exception.time);
@@ -249,7 +236,6 @@ impl SinkChain {
         self.waiting.held.take_if(is_due).map_or(Ok(()), |triggered| self.act(triggered))
     }
 
-    /// Writes the kept part, or ends the recording.
     fn act(&mut self, triggered: TriggerFired) -> SinkResult {
         let going_on = self.waiting.then == OnTrigger::Continue;
         if let (true, RecordOutput::Flight(flight)) = (going_on, &mut self.output) {
@@ -267,7 +253,7 @@ impl SinkChain {
         }
         self.host.tell(FlightEvent::Triggered(triggered.clone()));
         if let Some(label) = &self.rank.label {
-            // Before the others are stopped, so that they find the reason.
+            // Set before the others are stopped: they look for the reason.
             let _ = self.rank.ended_by.set((triggered.condition.clone(), label.clone()));
         }
         self.waiting.fired = Some(triggered.condition);
@@ -289,7 +275,7 @@ impl RecordSink for SinkChain {
             self.waiting.fired = Some(held.condition.clone());
             self.host.tell(FlightEvent::Triggered(held));
         }
-        // A condition met by the end itself is recorded before it.
+        // A condition met by the end is recorded before it.
         if let Some(triggered) = self.waiting.watch.on_record(record)
             && self.waiting.fired.is_none()
         {

@@ -6,11 +6,9 @@ use crate::model::{
 };
 use crate::trace::{DefinitionTables, Renumberer};
 
-/// What must be remembered of a stream of records to begin a window anywhere.
 #[derive(Default)]
 pub(super) struct StreamState {
     names: DefinitionTables,
-    /// The last sample and its counters.
     tick: Vec<Record>,
     snapshots: Vec<AllocatorSnapshot>,
     owners: Option<OwnershipBreakdown>,
@@ -18,7 +16,7 @@ pub(super) struct StreamState {
 }
 
 impl StreamState {
-    /// Takes a record. `false`: a definition, which its users take along.
+    /// Returns `false` for a definition: its users take it along.
     pub(super) fn on_record(&mut self, record: &Record) -> bool {
         if self.names.on_definition(record) {
             if matches!(record, Record::Definition(Definition::Reset)) {
@@ -44,8 +42,7 @@ impl StreamState {
         true
     }
 
-    /// The time at which a window may begin before `record`; never between a sample and its
-    /// counters.
+    /// A window never begins between a sample and its counters.
     pub(super) fn border(&self, record: &Record) -> Option<Nanos> {
         match record {
             Record::Sample(sample) if self.is_sampled => Some(sample.time),
@@ -57,17 +54,15 @@ impl StreamState {
     }
 }
 
-/// A window with its own numbers, so that definitions used only in earlier windows are forgotten.
+/// A window has its own numbers: definitions of earlier windows are forgotten.
 pub(super) struct StreamWindow {
     profile: Profile,
     rewriter: Renumberer,
     out: Vec<Record>,
-    /// Stacks, frames or sites at its beginning.
     began_with: usize,
 }
 
-/// Stacks, frames or sites of one window, besides those at its beginning; each takes some 200 bytes
-/// in all tables.
+/// Stacks, frames or sites of one window; each takes some 200 bytes.
 const MAX_NAMES: usize = 1 << 16;
 
 impl StreamWindow {
@@ -75,7 +70,6 @@ impl StreamWindow {
         StreamWindow { profile, rewriter: Renumberer::new(), out: Vec::new(), began_with: 0 }
     }
 
-    /// Whether it has so many stacks that the next one should begin, to save memory.
     pub(super) fn is_full(&self) -> bool {
         self.names() > MAX_NAMES.max(2 * self.began_with)
     }
@@ -88,7 +82,6 @@ impl StreamWindow {
         &self.profile
     }
 
-    /// Takes a record of the stream and passes it on with the window's numbers.
     pub(super) fn on_record(
         &mut self,
         stream: &StreamState,
@@ -99,7 +92,6 @@ impl StreamWindow {
         self.pass(sink)
     }
 
-    /// Notes a record that may redefine numbers.
     pub(super) fn redefined(&mut self, record: &Record) {
         self.rewriter.redefined(record);
     }
@@ -110,8 +102,6 @@ impl StreamWindow {
         self.profile.is_settled()
     }
 
-    /// Begins the next window at `time` with the empty `profile`, and gives `sink` its opening
-    /// records.
     pub(super) fn next(
         &mut self,
         time: Nanos,

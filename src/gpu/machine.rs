@@ -16,13 +16,12 @@ pub struct MachineReader {
 }
 
 impl MachineReader {
-    /// Loads NVML. Creates no CUDA context and changes nothing.
+    /// Loads NVML; creates no CUDA context.
     pub fn open() -> Result<MachineReader, GpuError> {
         Ok(MachineReader { nvml: BoundedNvml::load()?, pids: HostPids::read() })
     }
 
-    /// Reads every device, in NVML's order. An inaccessible device is an error, a missing figure
-    /// `None`.
+    /// In NVML's order. An inaccessible device is an error, a missing figure `None`.
     pub fn read(&self) -> Result<Vec<DeviceStatus>, GpuError> {
         let pids = self.pids;
         self.nvml.ask_of_all(move |nvml| {
@@ -37,7 +36,7 @@ impl MachineReader {
         })
     }
 
-    /// Process `pid`'s use of a device by this status; `None`: unknown memory.
+    /// A process's use of the device; `None`: unknown memory.
     pub fn usage(&self, status: &DeviceStatus, pid: u32, time: Nanos) -> Option<DeviceUsage> {
         let memory = status.memory?;
         Some(DeviceUsage {
@@ -82,7 +81,6 @@ fn status(
     }
 }
 
-/// A GPU's MIG devices; empty: MIG is off or unknown to the driver.
 fn mig(device: &NvmlDevice<'_>, pids: HostPids) -> Vec<MigDevice> {
     if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return Vec::new();
@@ -112,7 +110,6 @@ fn memory(device: &NvmlDevice<'_>) -> Option<DeviceMemory> {
     })
 }
 
-/// NVML's number of a performance state; `None`: unknown.
 fn number_of(state: PerformanceState) -> Option<u32> {
     (state != PerformanceState::Unknown).then(|| state.as_c())
 }

@@ -1,11 +1,9 @@
-//! The driver's figures: each device's memory, the target's share, and the devices' numbers.
+//! The driver's figures for devices and processes.
 //!
 //! Turns NVML's answers into [`DeviceUsage`](crate::model::DeviceUsage) and
-//! [`DeviceStatus`](crate::model::DeviceStatus) values.
-//! May import `model`, `target`. Only this room uses nvml-wrapper.
-//! Never creates a CUDA context, never changes a device's settings, never guesses a number that the
-//! driver does not give.
-//! Start reading at [`GpuReader`].
+//! [`DeviceStatus`](crate::model::DeviceStatus). May import `model`, `target`; only this room uses
+//! nvml-wrapper. Never creates a CUDA context, changes a setting, or guesses. Start reading at
+//! [`GpuReader`].
 
 mod machine;
 mod nvml;

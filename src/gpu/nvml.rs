@@ -1,4 +1,4 @@
-//! Reads NVML: the devices, their memory, and the target's share.
+//! Reads NVML for one target.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,24 +12,22 @@ use crate::target::{BoundedWorker, HostPids, Process, WorkerError};
 use super::processes;
 use super::visible::CudaVisibility;
 
-/// Limit of loading NVML, which wakes every idle device.
+/// Loading NVML wakes every idle device.
 const LOADING: Duration = Duration::from_secs(30);
-/// Limit of reading all devices.
 const LISTING: Duration = Duration::from_secs(10);
-/// Limit of reading one device, which usually takes milliseconds. A driver that has lost its device
-/// may never answer.
+/// A driver that has lost its device may never answer.
 const READING: Duration = Duration::from_secs(5);
 
 /// Why the driver could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// There is no NVML on this machine, or it finds no driver.
+    /// NVML is missing, or finds no driver.
     #[error("NVML (libnvidia-ml.so.1) is not available: {0}")]
     NoNvml(NvmlError),
     /// A query failed.
     #[error("NVML cannot {action}: {source}")]
     Query {
-        /// The attempted action.
+        /// The action.
         action: &'static str,
         /// NVML's error.
         source: NvmlError,
@@ -59,7 +57,7 @@ impl From<WorkerError> for GpuError {
     }
 }
 
-/// NVML on threads with a time limit; after one hangs, the others are not tried.
+/// After a hang, no other query is tried.
 pub(super) struct BoundedNvml {
     nvml: Arc<Nvml>,
     worker: BoundedWorker,
@@ -97,7 +95,7 @@ pub struct GpuReader {
 }
 
 impl GpuReader {
-    /// Loads NVML. Creates no CUDA context and changes nothing.
+    /// Loads NVML; creates no CUDA context.
     pub fn open(process: &Process) -> Result<Self, GpuError> {
         if process.is_core() {
             return Err(GpuError::CoreFile);
@@ -105,13 +103,13 @@ impl GpuReader {
         Ok(GpuReader { nvml: BoundedNvml::load()?, pid: process.pid(), pids: HostPids::read() })
     }
 
-    /// The driver's version, `580.159.04`.
+    /// `580.159.04`.
     pub fn driver_version(&self) -> Result<String, GpuError> {
         let action = "read the driver's version";
         self.nvml.ask(move |nvml| nvml.sys_driver_version().map_err(query(action)))
     }
 
-    /// All devices of the machine, in NVML's order, with the target's numbers.
+    /// In NVML's order, with CUDA numbers.
     pub fn devices(&self, visibility: &CudaVisibility) -> Result<Vec<GpuDevice>, GpuError> {
         let mut devices = self.nvml.ask_of_all(|nvml| {
             let count = nvml.device_count().map_err(query("count the devices"))?;
@@ -133,8 +131,7 @@ impl GpuReader {
         Ok(devices)
     }
 
-    /// Reads device `nvml_index`. Listing its processes costs milliseconds and holds a driver lock:
-    /// for a few calls a second, never for the sampling rate.
+    /// Takes milliseconds and a driver lock, so call it a few times a second.
     pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {
         let pids = self.pids;
         let (memory, processes) = self.nvml.ask(move |nvml| {
@@ -155,7 +152,7 @@ impl GpuReader {
 }
 
 fn load() -> Result<Nvml, GpuError> {
-    // The versioned name: the bare one comes with development packages only.
+    // Only development packages have the bare name.
     Nvml::builder()
         .lib_path("libnvidia-ml.so.1".as_ref())
         .init()

@@ -8,16 +8,13 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use crate::model::{DeviceProcess, DeviceProcesses, ProcessUsage};
 use crate::target::HostPids;
 
-/// The processes on `device`, each once; an error says why they are unknown.
 pub(super) fn on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
     let mut all = computing(device)?;
-    // Devices for computing only lack this list.
     let graphics =
         or_older(device.running_graphics_processes(), || device.running_graphics_processes_v2())
             .unwrap_or_default();
     for listed in graphics {
         match all.iter_mut().find(|p| p.listed == listed.pid && p.compute) {
-            // Both lists give the whole process's bytes.
             Some(known) => known.graphics = true,
             None => add(&mut all, &listed, false),
         }
@@ -25,7 +22,7 @@ pub(super) fn on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
     Ok(identified(all, pids))
 }
 
-/// Only those that compute: each list holds a driver lock.
+/// Each list holds a driver lock.
 pub(super) fn computing_on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
     Ok(identified(computing(device)?, pids))
 }
@@ -41,7 +38,6 @@ fn computing(device: &Device<'_>) -> DeviceProcesses {
     Ok(all)
 }
 
-/// Adds pids and commands of those that can be found.
 fn identified(mut all: Vec<DeviceProcess>, pids: HostPids) -> Vec<DeviceProcess> {
     let numbers: Vec<u32> = all.iter().map(|p| p.listed).collect();
     for (process, found) in all.iter_mut().zip(pids.find(&numbers)) {
@@ -53,7 +49,6 @@ fn identified(mut all: Vec<DeviceProcess>, pids: HostPids) -> Vec<DeviceProcess>
     all
 }
 
-/// The use of process `pid` by such a list.
 pub(super) fn usage_of(pid: u32, listed: &DeviceProcesses, pids: HostPids) -> ProcessUsage {
     let unknown = |why: &str| ProcessUsage::Unknown(why.to_owned());
     let listed = match listed {
@@ -83,7 +78,7 @@ fn or_older(
     }
 }
 
-/// Adds a list entry; a process on several MIG devices has several.
+/// A process on several MIG devices has several entries.
 fn add(all: &mut Vec<DeviceProcess>, listed: &ProcessInfo, compute: bool) {
     let bytes = match listed.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => Some(bytes),

@@ -1,33 +1,30 @@
-//! Finds the physical devices behind the target's CUDA devices 0, 1, ….
-//!
-//! CUDA's own rules (CUDA C++ Programming Guide, "CUDA Environment Variables"): devices are ordered
-//! by `CUDA_DEVICE_ORDER` (`FASTEST_FIRST` unless it is `PCI_BUS_ID`), then `CUDA_VISIBLE_DEVICES`
-//! picks from that order, up to the first entry that names no device.
+//! CUDA's device numbers, by its rules (CUDA C++ Programming Guide, "CUDA Environment Variables"):
+//! `CUDA_DEVICE_ORDER` sorts; `CUDA_VISIBLE_DEVICES` picks, up to the first entry that names no
+//! device.
 
 use crate::model::{CudaIndex, GpuDevice};
 use crate::target::{Process, environment};
 
-/// CUDA's order of devices before `CUDA_VISIBLE_DEVICES` picks from them.
+/// CUDA's order of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceOrder {
-    /// `FASTEST_FIRST`, CUDA's default. Known from outside only if all devices are of one kind:
-    /// they keep the order of their PCI bus ids.
+    /// The default. Known from outside only if all devices are of one kind: then by PCI bus id.
     FastestFirst,
-    /// `PCI_BUS_ID`: the order of NVML and nvidia-smi.
+    /// The order of NVML and nvidia-smi.
     PciBusId,
 }
 
-/// The target's environment of devices.
+/// The target's two variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CudaVisibility {
-    /// From `CUDA_DEVICE_ORDER`.
+    /// `CUDA_DEVICE_ORDER`.
     pub order: DeviceOrder,
-    /// `CUDA_VISIBLE_DEVICES`; `None`: not set.
+    /// `CUDA_VISIBLE_DEVICES`.
     pub visible: Option<String>,
 }
 
 impl CudaVisibility {
-    /// Reads the target's current environment, else the one at its start.
+    /// The current environment, else the initial one.
     pub fn of_process(process: &Process) -> Self {
         let memory = process.memory();
         let live = process.mappings().ok().and_then(|maps| environment::read(&memory, &maps));
@@ -41,7 +38,7 @@ impl CudaVisibility {
         )
     }
 
-    /// From the values of the two variables.
+    /// From the two variables.
     pub fn new(device_order: Option<&str>, visible_devices: Option<String>) -> Self {
         let order = match device_order {
             Some("PCI_BUS_ID") => DeviceOrder::PciBusId,
@@ -50,8 +47,7 @@ impl CudaVisibility {
         CudaVisibility { order, visible: visible_devices }
     }
 
-    /// Gives `devices` (all of the machine, in NVML's order) their CUDA numbers. Invisible or
-    /// unknown ones keep `None`.
+    /// Numbers `devices`, all of the machine in NVML's order. Invisible or unknown ones get `None`.
     pub fn number(&self, devices: &mut [GpuDevice]) {
         for device in devices.iter_mut() {
             device.cuda_index = None;
@@ -68,7 +64,7 @@ impl CudaVisibility {
         };
         for (cuda, entry) in visible.split(',').map(str::trim).enumerate() {
             let found = if let Ok(number) = entry.parse::<usize>() {
-                // The order behind the number is unknown, so all entries from here on are unknown.
+                // The order is unknown, so all further entries are, too.
                 if !order_known {
                     return;
                 }
@@ -83,7 +79,7 @@ impl CudaVisibility {
                 None
             };
             match found {
-                // A device named twice makes the whole list invalid for CUDA.
+                // A repeated device invalidates the whole list.
                 Some(device) if device.cuda_index.is_none() => {
                     device.cuda_index = Some(CudaIndex(cuda as u32));
                 }

@@ -1,4 +1,4 @@
-//! The caching allocator's counters, named as in `torch.cuda.memory_stats`.
+//! The caching allocator's counters, as in `torch.cuda.memory_stats`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,39 +6,39 @@ use std::str::FromStr;
 /// PyTorch's allocator of CUDA memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllocatorBackend {
-    /// No PyTorch with CUDA support is loaded.
+    /// PyTorch has no CUDA support, or is not loaded.
     NotLoaded,
-    /// PyTorch is loaded, CUDA is not initialised yet.
+    /// CUDA is not initialised yet.
     NotInitialized,
-    /// The native caching allocator, with readable counters and blocks.
+    /// The native caching allocator: counters and blocks are readable.
     Native,
-    /// `backend:cudaMallocAsync`: the driver's pool, without PyTorch's native counters and blocks.
+    /// `backend:cudaMallocAsync`, the driver's pool: it lacks PyTorch's native counters and blocks.
     CudaMallocAsync,
-    /// The program's own allocator (`CUDAPluggableAllocator`), with its C++ type name.
+    /// The program's own (`CUDAPluggableAllocator`), with its C++ type.
     Pluggable(String),
-    /// An allocator unknown to memspy, with what was found.
+    /// An unknown allocator, with what was found.
     Unknown(String),
 }
 
 impl AllocatorBackend {
-    /// Prefix of the text of an allocator that another process owns.
+    /// Prefix of the text for another process's allocator.
     pub const COPY: &str = "a copy";
 
-    /// Whether it is a copy of another process's allocator, left by a fork.
+    /// Whether a fork copied it from another process.
     pub fn is_copy(&self) -> bool {
         matches!(self, AllocatorBackend::Unknown(what) if what.starts_with(AllocatorBackend::COPY))
     }
 }
 
-/// One statistic: `current`, `peak` (since the last `reset_peak_memory_stats`), and the running
-/// totals `allocated` and `freed` (since the last `reset_accumulated_memory_stats`).
+/// One statistic (`struct Stat` in c10/core/CachingDeviceAllocator.h).
 ///
-/// c10/core/CachingDeviceAllocator.h, `struct Stat`.
+/// `reset_peak_memory_stats` resets `peak`; `reset_accumulated_memory_stats` resets `allocated` and
+/// `freed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Stat {
     /// Value now.
     pub current: i64,
-    /// Greatest value since the last reset of peaks.
+    /// Highest value since the reset.
     pub peak: i64,
     /// Sum of increases.
     pub allocated: i64,
@@ -46,32 +46,32 @@ pub struct Stat {
     pub freed: i64,
 }
 
-/// The nine arrays of statistics, in the order of `DeviceStats`.
+/// The nine statistics, in the order of `DeviceStats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Metric {
-    /// Number of blocks allocated to the program.
+    /// Allocated blocks.
     Allocation,
-    /// Number of segments obtained from the driver.
+    /// Segments from the driver.
     Segment,
-    /// Number of blocks allocated or waiting to be freed.
+    /// Blocks allocated or waiting to be freed.
     Active,
-    /// Number of free blocks in segments that also have used ones.
+    /// Free blocks in segments that are in use.
     InactiveSplit,
-    /// Bytes allocated to the program (rounded sizes): `torch.cuda.memory_allocated`.
+    /// Rounded bytes of allocated blocks: `torch.cuda.memory_allocated`.
     AllocatedBytes,
-    /// Bytes obtained from the driver: `torch.cuda.memory_reserved`.
+    /// Bytes from the driver: `torch.cuda.memory_reserved`.
     ReservedBytes,
     /// Bytes in active blocks.
     ActiveBytes,
     /// Bytes in inactive split blocks.
     InactiveSplitBytes,
-    /// Bytes requested by the program, before rounding.
+    /// Bytes requested, before rounding.
     RequestedBytes,
 }
 
 impl Metric {
-    /// Every metric, in the order of `DeviceStats`.
+    /// All, in the order of `DeviceStats`.
     pub const ALL: [Metric; 9] = [
         Metric::Allocation,
         Metric::Segment,
@@ -84,7 +84,7 @@ impl Metric {
         Metric::RequestedBytes,
     ];
 
-    /// The first part of its `memory_stats` keys.
+    /// First part of its `memory_stats` keys.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Allocation => "allocation",
@@ -99,18 +99,18 @@ impl Metric {
         }
     }
 
-    /// Whether its unit is bytes (else blocks or segments).
+    /// Whether it counts bytes.
     pub fn is_bytes(self) -> bool {
         self.name().ends_with("bytes")
     }
 }
 
-/// The pools of a statistic. c10/core/Allocator.h / CachingDeviceAllocator.h, `enum class
-/// StatType`.
+/// The pools of a statistic (`enum class StatType` in c10/core/Allocator.h,
+/// CachingDeviceAllocator.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Pool {
-    /// All pools together (`all`).
+    /// Both pools (`all`).
     All,
     /// Blocks of up to 1 MiB (`small_pool`).
     Small,
@@ -119,10 +119,10 @@ pub enum Pool {
 }
 
 impl Pool {
-    /// Every pool, in the order of a `StatArray`.
+    /// All, in the order of a `StatArray`.
     pub const ALL: [Pool; 3] = [Pool::All, Pool::Small, Pool::Large];
 
-    /// The second part of a `memory_stats` key.
+    /// Second part of a `memory_stats` key.
     pub fn name(self) -> &'static str {
         match self {
             Pool::All => "all",
@@ -132,13 +132,12 @@ impl Pool {
     }
 }
 
-/// All counters of one device, as in `torch.cuda.memory_stats`. `None`: this PyTorch version lacks
-/// the counter.
+/// A device's counters, as in `torch.cuda.memory_stats`; `None`: this PyTorch lacks the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AllocatorCounters {
     /// `[Metric][Pool]`.
     pub stats: [[Stat; 3]; 9],
-    /// Failed `cudaMalloc` calls retried after freeing the cache.
+    /// `cudaMalloc` calls retried after freeing the cache.
     pub num_alloc_retries: i64,
     /// Out-of-memory errors thrown.
     pub num_ooms: i64,
@@ -146,13 +145,13 @@ pub struct AllocatorCounters {
     pub oversize_allocations: Stat,
     /// Segments larger than `max_split_size`.
     pub oversize_segments: Stat,
-    /// Number of `synchronize_and_free_events` calls (torch 2.3+).
+    /// `synchronize_and_free_events` calls (torch 2.3+).
     pub num_sync_all_streams: Option<i64>,
-    /// Number of driver allocations (torch 2.3+).
+    /// Driver allocations (torch 2.3+).
     pub num_device_alloc: Option<i64>,
-    /// Number of driver frees (torch 2.3+).
+    /// Driver frees (torch 2.3+).
     pub num_device_free: Option<i64>,
-    /// Size in bytes above which blocks are not split; `None`: unreadable.
+    /// Larger blocks are not split, in bytes; `None`: unreadable.
     pub max_split_size: Option<i64>,
 }
 
@@ -162,7 +161,7 @@ impl AllocatorCounters {
         self.stats[metric as usize][pool as usize]
     }
 
-    /// Bytes allocated now: `torch.cuda.memory_allocated()`.
+    /// `torch.cuda.memory_allocated()`.
     #[expect(
         clippy::misnamed_getters,
         reason = "named as in PyTorch; `Stat::allocated` is a running total"
@@ -176,7 +175,7 @@ impl AllocatorCounters {
         self.stat(Metric::AllocatedBytes, Pool::All).peak
     }
 
-    /// Bytes reserved now: `torch.cuda.memory_reserved()`.
+    /// `torch.cuda.memory_reserved()`.
     pub fn reserved(&self) -> i64 {
         self.stat(Metric::ReservedBytes, Pool::All).current
     }
@@ -201,11 +200,11 @@ pub enum StatField {
 }
 
 impl StatField {
-    /// Every field, in the order of a `Stat`.
+    /// All, in the order of a `Stat`.
     pub const ALL: [StatField; 4] =
         [StatField::Current, StatField::Peak, StatField::Allocated, StatField::Freed];
 
-    /// The third part of a `memory_stats` key.
+    /// Third part of a `memory_stats` key.
     pub fn name(self) -> &'static str {
         match self {
             StatField::Current => "current",
@@ -216,7 +215,7 @@ impl StatField {
     }
 }
 
-/// A three-part key of `torch.cuda.memory_stats`, such as `active_bytes.all.peak`.
+/// A key of `torch.cuda.memory_stats`, such as `active_bytes.all.peak`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StatKey {
     /// First part.
@@ -237,7 +236,7 @@ impl StatKey {
         })
     }
 
-    /// Its value in `counters`.
+    /// Its value.
     pub fn value_in(self, counters: &AllocatorCounters) -> i64 {
         let stat = counters.stat(self.metric, self.pool);
         match self.field {
@@ -255,7 +254,7 @@ impl fmt::Display for StatKey {
     }
 }
 
-/// A text that is not a key of `torch.cuda.memory_stats`.
+/// Text that is no key of `torch.cuda.memory_stats`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownStatKey(pub String);
 

@@ -1,16 +1,16 @@
-//! Snapshots of the allocator: segments from the driver, divided into blocks.
+//! Allocator snapshots: segments from the driver, divided into blocks.
 
 use super::gpu::CudaIndex;
 use super::record::Nanos;
 
-/// State of a block, named as in `torch.cuda.memory_snapshot`.
+/// A block's state, named as in `torch.cuda.memory_snapshot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockState {
     /// `active_allocated`: allocated to the program.
     Allocated,
-    /// `active_pending_free`: freed by the program, but another stream may still use it.
+    /// `active_pending_free`: freed, but another stream may still use it.
     PendingFree,
-    /// `inactive`: in the cache.
+    /// `inactive`: cached.
     Inactive,
 }
 
@@ -19,61 +19,60 @@ pub enum BlockState {
 pub struct Block {
     /// Device address.
     pub address: u64,
-    /// Size in bytes, rounded by the allocator.
+    /// Rounded bytes.
     pub size: u64,
-    /// Bytes requested; 0 for an inactive block, whose stored value is stale.
+    /// Bytes requested; 0 for an inactive block, where PyTorch's value is stale.
     pub requested: u64,
     /// State.
     pub state: BlockState,
 }
 
-/// PyTorch's memory pool id; `(0, 0)` is the default pool, all others are private (CUDA graphs,
+/// PyTorch's memory pool id; `(0, 0)` is the default, all others are private (CUDA graphs,
 /// `torch.cuda.MemPool`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct PoolId(pub u64, pub u64);
 
-/// Memory obtained from the driver, tiled by its blocks in address order.
+/// Memory from the driver, tiled by blocks in address order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Device address of its first byte.
+    /// Device address.
     pub address: u64,
-    /// Size in bytes: the sum of its blocks' sizes.
+    /// Bytes: the sum of its blocks.
     pub size: u64,
-    /// Its CUDA stream (`cudaStream_t` as a number); 0 is the default stream.
+    /// Its CUDA stream (`cudaStream_t`); 0 is the default stream.
     pub stream: u64,
-    /// Whether it serves small blocks (up to 1 MiB).
+    /// Whether it serves blocks of up to 1 MiB.
     pub small: bool,
-    /// Whether it is an expandable segment (mapped part of a larger address range).
+    /// Whether it is a mapped part of an expandable segment.
     pub expandable: bool,
-    /// Bytes that PyTorch maps and unmaps at once, from its first byte on; 0: not expandable.
+    /// Bytes that PyTorch maps and unmaps at once; 0: not expandable.
     pub granule: u64,
-    /// Whether its private pool no longer serves a CUDA graph or `MemPool`: free memory in it can
-    /// be returned.
+    /// Whether its private pool has no CUDA graph or `MemPool` any more, so free memory can be
+    /// returned.
     pub retired: bool,
-    /// The pool it belongs to.
+    /// Its pool.
     pub pool: PoolId,
     /// Its blocks, in address order.
     pub blocks: Vec<Block>,
 }
 
 impl Segment {
-    /// Whether only existing CUDA graphs or `MemPool`s can use its free memory.
+    /// Whether only a CUDA graph or `MemPool` can use its free memory.
     pub fn is_private(&self) -> bool {
         self.pool != PoolId::default() && !self.retired
     }
 
-    /// PyTorch's default granule of an expandable segment (`kSmallBuffer`, `kLargeBuffer` in
-    /// c10/core/AllocatorConfig.h; only `large_segment_size_mb` changes it).
+    /// Default granule (`kSmallBuffer`, `kLargeBuffer` in c10/core/AllocatorConfig.h; only
+    /// `large_segment_size_mb` changes it).
     pub fn usual_granule(small: bool) -> u64 {
         if small { 2 << 20 } else { 20 << 20 }
     }
 
-    /// Bytes of it that `torch.cuda.empty_cache()` would return to the driver.
+    /// Bytes that `torch.cuda.empty_cache()` would return to the driver.
     ///
-    /// As `release_cached_blocks` does (c10/cuda/CUDACachingAllocator.cpp): it waits for other
-    /// streams, so pending blocks are free as well. Then it returns segments without a block in
-    /// use, and every free granule of expandable ones. Private pools keep everything while a CUDA
-    /// graph or a `MemPool` uses them.
+    /// As in `release_cached_blocks` (c10/cuda/CUDACachingAllocator.cpp): streams are synchronized,
+    /// so pending blocks are free. It returns segments without a used block and each free granule
+    /// of expandable ones, but nothing of a private pool in use.
     pub fn releasable(&self) -> u64 {
         if self.is_private() {
             return 0;
@@ -96,37 +95,37 @@ impl Segment {
     }
 }
 
-/// How far to trust a snapshot.
+/// How consistent a snapshot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotConsistency {
-    /// Its sums equal the counters read before and after: one instant's truth.
+    /// Its sums equal the counters read before and after.
     Consistent,
-    /// The target changed it during every attempt, and the sums differ from the counters.
+    /// The job changed it during every attempt; the sums differ from the counters.
     Degraded {
-        /// Bytes of the allocated blocks read.
+        /// Bytes of allocated blocks.
         allocated_in_blocks: u64,
-        /// `allocated_bytes.all.current` read right after, in bytes.
+        /// `allocated_bytes.all.current` right after.
         allocated_counter: u64,
     },
 }
 
-/// All segments and blocks of one device at one moment.
+/// All segments and blocks of a device at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatorSnapshot {
     /// When it was read.
     pub time: Nanos,
-    /// The device, as the target numbers it.
+    /// The device's number in the target.
     pub device: CudaIndex,
-    /// Reads repeated because the target changed it meanwhile.
+    /// Reads repeated because the target changed it.
     pub retries: u32,
-    /// Whether it is one instant's truth.
+    /// Whether it is one instant.
     pub consistency: SnapshotConsistency,
     /// Segments in address order.
     pub segments: Vec<Segment>,
 }
 
 impl AllocatorSnapshot {
-    /// All blocks by segment, in address order.
+    /// All blocks, in address order.
     pub fn blocks(&self) -> impl Iterator<Item = (&Segment, &Block)> {
         self.segments.iter().flat_map(|s| s.blocks.iter().map(move |b| (s, b)))
     }
@@ -136,8 +135,7 @@ impl AllocatorSnapshot {
         self.blocks().filter(|(_, b)| b.state == BlockState::Allocated).map(|(_, b)| b.size).sum()
     }
 
-    /// Bytes that `torch.cuda.empty_cache()` would return to the driver: see
-    /// [`Segment::releasable`].
+    /// The sum of [`Segment::releasable`].
     pub fn releasable(&self) -> u64 {
         self.segments.iter().map(Segment::releasable).sum()
     }

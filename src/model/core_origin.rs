@@ -1,12 +1,11 @@
 //! Facts about a core file.
 
-/// A core file as the source of a process's facts.
+/// A core file that memspy reads in place of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreOrigin {
     /// The file.
     pub file: String,
-    /// The signal that ended the process (`SIGABRT`); `None` if there was none, as in `gcore`'s
-    /// copy.
+    /// The fatal signal (`SIGABRT`); `None`: none, as in `gcore`'s copy.
     pub signal: Option<String>,
     /// The thread that received it.
     pub thread: Option<u32>,

@@ -1,4 +1,4 @@
-//! Exact events: every allocation and free seen by a probe, with its site.
+//! Exact events: allocations and frees seen by probes, with their sites.
 
 use std::sync::Arc;
 
@@ -6,68 +6,66 @@ use super::gpu::CudaIndex;
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Number of an [`AllocationSite`] in a [`StackTable`](super::StackTable), from 0 in order of first
-/// sight.
+/// Number of an [`AllocationSite`] in a [`StackTable`](super::StackTable), from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
-/// How the Python stack of an [`AllocationSite`] was obtained.
+/// How an [`AllocationSite`]'s Python stack was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackSource {
-    /// The thread's own frames, read inside the probe: exact.
+    /// The thread's own frames, read in the probe: exact.
     Own,
-    /// The thread has no Python frames and works for a call of `backward()`; the stack is that of
-    /// the calling thread: exact.
+    /// The stack of the thread that called `backward()`, for an autograd thread without Python:
+    /// exact.
     Backward,
-    /// The thread has no Python frames; the stack is the main thread's, which usually waits in
-    /// `backward()`. It may have moved during the read.
+    /// The main thread's stack, for a thread without Python. It usually waits in `backward()`, but
+    /// may have moved during the read.
     Borrowed,
-    /// The thread has no Python frames, and its caller is unknown.
+    /// The thread runs no Python, and its caller is unknown.
     NoPython,
-    /// Not taken, by the recording's options (small, or not sampled).
+    /// Left out by an option (small, or not sampled).
     NotTaken,
-    /// Unreadable or unnamed: a page was not in memory, a code object died, or its description was
-    /// lost.
+    /// Unreadable or unnamed: a page was not in memory, a code object died, or its name was lost.
     Unknown,
-    /// The kernel showed the event but no stack: the thread's last sampled stack.
+    /// The thread's last sampled stack: the kernel gave the event without one.
     Sampled,
 }
 
-/// What equal allocation events have in common.
+/// What equal allocations share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AllocationSite {
-    /// The thread that allocated.
+    /// The allocating thread.
     pub thread: ThreadId,
     /// The Python stack; `source` says why it is `None`.
     pub stack: Option<StackId>,
     /// How `stack` was obtained.
     pub source: StackSource,
-    /// Whether the outermost frames of `stack` are missing: it is deeper than the probe's walk.
+    /// Whether outer frames are missing: the stack is deeper than the probe's walk.
     pub truncated: bool,
-    /// Class of the autograd node being evaluated (`AddmmBackward0`); `None` outside of backward.
+    /// Class of the autograd node being evaluated (`AddmmBackward0`); `None` outside backward.
     pub node: Option<Arc<str>>,
-    /// Python stack of the forward call that created this node; `None`: not recorded (an option, or
-    /// the node is older than the recording).
+    /// Stack of the forward call that created the node; `None`: not recorded, or before the
+    /// recording.
     pub forward: Option<StackId>,
-    /// The C and C++ frames.
+    /// C and C++ frames.
     pub native: NativeFrames,
 }
 
 /// The native frames of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NativeFrames {
-    /// Not requested, by an option or because the allocation is small.
+    /// Left out by an option, or too small.
     #[default]
     NotTaken,
-    /// Requested but lost: the ring was full, or they were not unwound in time.
+    /// Lost: the ring was full, or unwinding was late.
     Lost,
-    /// A stack with them. For [`StackSource::Own`] it also has all frames of
-    /// [`AllocationSite::stack`] in place; else only those of the allocating thread.
+    /// A stack with them. For [`StackSource::Own`] it includes [`AllocationSite::stack`]; else it
+    /// is only the allocating thread's.
     Stack(StackId),
 }
 
 impl NativeFrames {
-    /// The stack with native frames, if there is one.
+    /// The stack, if there is one.
     pub fn stack(self) -> Option<StackId> {
         match self {
             NativeFrames::Stack(stack) => Some(stack),
@@ -76,37 +74,36 @@ impl NativeFrames {
     }
 }
 
-/// The kind of memory of an event.
+/// An event's kind of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemoryKind {
-    /// Blocks of PyTorch's caching allocator on a device, in requested sizes.
+    /// Blocks of PyTorch's caching allocator, in requested bytes.
     Torch(CudaIndex),
-    /// Device memory from the driver: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocAsync`, by
-    /// address. `None`: the call does not say the device.
+    /// Driver memory by address: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocAsync`; `None`:
+    /// unknown device.
     Driver(Option<CudaIndex>),
-    /// Physical memory from `cuMemCreate`, by handle: the memory of expandable segments.
+    /// Physical memory by handle: `cuMemCreate`, for expandable segments.
     Physical(Option<CudaIndex>),
-    /// Mapped address ranges (`cuMemMap`), by address. No memory of its own.
+    /// Address ranges: `cuMemMap`. No memory of its own.
     Mapping,
-    /// `cuMemAllocManaged`, by address.
+    /// Managed memory by address: `cuMemAllocManaged`.
     Managed,
-    /// Page-locked host memory: `cuMemHostAlloc`, `cuMemAllocHost`, `cuMemHostRegister`, by
-    /// address.
+    /// Page-locked host memory by address: `cuMemHostAlloc`, `cuMemAllocHost`, `cuMemHostRegister`.
     PinnedHost,
 }
 
-/// Driver calls that take an unknown amount of device memory.
+/// Driver calls that take unknown amounts of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DriverEvent {
-    /// A context was created or a primary one retained.
+    /// A context was created, or a primary one retained.
     ContextCreated,
-    /// A module was loaded (`cuModuleLoad*`).
+    /// `cuModuleLoad*`.
     ModuleLoaded,
-    /// A library was loaded (`cuLibraryLoad*`).
+    /// `cuLibraryLoad*`.
     LibraryLoaded,
 }
 
-/// The device's allocator counters right after an allocation, in bytes.
+/// The device's counters right after an allocation, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CounterSnapshot {
     /// `allocated_bytes.all.current`.
@@ -122,30 +119,30 @@ pub struct CounterSnapshot {
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// Memory was allocated.
+    /// An allocation.
     Allocated {
         /// The kind of memory.
         memory_kind: MemoryKind,
-        /// Address, or handle ([`MemoryKind::Physical`]).
+        /// Address, or handle of [`MemoryKind::Physical`].
         address: u64,
         /// Requested bytes.
         size: u64,
-        /// PyTorch's counters right after; `None`: unavailable.
+        /// PyTorch's counters right after, if available.
         levels: Option<CounterSnapshot>,
-        /// Bytes of PyTorch's block; `None`: not read.
+        /// Bytes of PyTorch's block, if read.
         block: Option<u64>,
     },
-    /// Memory is being freed: its owner gave it up, the allocator has not taken it back yet.
+    /// A free begins: the allocator has not taken the memory back yet.
     Freed {
         /// The kind of memory.
         memory_kind: AddressSpace,
         /// Address, or handle.
         address: u64,
-        /// Whether an autograd engine thread freed it while evaluating a node; only of PyTorch's
-        /// blocks, and if [`ExactSettings::knows_backward`].
+        /// Whether an autograd thread freed it while evaluating a node. Only for PyTorch's blocks,
+        /// with [`ExactSettings::knows_backward`].
         in_backward: bool,
     },
-    /// The driver refused an allocation.
+    /// The driver refused.
     Failed {
         /// The kind of memory.
         memory_kind: MemoryKind,
@@ -154,14 +151,14 @@ pub enum EventKind {
         /// `CUresult`; 2 is out of memory.
         code: u32,
     },
-    /// Something took memory of unknown size.
+    /// A call took memory of unknown size.
     Marked(DriverEvent),
 }
 
-/// The address space of a freed address.
+/// Address space of a free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressSpace {
-    /// A block of PyTorch's caching allocator.
+    /// PyTorch's caching allocator.
     Torch,
     /// [`MemoryKind::Driver`] or [`MemoryKind::Managed`]: `cuMemFree`, `cuMemFreeAsync`.
     Driver,
@@ -174,7 +171,7 @@ pub enum AddressSpace {
 }
 
 impl MemoryKind {
-    /// The address space in which its addresses are unique.
+    /// Where its addresses are unique.
     pub fn freed(self) -> AddressSpace {
         match self {
             MemoryKind::Torch(_) => AddressSpace::Torch,
@@ -189,15 +186,15 @@ impl MemoryKind {
 /// One event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// When the target's thread was in the probe.
+    /// When the thread was in the probe.
     pub time: Nanos,
     /// What happened.
     pub change: EventKind,
-    /// Its site; `None` for frees, unless the recording requested their stacks.
+    /// Its site; for frees only if requested.
     pub site: Option<SiteId>,
 }
 
-/// How exact events are obtained.
+/// How events are obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ProbeBackend {
     /// BPF programs at uprobe_multi links.
@@ -212,19 +209,19 @@ pub enum ProbeBackend {
 /// How frees are observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FreeTracking {
-    /// Each by a probe.
+    /// By a probe.
     #[default]
     Events,
-    /// Each by a probe, with the stack.
+    /// By a probe, with stacks.
     Stacks,
-    /// Not probed: found by comparing snapshots.
+    /// By comparing snapshots.
     Snapshots,
 }
 
 /// Settings of exact recording; once, before the first [`EventBatch`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExactSettings {
-    /// When the probes were in place.
+    /// When the probes were set.
     pub time: Nanos,
     /// How events are obtained.
     pub backend: ProbeBackend,
@@ -232,63 +229,63 @@ pub struct ExactSettings {
     pub frees: FreeTracking,
     /// Smaller allocations have no stack; 0: all have one.
     pub stacks_from: u64,
-    /// One stack per this many bytes on average (Poisson); 0: all.
+    /// Mean bytes between stacks (Poisson); 0: all have one.
     pub stacks_every: u64,
-    /// Whether the forward lines of backward allocations are recorded.
+    /// Whether backward allocations have forward lines.
     pub backward_lines: bool,
-    /// Allocations of at least this many bytes have native frames; `None`: none have.
+    /// Allocations of at least this size have native frames; `None`: none have.
     pub native_from: Option<u64>,
-    /// Whether PyTorch's allocations and frees say if a node was being evaluated; frees do so only
-    /// if steps are counted.
+    /// Whether PyTorch's events know if a node was being evaluated; frees know only if steps are
+    /// counted.
     pub knows_backward: bool,
-    /// Whether no device had a PyTorch allocator yet when the probes were placed: then everything
-    /// is recorded, from a level of 0 on.
+    /// Whether no device had a PyTorch allocator yet: then recording is complete and begins at 0
+    /// bytes.
     pub starts_empty: bool,
-    /// What is probed: `pytorch:malloc`, `cuMemAlloc_v2`, ...
+    /// Probed functions: `pytorch:malloc`, `cuMemAlloc_v2`.
     pub probes: Vec<Arc<str>>,
-    /// What is not covered, one sentence each.
+    /// Gaps in coverage, one sentence each.
     pub uncovered: Vec<Arc<str>>,
 }
 
-/// Some milliseconds of events in time order.
+/// Some milliseconds of events, in time order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventBatch {
     /// The events.
     pub events: Vec<Event>,
 }
 
-/// The allocator's running counts less the events seen since the recording began, once a second.
+/// Once a second: growth of the allocator's counters since the start, minus the events seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterCheck {
     /// When.
     pub time: Nanos,
     /// The device.
     pub device: CudaIndex,
-    /// `allocation.all.allocated`, less allocations seen.
+    /// `allocation.all.allocated` minus allocations.
     pub allocations: i64,
-    /// `allocation.all.freed`, less frees seen (of all devices if the job uses several); `None`:
-    /// frees are not probed or cannot be assigned to a device.
+    /// `allocation.all.freed` minus frees (of all devices if there are several); `None`: no frees,
+    /// or none with a device.
     pub frees: Option<i64>,
-    /// `requested_bytes.all.allocated`, less requested bytes seen.
+    /// `requested_bytes.all.allocated` minus requested bytes.
     pub requested: i64,
 }
 
-/// Totals of a recording's exact events.
+/// Totals of exact events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventTotals {
-    /// Allocations seen, of every kind.
+    /// Allocations, of every kind.
     pub allocations: u64,
-    /// Frees seen, of every kind.
+    /// Frees, of every kind.
     pub frees: u64,
-    /// Events lost because the ring was full; the kernel counted them.
+    /// Events lost in a full ring, by the kernel's count.
     pub lost: u64,
-    /// Allocations whose stack is deeper than the probe's walk.
+    /// Allocations with a stack deeper than the probe's walk.
     pub truncated: u64,
-    /// Allocations with a stack borrowed from the main thread.
+    /// Allocations with the main thread's stack.
     pub borrowed: u64,
-    /// Allocations with a partly unreadable stack: a page was not in memory.
+    /// Allocations with a stack page not in memory.
     pub faulted: u64,
-    /// Allocations whose stack has an unnamed code object.
+    /// Allocations with an unnamed code object.
     pub unknown: u64,
     /// Allocations of threads without Python.
     pub no_python: u64,

@@ -1,47 +1,44 @@
-//! Counter deltas: changes of the allocator's counters between two polls, with the stacks before
-//! and after.
+//! Counter deltas: counters that changed between two polls, with the stacks before and after.
 
 use super::gpu::CudaIndex;
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Growth of the counters of one pool of one device.
+/// Growth of a pool's counters on one device.
 ///
-/// All six are differences of running totals of `torch.cuda.memory_stats`, so never negative unless
-/// the program reset these totals in between ([`FollowedChange::totals_reset`]).
+/// Differences of running totals: negative only after a reset ([`FollowedChange::totals_reset`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CounterDelta {
-    /// Blocks allocated: `allocation.POOL.allocated`.
+    /// `allocation.POOL.allocated`.
     pub allocations: i64,
-    /// Blocks freed: `allocation.POOL.freed`.
+    /// `allocation.POOL.freed`.
     pub frees: i64,
-    /// Bytes of the blocks allocated, after rounding: `allocated_bytes.POOL.allocated`.
+    /// `allocated_bytes.POOL.allocated`: bytes after rounding.
     pub allocated_bytes: i64,
-    /// Bytes of the blocks freed, after rounding: `allocated_bytes.POOL.freed`.
+    /// `allocated_bytes.POOL.freed`: bytes after rounding.
     pub freed_bytes: i64,
-    /// Bytes requested by the allocations: `requested_bytes.POOL.allocated`.
+    /// `requested_bytes.POOL.allocated`.
     pub requested_bytes: i64,
-    /// Bytes once requested for the blocks freed: `requested_bytes.POOL.freed`.
+    /// `requested_bytes.POOL.freed`.
     pub freed_requested_bytes: i64,
 }
 
-/// What a poll knows of one thread's Python stack.
+/// A thread's Python stack at a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StackReading {
-    /// The thread's stack at one instant of the poll, proven as far as can be checked from outside.
+    /// One instant's stack, as far as can be checked from outside.
     Whole(StackId),
-    /// The thread moved while its frames were copied: the copy may be inconsistent, so it is
-    /// dropped.
+    /// The thread moved while its frames were copied, so the copy is dropped.
     Torn,
     /// The thread ran no Python.
     NoFrames,
-    /// The stack was not read in this poll.
+    /// Not read in this poll.
     #[default]
     NotRead,
 }
 
 impl StackReading {
-    /// The whole stack, if there is one.
+    /// The stack, if whole.
     pub fn stack(self) -> Option<StackId> {
         match self {
             StackReading::Whole(stack) => Some(stack),
@@ -50,28 +47,28 @@ impl StackReading {
     }
 }
 
-/// The kernel's word on a thread at the polls before and after a delta.
+/// Whether the kernel had the thread waiting at the polls before and after a delta.
 ///
-/// A thread waits when it is off the processor, in a system call that sleeps or waits for a lock, a
-/// file, a socket or a child. A thread that waits for the GIL or the allocator's lock does not
-/// count: it takes these in the middle of its work.
+/// Waiting: off the processor in a system call that sleeps or waits for a lock, a file, a socket or
+/// a child. Waiting for the GIL or the allocator's lock does not count: it happens in the middle of
+/// work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ThreadWait {
-    /// It waited at neither, or unknown.
+    /// At neither, or unknown.
     #[default]
     Unknown,
-    /// It waited at the poll before the delta.
+    /// At the poll before.
     Before,
-    /// It waited at the poll after the delta.
+    /// At the poll after.
     After,
-    /// It waited at both, and may have run in between.
+    /// At both; it may have run in between.
     Both,
-    /// It did not run from the poll before to the poll after, so it did not cause the delta itself.
+    /// It did not run in between, so it did not cause the delta.
     Throughout,
 }
 
 impl ThreadWait {
-    /// Whether it waited before and after.
+    /// At the polls before and after.
     pub fn sides(self) -> [bool; 2] {
         match self {
             ThreadWait::Unknown => [false, false],
@@ -98,97 +95,85 @@ impl From<[bool; 2]> for ThreadWait {
 pub struct FollowedThread {
     /// The thread.
     pub thread: ThreadId,
-    /// Its stack at the poll [`FollowedChange::before`].
+    /// At [`FollowedChange::before`].
     pub before: StackReading,
-    /// Its stack at the poll [`FollowedChange::after`].
+    /// At [`FollowedChange::after`].
     pub after: StackReading,
-    /// Whether it held the device's allocator lock at one of these polls. Changing the counters
-    /// requires this lock, so the thread caused this delta or one right next to it.
+    /// Whether it held the allocator's lock at one of these polls. Only its owner changes counters,
+    /// so it caused this delta or a neighbour.
     pub held_lock: bool,
-    /// Whether it waited at these two polls.
+    /// Whether it waited at these polls.
     pub wait: ThreadWait,
 }
 
 impl FollowedThread {
-    /// Its stacks before and after.
+    /// Before and after.
     pub fn sides(&self) -> [StackReading; 2] {
         [self.before, self.after]
     }
 
-    /// Its whole stacks, before and after.
+    /// Its whole stacks.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> + use<> {
         self.sides().into_iter().filter_map(StackReading::stack)
     }
 }
 
-/// A counter delta of one device: old counters at one poll, new ones at a later poll.
+/// A counter delta of one device between two polls.
 ///
-/// A poll copies, in this order, in one system call: the counters of all devices, the stacks of the
-/// followed threads, and the counters again. So the change happened after `before` copied its
-/// counters and before `after` did. The stack of `after` was copied after the change was complete.
-/// The stack of `before` was copied before the change or in its first microseconds. In the second
-/// case the counters differed after the stacks, and `others_possible` is set (with one or two
-/// threads only if a thread was inside the allocator at the first copy of the counters).
+/// One system call copies counters, then stacks, then counters again, so the stacks after show the
+/// whole delta. The stacks before may fall into its first microseconds: then counters differ after
+/// the stacks, and `others_possible` is set (with one or two threads only if one was in the
+/// allocator at the first copy).
 ///
-/// Polls in between may have found the counters half changed; `before` is then the last of these,
-/// since its stack is nearest to the change. If blocks changed before that, `others_possible` is
-/// set.
-///
-/// The deltas of one device have no gaps: their sum since the first poll is the total change of the
-/// counters. What happened without polls (the poller slept, or had no processor) is in the next
-/// delta.
+/// If polls found half-changed counters, `before` is the last of them, and `others_possible` is set
+/// if blocks changed earlier. A device's deltas have no gaps; time without polls falls into the
+/// next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedChange {
-    /// Start of the poll that copied the stacks before; the counters were still the old ones.
-    /// Counters are copied more often than stacks, so several deltas can lie between the same two
-    /// polls.
+    /// Start of the poll that copied the stacks before, with the old counters. Counters are polled
+    /// more often than stacks, so several deltas may share two polls.
     pub before: Nanos,
     /// End of the poll that copied the stacks after.
     pub after: Nanos,
-    /// The device, as the target numbers it.
+    /// The device's number in the target.
     pub device: CudaIndex,
-    /// Growth of the small pool's counters (blocks of up to 1 MiB).
+    /// The small pool (blocks of up to 1 MiB).
     pub small: CounterDelta,
-    /// Growth of the large pool's counters.
+    /// The large pool.
     pub large: CounterDelta,
-    /// Live bytes after the change, in the small and in the large pool:
-    /// `allocated_bytes.POOL.current`.
+    /// `allocated_bytes.POOL.current` after the delta: small, large.
     pub live: [i64; 2],
-    /// The polled threads, at most [`FollowedChange::MAX_THREADS`], in the reader's order. Earlier
-    /// versions left out threads that waited at both polls.
+    /// At most [`FollowedChange::MAX_THREADS`], in the reader's order. Earlier versions left out
+    /// threads that waited at both polls.
     pub threads: Vec<FollowedThread>,
-    /// Whether an unlisted thread may have caused it (without Python, new, or beyond the maximum),
-    /// or a listed one elsewhere: the counters changed while the stacks before were copied, which
-    /// takes long with many threads.
+    /// Whether an unlisted thread may have caused it (no Python, new, beyond the maximum), or a
+    /// listed one at another line: the counters changed during the copy of the stacks before, which
+    /// is long with many threads.
     pub others_possible: bool,
-    /// Whether the counters stayed inconsistent over many polls (pools that do not add up): what
-    /// this delta lacks is in the next one.
+    /// Whether pools did not add up over many polls: the rest is in the next delta.
     pub counters_torn: bool,
-    /// Whether the program reset the running totals meanwhile: the deltas are then lower limits,
-    /// counted since the reset.
+    /// Whether the program reset the totals: deltas are then lower limits, counted since.
     pub totals_reset: bool,
-    /// Addresses allocated and freed, read after this change; `None`: not read, or the target did
-    /// not keep still.
+    /// Addresses read after this delta; `None`: not read, or the target changed them.
     pub addresses: Option<Box<FollowedAddresses>>,
 }
 
 /// Addresses allocated and freed between two reads of the allocator's tables.
 ///
-/// An address allocated and freed between the reads is in neither list. One freed and allocated
-/// again is in both if that was seen (the allocator has another block there), else in neither. So
-/// there may be fewer addresses than allocations and frees.
+/// An address allocated and freed in between is in neither list; one freed and allocated again is
+/// in both only if it has another block now. So addresses may be fewer than allocations and frees.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FollowedAddresses {
-    /// The number of the device's deltas covered: this one and those before it.
+    /// Deltas of the device covered, this one the last.
     pub changes: u32,
-    /// Blocks present only after them, by address.
+    /// Blocks present only after, by address.
     pub allocated: Vec<AddressedBlock>,
-    /// Addresses present only before them, in order.
+    /// Addresses present only before, in order.
     pub freed: Vec<u64>,
 }
 
 impl FollowedAddresses {
-    /// Most addresses in either list.
+    /// Maximum length of a list.
     pub const MAX: usize = 1 << 12;
 }
 
@@ -204,7 +189,7 @@ pub struct AddressedBlock {
 }
 
 impl FollowedChange {
-    /// An empty delta of the first device, for tests.
+    /// Empty, on the first device.
     #[cfg(test)]
     pub(crate) fn empty() -> FollowedChange {
         FollowedChange {
@@ -222,7 +207,7 @@ impl FollowedChange {
         }
     }
 
-    /// Most threads listed with one delta.
+    /// Maximum number of threads.
     pub const MAX_THREADS: usize = 8;
 
     /// Blocks allocated.
@@ -235,8 +220,7 @@ impl FollowedChange {
         self.small.frees.saturating_add(self.large.frees)
     }
 
-    /// Whether it is exactly one allocation or one free, so that its bytes are the size of one
-    /// block.
+    /// Whether it is exactly one allocation or one free: its bytes are a block's size.
     pub fn is_single(&self) -> bool {
         !self.counters_torn
             && !self.totals_reset
@@ -244,32 +228,32 @@ impl FollowedChange {
     }
 }
 
-/// Some milliseconds of deltas in time order (of [`FollowedChange::after`]).
+/// Some milliseconds of deltas, ordered by [`FollowedChange::after`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FollowedChanges {
     /// The deltas.
     pub changes: Vec<FollowedChange>,
 }
 
-/// Totals of a recording's poller.
+/// Totals of the poller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FollowTotals {
     /// Number of polls.
     pub polls: u64,
-    /// Nanoseconds spent on consecutive polls, without sleeping: divided by `polls`, their mean
+    /// Time of consecutive polls without sleep, in nanoseconds: divided by `polls`, their mean
     /// distance.
     pub polling_nanos: u64,
-    /// Processor time of the polling thread in nanoseconds.
+    /// Processor time of the poller, in nanoseconds.
     pub cpu_nanos: u64,
-    /// One poll in a hundred took longer than this many nanoseconds; 0: unknown.
+    /// 99th percentile of a poll, in nanoseconds; 0: unknown.
     pub slow_poll_nanos: u64,
-    /// Counter deltas seen.
+    /// Counter deltas.
     pub changes: u64,
-    /// Deltas of exactly one allocation or one free.
+    /// Deltas of one allocation or one free.
     pub single_changes: u64,
-    /// Deltas in which every candidate thread had the same whole stack before and after.
+    /// Deltas with the same whole stack before and after in every candidate thread.
     pub steady_changes: u64,
-    /// Rests while the counters moved: the poller had used up its share of the processor, or its
-    /// polls made the target wait.
+    /// Rests while counters moved: the poller had used its share of the processor, or its polls
+    /// delayed the target.
     pub held_back: u64,
 }

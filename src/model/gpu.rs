@@ -1,17 +1,17 @@
-//! Devices, and the driver's figures of their memory.
+//! Devices, and the driver's account of their memory.
 
 use super::record::Nanos;
 
-/// A device's number in the target's CUDA runtime (after `CUDA_VISIBLE_DEVICES`).
+/// A device's number in the target's CUDA runtime (`CUDA_VISIBLE_DEVICES` renumbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CudaIndex(pub u32);
 
-/// A GPU of the machine.
+/// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuDevice {
-    /// Its number in the target; `None`: invisible there, or unknown.
+    /// Its number in the target, if visible and known.
     pub cuda_index: Option<CudaIndex>,
-    /// Its number in NVML and nvidia-smi; `None`: no NVML.
+    /// Its number in NVML and nvidia-smi, if NVML is there.
     pub nvml_index: Option<u32>,
     /// `GPU-…` or `MIG-…` UUID.
     pub uuid: Option<String>,
@@ -19,12 +19,12 @@ pub struct GpuDevice {
     pub pci_bus_id: Option<String>,
     /// Product name.
     pub name: Option<String>,
-    /// Memory in bytes.
+    /// Memory bytes.
     pub total: Option<u64>,
 }
 
 impl GpuDevice {
-    /// Adds it to a list of devices, replacing an older entry of the same one.
+    /// Adds it to `devices`, in place of an older entry.
     pub fn merge_into(&self, devices: &mut Vec<GpuDevice>) {
         let same = |d: &&mut GpuDevice| d.nvml_index.is_some() && d.nvml_index == self.nvml_index;
         match devices.iter_mut().find(same) {
@@ -34,37 +34,36 @@ impl GpuDevice {
     }
 }
 
-/// The target's bytes on a device by the driver's account.
+/// The target's bytes on a device, by the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessUsage {
-    /// All of the process: context, module code, PyTorch, everything.
+    /// All: context, module code, PyTorch, everything.
     Bytes(u64),
-    /// Why it is unknown (a pid namespace hides it, the driver does not account it, no NVML).
+    /// Why they are unknown (a hidden pid, no accounting, no NVML).
     Unknown(String),
 }
 
 impl ProcessUsage {
-    /// The reason if the driver lists all processes but this one: it has nothing there, or nothing
-    /// yet.
+    /// The reason if the driver lists other processes only: this one has nothing there, or not yet.
     pub const NOT_LISTED: &str = "the driver does not list this process";
 }
 
-/// A device's memory, read through NVML.
+/// A device's memory, by NVML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceUsage {
     /// When.
     pub time: Nanos,
-    /// The device's number in NVML.
+    /// Number in NVML.
     pub nvml_index: u32,
-    /// Memory in bytes.
+    /// Bytes.
     pub total: u64,
-    /// Bytes used by all processes (`nvmlDeviceGetMemoryInfo_v2`: without `reserved`, as nvidia-smi
-    /// prints).
+    /// Bytes used by all processes (`nvmlDeviceGetMemoryInfo_v2`: without `reserved`, as in
+    /// nvidia-smi).
     pub used: u64,
     /// Bytes free.
     pub free: u64,
-    /// Bytes kept by driver and firmware; `None`: only the first version of the call exists.
+    /// Bytes kept by driver and firmware; `None`: only the call's first version exists.
     pub reserved: Option<u64>,
-    /// The target's own use.
+    /// The target's bytes.
     pub process: ProcessUsage,
 }

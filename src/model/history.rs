@@ -1,4 +1,4 @@
-//! The job's own allocation history: `torch.cuda.memory._record_memory_history`.
+//! The job's own allocation history (`torch.cuda.memory._record_memory_history`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,34 +6,34 @@ use std::sync::Arc;
 use super::blocks::{AllocatorSnapshot, PoolId};
 use super::gpu::CudaIndex;
 
-/// What happened, named as in `torch.cuda.memory._snapshot()` (`TraceEntry::Action`,
-/// c10/cuda/CUDACachingAllocator.h to torch 2.12, c10/core/CachingDeviceAllocator.h since).
+/// An action, named as in `torch.cuda.memory._snapshot()` (`TraceEntry::Action`: to torch 2.12 in
+/// c10/cuda/CUDACachingAllocator.h, since in c10/core/CachingDeviceAllocator.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HistoryAction {
-    /// A block was allocated.
+    /// Block allocated.
     Alloc,
-    /// The program freed a block.
+    /// Block freed by the program.
     FreeRequested,
-    /// No stream uses the block any more.
+    /// Block no longer used by any stream.
     FreeCompleted,
-    /// Memory was obtained from the driver.
+    /// Segment obtained from the driver.
     SegmentAlloc,
-    /// Memory was returned to the driver.
+    /// Segment returned to the driver.
     SegmentFree,
-    /// Memory was mapped into an expandable segment.
+    /// Memory mapped into an expandable segment.
     SegmentMap,
-    /// Memory was unmapped from an expandable segment.
+    /// Memory unmapped from an expandable segment.
     SegmentUnmap,
-    /// A snapshot was taken.
+    /// Snapshot taken.
     Snapshot,
-    /// An allocation failed: its address is the device's free bytes.
+    /// Allocation failed; the address holds the device's free bytes.
     Oom,
-    /// A text was attached to a live block (torch 2.15).
+    /// Text attached to a live block (torch 2.15).
     Annotate,
 }
 
 impl HistoryAction {
-    /// All, by PyTorch's numbers.
+    /// All, in PyTorch's order.
     pub const ALL: [HistoryAction; 10] = [
         HistoryAction::Alloc,
         HistoryAction::FreeRequested,
@@ -64,81 +64,80 @@ impl HistoryAction {
     }
 }
 
-/// An entry of the history's ring buffer.
+/// An entry of the ring buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryEvent {
-    /// What happened.
+    /// The action.
     pub action: HistoryAction,
     /// Device address; for an OOM the device's free bytes.
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
-    /// The CUDA stream (`cudaStream_t` as a number).
+    /// CUDA stream (`cudaStream_t`).
     pub stream: u64,
     /// Microseconds since the epoch.
     pub time_us: i64,
-    /// Index in [`AllocationHistory::stacks`], or among the stacks read with it; `None`: not
-    /// recorded.
+    /// Index in [`AllocationHistory::stacks`], or among the stacks read with it, if recorded.
     pub stack: Option<u32>,
-    /// The memory pool, if this PyTorch version records it.
+    /// Its pool, if this PyTorch records it.
     pub pool: Option<PoolId>,
-    /// `compile_context`, if this PyTorch version records it.
+    /// `compile_context`, if this PyTorch records it.
     pub compile_context: Option<Arc<str>>,
-    /// `user_metadata`, if this PyTorch version records it.
+    /// `user_metadata`, if this PyTorch records it.
     pub user_metadata: Option<Arc<str>>,
 }
 
-/// A Python frame of a recorded stack.
+/// A Python frame.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HistoryFrame {
-    /// The function (`co_name`).
+    /// `co_name`.
     pub name: Arc<str>,
-    /// Its file (`co_filename`).
+    /// `co_filename`.
     pub file: Arc<str>,
-    /// The line; 0: the instruction has none.
+    /// 0: none for this instruction.
     pub line: u32,
 }
 
 /// A recorded stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct HistoryStack {
-    /// Its Python frames in [`AllocationHistory::frames`], innermost first.
+    /// Indices in [`AllocationHistory::frames`], innermost first.
     pub frames: Vec<u32>,
-    /// Number of its unnamed C++ frames.
+    /// C++ frames, not named.
     pub native: u32,
-    /// Whether it also has unnamed TorchScript frames.
+    /// Whether it also has TorchScript frames, not named.
     pub has_script: bool,
 }
 
 /// One device's history.
 #[derive(Debug, Clone)]
 pub struct DeviceHistory {
-    /// Its number in the job.
+    /// The device's number in the job.
     pub device: CudaIndex,
-    /// Capacity of the ring buffer in events.
+    /// Capacity of the ring buffer.
     pub max_entries: u64,
-    /// Its events, oldest first.
+    /// Oldest first.
     pub events: Vec<HistoryEvent>,
-    /// Oldest events left out because the job overwrote them during the read.
+    /// Oldest events left out: the job overwrote them during the read.
     pub overwritten: u64,
-    /// Oldest events left out because of memspy's limit.
+    /// Oldest events left out by memspy's limit.
     pub beyond_limit: u64,
-    /// Its segments and blocks; `None`: the job changed them during every attempt.
+    /// Segments and blocks; `None`: the job changed them during every attempt.
     pub snapshot: Option<AllocatorSnapshot>,
-    /// Allocating stacks by block address.
+    /// Allocating stacks, by block address.
     pub block_stacks: BTreeMap<u64, u32>,
-    /// Stacks that made the allocator obtain segments, by segment address.
+    /// Stacks that caused a segment, by its address.
     pub segment_stacks: BTreeMap<u64, u32>,
 }
 
 /// The job's allocation history.
 #[derive(Debug, Clone, Default)]
 pub struct AllocationHistory {
-    /// Its devices, by number.
+    /// By number.
     pub devices: Vec<DeviceHistory>,
-    /// All stacks, each once.
+    /// Each once.
     pub stacks: Vec<HistoryStack>,
-    /// All frames, each once.
+    /// Each once.
     pub frames: Vec<HistoryFrame>,
     /// Frames with an unreadable code object.
     pub unreadable_frames: u64,

@@ -1,8 +1,6 @@
-//! A keyframe: the live blocks and their allocation sites at the first moment of a recording
-//! without its beginning.
+//! A keyframe: live blocks and their allocation sites where a recording begins late.
 //!
-//! A recorder that keeps only the last minutes drops earlier records. Its user asks about memory
-//! that is still live, so the sites are concluded before the records are dropped.
+//! A recorder that keeps only the last minutes attributes memory before it drops the records.
 
 use std::sync::Arc;
 
@@ -10,64 +8,66 @@ use super::events::{CounterSnapshot, MemoryKind, SiteId};
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Live memory at the first whole moment of a recording. Records before it describe the state at
-/// that moment; later observations come after it.
+/// Live memory at the first whole moment of a recording. Records before it give the state then;
+/// later observations follow.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Keyframe {
     /// The moment.
     pub time: Nanos,
-    /// Where the blocks come from.
+    /// Sources of the blocks.
     pub allocation_sources: Vec<AllocationSource>,
-    /// The blocks, by kind of memory and device.
+    /// Blocks by kind of memory and device.
     pub memory: Vec<KeyframeMemory>,
 }
 
-/// Where a block comes from.
+/// A block's source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AllocationSource {
-    /// It is older than the recording.
+    /// Older than the recording.
     Before,
-    /// It is older than the recording; its owners are those in the first ownership snapshot: each
-    /// owner's path, outermost step first, and its weight.
+    /// Older than the recording: its first owners, each with path (outermost step first) and
+    /// weight.
     BeforeOwned(Vec<(Arc<[Arc<str>]>, u64)>),
-    /// A snapshot has it, no event does.
+    /// In a snapshot, without an event.
     NoEvent,
-    /// Its site was lost.
+    /// Site lost.
     Lost,
-    /// It was too small to get a stack.
+    /// Too small for a stack.
     NotTaken,
-    /// The site of its exact event.
+    /// Site of its exact event.
     Site(SiteId),
-    /// Stacks seen at its allocation.
+    /// Stacks seen when it was allocated.
     Observed {
-        /// The stacks with their weights.
+        /// Weighted stacks.
         shares: Vec<AttributionShare>,
-        /// Duration of the interval that contains the allocation.
+        /// Length of the interval that contains the allocation.
         span: Option<Nanos>,
+        /// Whether the stacks seen do not say which of them allocated.
+        contested: bool,
     },
 }
 
-/// A share in the attribution of a block.
+/// A share in a block's attribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttributionShare {
-    /// Thread and stack; `None`: no stack was seen.
+    /// Thread and stack, if seen.
     pub by: Option<(ThreadId, StackId)>,
-    /// Weight relative to the other shares.
+    /// Relative weight.
     pub weight: u64,
 }
 
-/// One kind of memory at that moment.
+/// A kind of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyframeMemory {
-    /// The kind, and PyTorch's device.
+    /// The kind, with PyTorch's device.
     pub memory_kind: MemoryKind,
-    /// When the last snapshot was read; `None`: never.
+    /// Time of the last snapshot, if any.
     pub mapped: Option<Nanos>,
-    /// PyTorch's counters after the last event; `None` without exact events.
+    /// PyTorch's counters after the last exact event, if any.
     pub levels: Option<CounterSnapshot>,
     /// Bytes freed since that event.
     pub freed_since: u64,
-    /// Live blocks, by address.
+    /// By address.
     pub blocks: Vec<KeyframeBlock>,
 }
 
@@ -76,15 +76,15 @@ pub struct KeyframeMemory {
 pub struct KeyframeBlock {
     /// Address, or handle.
     pub address: u64,
-    /// Bytes it takes.
+    /// Its bytes.
     pub size: u64,
     /// Bytes requested; 0: unknown.
     pub requested: u64,
-    /// Bytes that it represents if only some allocations have stacks; else its size.
+    /// Bytes that it represents if stacks are sampled; else its size.
     pub stands_for: u64,
-    /// Latest time of its allocation; 0: before the recording.
+    /// Latest possible allocation time; 0: before the recording.
     pub allocated_at: Nanos,
-    /// Whether it is known to be in the small pool.
+    /// Whether it is known to be of the small pool.
     pub small: bool,
     /// Index in [`Keyframe::allocation_sources`].
     pub allocation_source: u32,
@@ -95,7 +95,7 @@ pub struct KeyframeBlock {
 pub struct TriggerFired {
     /// When it was seen.
     pub time: Nanos,
-    /// The condition in the user's words.
+    /// In the user's words.
     pub condition: String,
     /// The observation that met it.
     pub seen: String,

@@ -1,9 +1,7 @@
-//! Shared data types: frames, stacks, counters, blocks, and the `Record` between the two halves.
+//! Shared data types: frames, stacks, counters, blocks, records. No I/O, no logic.
 //!
-//! Turns facts into plain values with standard terms. No I/O, no logic.
-//! May import only `std` (and the hasher of the stack table).
-//! Never reads a process, a file or the clock.
-//! Start reading at [`record::Record`].
+//! Turns facts into plain values. May import only `std` (and the stack table's hasher). Never reads
+//! a process, a file or the clock. Start reading at [`record::Record`].
 
 pub mod allocator;
 pub mod blocks;

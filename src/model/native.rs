@@ -7,15 +7,15 @@ use super::stack::{Frame, StackTable};
 /// A native frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NativeFrame {
-    /// Its function; `None`: no symbol of known size contains the address.
+    /// Its function; `None`: no symbol covers the address.
     pub function: Option<String>,
-    /// The file name of its program or library; `None`: the code is in no file.
+    /// File name of its program or library, if any.
     pub module: Option<String>,
-    /// Address in that file; in memory without a file.
+    /// Address in the file, else in memory.
     pub address: u64,
 }
 
-/// One frame of a stack.
+/// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MixedFrame {
     /// A Python frame.
@@ -24,30 +24,30 @@ pub enum MixedFrame {
     Native(NativeFrame),
 }
 
-/// The stack of a thread, innermost frame first.
+/// A thread's stack, innermost frame first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MixedStack {
-    /// The thread's OS id, as the process sees it.
+    /// The thread's OS id, in the process's namespace.
     pub os_id: u64,
-    /// The kernel's name of the thread.
+    /// The kernel's name.
     pub name: Option<String>,
     /// Whether it runs Python.
     pub has_python: bool,
-    /// Its frames. If the places of Python's frames are unknown, all native ones come first.
+    /// Native frames come first if Python's cannot be placed between them.
     pub frames: Vec<MixedFrame>,
-    /// Why Python's frames could not be placed between the native ones; `None`: they were.
+    /// Why Python's frames are apart; `None`: they are in place.
     pub apart_because: Option<String>,
-    /// Why the outer native frames are missing; `None`: they are not.
+    /// Why outer native frames are missing; `None`: complete.
     pub incomplete: Option<String>,
 }
 
-/// The stacks of all threads of a process at one moment.
+/// The stacks of all threads.
 #[derive(Debug)]
 pub struct MixedStacks {
-    /// The table of the Python frames.
+    /// Table of the Python frames.
     pub table: StackTable,
-    /// One per thread, by id.
+    /// By thread id.
     pub threads: Vec<MixedStack>,
-    /// How long the process was stopped; `None` for a core file.
+    /// How long the process was stopped; `None`: a core file.
     pub stopped_for: Option<Duration>,
 }

@@ -1,24 +1,23 @@
-//! An out-of-memory exception: its message and stack.
+//! An out-of-memory exception in the job.
 
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// The result of searching the job's memory for an out-of-memory exception after the allocator
-/// counted one.
+/// Result of searching for an out-of-memory exception after the allocator counted one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomException {
-    /// When the search ended.
+    /// End of the search.
     pub time: Nanos,
-    /// The exception; `None`: it was gone already, or exceptions are unreadable.
+    /// `None`: gone already, or unreadable.
     pub error: Option<RaisedError>,
 }
 
 /// The exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaisedError {
-    /// The thread that raised or handled it; `None`: unknown.
+    /// The thread that raised or handled it, if known.
     pub thread: Option<ThreadId>,
-    /// The stack that raised it; `None`: no traceback.
+    /// Where it was raised, if it has a traceback.
     pub stack: Option<StackId>,
     /// PyTorch's message.
     pub text: String,

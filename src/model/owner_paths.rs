@@ -1,4 +1,4 @@
-//! Paths to owners of memory, such as `[parameters]`, `layers[*].weight`, each with a number.
+//! Numbered paths to owners: `[parameters]`, `layers[*].weight`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(pub u32);
 
-/// Paths to owners; a path is its parent path and its last step.
+/// Paths to owners: a parent and a last step each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnerPaths {
     nodes: Vec<(Option<OwnerId>, Arc<str>)>,
@@ -16,7 +16,7 @@ pub struct OwnerPaths {
 }
 
 impl OwnerPaths {
-    /// The number of the path with these steps, outermost first; `None` without steps.
+    /// The path's number, added if new; `None` without steps.
     pub fn intern<T: AsRef<str>>(&mut self, steps: &[T]) -> Option<OwnerId> {
         let mut path = None;
         for step in steps {
@@ -34,7 +34,7 @@ impl OwnerPaths {
         path
     }
 
-    /// The number of a known path.
+    /// The path's number, if known.
     pub fn find(&self, steps: &[Arc<str>]) -> Option<OwnerId> {
         let mut path = None;
         for step in steps {
@@ -43,12 +43,12 @@ impl OwnerPaths {
         path
     }
 
-    /// The last step of a path.
+    /// The last step.
     pub fn text(&self, id: OwnerId) -> Option<&str> {
         self.nodes.get(id.0 as usize).map(|(_, text)| &**text)
     }
 
-    /// The path's ancestors and itself, outermost first.
+    /// Ancestors and itself, outermost first.
     pub fn steps(&self, id: OwnerId) -> Vec<OwnerId> {
         let mut steps = Vec::new();
         let mut next = Some(id);
@@ -61,7 +61,7 @@ impl OwnerPaths {
         steps
     }
 
-    /// The path's steps as text, outermost first.
+    /// Text of its steps, outermost first.
     pub fn texts(&self, id: OwnerId) -> Vec<Arc<str>> {
         let steps = self.steps(id).into_iter();
         steps.filter_map(|id| Some(self.nodes.get(id.0 as usize)?.1.clone())).collect()

@@ -1,5 +1,4 @@
-//! Owners of memory: every tensor of a process at one moment, with its names, and autograd nodes
-//! that keep some.
+//! Owners: a process's tensors, with their names and autograd nodes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,25 +7,25 @@ use std::time::Duration;
 use super::blocks::{AllocatorSnapshot, PoolId};
 use super::tensors::TensorInfo;
 
-/// What a tensor is for. A storage with several categories counts as the first.
+/// A tensor's purpose. A storage with several categories counts as the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TensorCategory {
-    /// A parameter: of a module, or an `nn.Parameter`.
+    /// Of a module, or an `nn.Parameter`.
     Parameter,
-    /// A buffer of a module.
+    /// Of a module.
     Buffer,
-    /// The `.grad` of a tensor.
+    /// A `.grad`.
     Gradient,
-    /// In the state of an optimizer.
+    /// In an optimizer's state.
     OptimizerState,
-    /// Kept by an autograd node for the backward pass.
+    /// Saved by an autograd node for backward.
     Saved,
     /// Any other tensor.
     Other,
 }
 
 impl TensorCategory {
-    /// All, in their order.
+    /// All, in order.
     pub const ALL: [TensorCategory; 6] = [
         TensorCategory::Parameter,
         TensorCategory::Buffer,
@@ -49,7 +48,7 @@ impl TensorCategory {
     }
 }
 
-/// How a node keeps a tensor.
+/// How a node saved a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SavedIn {
     /// In a field (`_saved_self`).
@@ -60,40 +59,39 @@ pub enum SavedIn {
     Function,
 }
 
-/// A node's reference to a tensor that it keeps.
+/// A node that saved a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SavedBy {
-    /// Index of the node in [`OwnershipSnapshot::nodes`].
+    /// Index in [`OwnershipSnapshot::nodes`].
     pub node: usize,
-    /// How it keeps it.
+    /// How.
     pub by: SavedIn,
-    /// Whether it is an output of the node.
+    /// Whether it is the node's output.
     pub is_output: bool,
-    /// The tensor's version (count of in-place changes) when it was saved.
+    /// The tensor's version (in-place changes) then.
     pub version: u32,
 }
 
 /// A tensor and its owners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorRow {
-    /// The tensor itself.
+    /// The tensor.
     pub tensor: TensorInfo,
-    /// `id()` of its Python object; `None`: it has none.
+    /// `id()` of its Python object, if any.
     pub object: Option<u64>,
-    /// The class of that object.
+    /// The object's class.
     pub python_class: Option<Arc<str>>,
     /// Its category.
     pub category: TensorCategory,
-    /// Names and paths that lead to it, best first.
+    /// Names and paths, best first.
     pub names: Vec<Arc<str>>,
-    /// The nodes that keep it.
+    /// The nodes that saved it.
     pub saved: Vec<SavedBy>,
-    /// Class of the node that produced it.
+    /// Class of its `grad_fn`.
     pub made_by: Option<Arc<str>>,
-    /// Whether only C++ refers to it and its object, as a view refers to its base.
+    /// Whether only C++ refers to it, as a view to its base.
     pub only_in_cpp: bool,
-    /// Whether it is garbage: kept alive only by cycles of Python objects and what they refer to in
-    /// C++.
+    /// Whether only cycles of Python objects, or their C++ parts, keep it alive.
     pub garbage: bool,
 }
 
@@ -102,74 +100,74 @@ pub struct TensorRow {
 pub struct GraphNode {
     /// Its address.
     pub at: u64,
-    /// Its class: `AddmmBackward0`, or that of a Python function.
+    /// Its class: `AddmmBackward0`, or a Python function's.
     pub class: Arc<str>,
-    /// Addresses of the next nodes in the backward pass.
+    /// Addresses of the next nodes in backward.
     pub next: Vec<u64>,
-    /// Elements of each output of its operation; `None`: unknown shape.
+    /// Elements of each output, if the shape is known.
     pub outputs: Vec<Option<u64>>,
-    /// Number of tensors packed by hooks (checkpointing, offload); their contents are not unpacked.
+    /// Tensors packed by hooks (checkpointing, offload); not unpacked.
     pub packed: usize,
-    /// The `TensorImpl` of the leaf whose gradient it accumulates.
+    /// `TensorImpl` of the leaf whose gradient it accumulates.
     pub variable: Option<u64>,
 }
 
 /// A module of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelModule {
-    /// Its path in the model: `layers.0`; empty for the model itself.
+    /// Its path: `layers.0`; empty for the model.
     pub path: String,
     /// Its class.
     pub class: Arc<str>,
-    /// Whether the class is from `torch.nn`, so that its name says what it does.
+    /// Whether its class is of `torch.nn`, whose names say what a module does.
     pub is_of_torch: bool,
     /// `id()` of its direct parameters.
     pub parameters: Vec<u64>,
     /// Whether it contains modules.
     pub has_children: bool,
-    /// Its attribute `inplace`.
+    /// Its `inplace`.
     pub inplace: bool,
 }
 
-/// An outermost module with everything in it.
+/// An outermost module and all within.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootModule {
-    /// The variable that leads to it, else its class.
+    /// A variable that leads to it, else its class.
     pub name: Arc<str>,
-    /// It and all modules in it, each once, in the order of `modules()`.
+    /// Each once, in the order of `modules()`.
     pub modules: Vec<ModelModule>,
-    /// Its `training`; `None`: unreadable.
+    /// Its `training`, if readable.
     pub is_training: Option<bool>,
 }
 
-/// An optimizer and the tensors in its state.
+/// An optimizer and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Optimizer {
-    /// The variable that leads to it, if found.
+    /// A variable that leads to it, if found.
     pub variable: Option<Arc<str>>,
     /// Its class.
     pub class: Arc<str>,
-    /// `id()` of the parameters that it has state for.
+    /// `id()` of the parameters with state.
     pub parameters: Vec<u64>,
     /// `id()` of the state's tensors.
     pub state: Vec<u64>,
 }
 
-/// The user of a private pool of the allocator.
+/// The user of a private pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolUser {
     /// Its class: `CUDAGraph`, `MemPool`.
     pub class: Arc<str>,
-    /// The variable that leads to it, if found.
+    /// A variable that leads to it, if found.
     pub name: Option<Arc<str>>,
     /// The pool.
     pub pool: PoolId,
 }
 
-/// GPU tensors that a process only has copies of: it was forked from their owner after CUDA began.
+/// GPU tensors of another process: this one was forked after CUDA began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopiedTensors {
-    /// The owner's pid; `None`: it has ended.
+    /// The owner's pid, unless ended.
     pub of: Option<u32>,
     /// Number of storages.
     pub storages: u64,
@@ -177,90 +175,90 @@ pub struct CopiedTensors {
     pub bytes: u64,
 }
 
-/// Unreferenced cycles of Python objects, all alike.
+/// Cycles of Python objects, all alike, that nothing else refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GarbageCycle {
-    /// The most telling class in it, preferably one of the program.
+    /// The best class in it, preferably the program's.
     pub class: Arc<str>,
-    /// The shortest cycle through an object of that class, in Python syntax.
+    /// The shortest cycle through such an object, in Python syntax.
     pub way: String,
     /// Number of such cycles.
     pub cycles: u64,
-    /// The `TensorImpl`s that they keep alive.
+    /// `TensorImpl`s kept alive.
     pub tensors: Vec<u64>,
 }
 
 /// All tensors of a process at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnershipSnapshot {
-    /// Tensors, those with Python objects first.
+    /// Those with Python objects first.
     pub tensors: Vec<TensorRow>,
     /// The autograd graph.
     pub nodes: Vec<GraphNode>,
-    /// The allocator's blocks at the same moment, by device.
+    /// The allocator's blocks, by device.
     pub blocks: Vec<AllocatorSnapshot>,
-    /// How long the process was stopped for it; `None`: it ran, so the parts may not fit together.
+    /// How long the process was stopped; `None`: it ran, so parts may be inconsistent.
     pub pause: Option<Duration>,
-    /// All stops of the snapshot.
+    /// All stops.
     pub stops: StopTotals,
-    /// Why the snapshot is incomplete, and what it lacks; `None`: complete.
+    /// Why and what it lacks; `None`: complete.
     pub incomplete: Option<IncompleteSnapshot>,
-    /// Time from the process's release until the snapshot was evaluated.
+    /// Time between the release of the process and the end of evaluation.
     pub age: Duration,
-    /// Python objects tracked by the garbage collector.
+    /// Python objects that the garbage collector tracks.
     pub objects: u64,
     /// Unreadable objects.
     pub unreadable: u64,
-    /// Tensors with inconsistent fields, as in damaged memory: their figures may be wrong.
+    /// Tensors with contradictory fields (damaged memory): their figures may be wrong.
     pub misfits: u64,
-    /// References to the tensors that were asked about.
+    /// References to the requested tensors.
     pub referrers: Vec<TensorReferrers>,
-    /// The outermost modules with tensors.
+    /// Outermost modules with tensors.
     pub models: Vec<RootModule>,
-    /// The optimizers with state.
+    /// Optimizers with state.
     pub optimizers: Vec<Optimizer>,
-    /// Objects of the program that count training steps.
+    /// Objects that count training steps.
     pub counting: Vec<CountingObject>,
-    /// The cycles that keep garbage alive.
+    /// Garbage cycles with tensors.
     pub garbage: Vec<GarbageCycle>,
-    /// Tensors of the parent before a fork, not in `tensors`; `None`: not such a process.
+    /// Tensors copied by a fork, not in `tensors`.
     pub copied: Option<CopiedTensors>,
-    /// The CUDA graphs and `MemPool`s with private pools of the allocator.
+    /// CUDA graphs and `MemPool`s with private pools.
     pub pool_users: Vec<PoolUser>,
 }
 
 impl OwnershipSnapshot {
-    /// Whether it lacks no tensor.
+    /// Whether no tensor is missing.
     pub fn has_all_tensors(&self) -> bool {
         self.incomplete.as_ref().is_none_or(|incomplete| !incomplete.lacks_tensors())
     }
 
-    /// Why the autograd graph or the modules may be incomplete; `None`: complete.
+    /// Why autograd graph or modules may be incomplete; `None`: complete.
     pub fn cut_graph(&self) -> Option<&IncompleteSnapshot> {
         self.incomplete.as_ref().filter(|incomplete| incomplete.lacks_graph())
     }
 }
 
-/// An object with an attribute that counts training steps.
+/// An object that counts training steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CountingObject {
-    /// What it is.
+    /// Its kind.
     pub kind: CountingKind,
     /// Its `id()`.
     pub object: u64,
 }
 
-/// What counts; the best comes first.
+/// What counts, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CountingKind {
     /// `transformers.TrainerState`, in `global_step`.
     Trainer,
-    /// A scheduler of `torch.optim.lr_scheduler`, in `last_epoch`: its own steps, maybe not the
+    /// A scheduler of `torch.optim.lr_scheduler`, in `last_epoch`: its own steps, perhaps not the
     /// optimizer's.
     Scheduler,
 }
 
-/// Number and duration of a process's stops.
+/// Stops of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StopTotals {
     /// Number of stops.
@@ -279,7 +277,7 @@ impl StopTotals {
         self.longest = self.longest.max(stopped_for);
     }
 
-    /// Adds the stops of another snapshot.
+    /// Adds those of another snapshot.
     pub fn merge(&mut self, other: StopTotals) {
         self.count += other.count;
         self.total += other.total;
@@ -287,30 +285,30 @@ impl StopTotals {
     }
 }
 
-/// The limit that ended a snapshot early.
+/// A limit that ended a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookLimit {
-    /// Longest allowed stop.
+    /// Longest stop.
     Pause(Duration),
-    /// Longest allowed snapshot.
+    /// Longest snapshot.
     Time(Duration),
-    /// Planning the copy took longer than its part of the time.
+    /// Planning the copy used up its part of the time.
     Finding {
         /// The part.
         part: Duration,
         /// The whole time.
         of: Duration,
     },
-    /// Longest allowed snapshot, with too little left to copy the changes again.
+    /// Longest snapshot: too little was left to copy changes again.
     Repeating(Duration),
-    /// The process changed its objects during each of this many copies.
+    /// The process changed its objects during each of these copies.
     Copies(u32),
-    /// Most bytes of memspy's memory, besides those for the process's objects.
+    /// Most memory of memspy, without the copied objects, in bytes.
     Memory(u64),
 }
 
 impl LookLimit {
-    /// In a few words: `limit of 5s`.
+    /// Short: `limit of 5s`.
     pub fn short(&self) -> String {
         match self {
             LookLimit::Pause(most) => format!("limit of {} for a stop", time(*most)),
@@ -360,27 +358,27 @@ impl fmt::Display for LookLimit {
     }
 }
 
-/// A snapshot that ended early.
+/// An incomplete snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IncompleteSnapshot {
     /// The limit.
     pub limit: LookLimit,
-    /// Parts that are missing or incomplete.
+    /// Missing or incomplete parts.
     pub missing: Vec<&'static str>,
 }
 
 impl IncompleteSnapshot {
-    /// The parts of a snapshot, in reading order.
+    /// Parts in reading order: the objects.
     pub const OBJECTS: &str = "the list of objects";
-    /// The tensors' own fields.
+    /// Fields of tensors.
     pub const TENSORS: &str = "tensors";
-    /// Tensors kept by autograd nodes.
+    /// Tensors saved by autograd nodes.
     pub const GRAPH: &str = "the autograd graph";
-    /// The modules of models.
+    /// Modules.
     pub const MODULES: &str = "modules";
-    /// What variables lead to, including tensors without a Python object.
+    /// What variables lead to, also tensors without a Python object.
     pub const VARIABLES: &str = "names by variables";
-    /// What only cycles of objects keep.
+    /// Garbage.
     pub const GARBAGE: &str = "garbage";
     /// What variables lead to over many steps.
     pub const FAR: &str = "names of what no variable leads to within a few steps";
@@ -390,22 +388,22 @@ impl IncompleteSnapshot {
         self.missing.iter().any(|missing| parts.contains(missing))
     }
 
-    /// Whether tensors may be missing, so that their memory seems to be in none.
+    /// Whether tensors may be missing, so that memory seems to be in none.
     pub fn lacks_tensors(&self) -> bool {
         self.lacks(&[Self::OBJECTS, Self::TENSORS, Self::GRAPH, Self::VARIABLES])
     }
 
-    /// Whether names of tensors may be missing.
+    /// Whether names may be missing.
     pub fn lacks_names(&self) -> bool {
         self.lacks(&[Self::OBJECTS, Self::MODULES, Self::VARIABLES, Self::FAR])
     }
 
-    /// Whether the autograd graph, or the modules that describe it, may be missing.
+    /// Whether autograd graph or modules may be missing.
     pub fn lacks_graph(&self) -> bool {
         self.lacks(&[Self::OBJECTS, Self::TENSORS, Self::GRAPH, Self::MODULES])
     }
 
-    /// The text in place of missing figures.
+    /// Text for missing figures.
     pub fn not_read(&self) -> String {
         format!("not read ({})", self.limit.short())
     }
@@ -418,19 +416,19 @@ pub struct TensorReferrers {
     pub object: u64,
     /// Its reference count; `None`: untracked; negative: immortal.
     pub count: Option<i32>,
-    /// The references found; C and C++ may have more.
+    /// Those found; C and C++ may have more.
     pub referrers: Vec<Referrer>,
 }
 
 /// A reference to an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Referrer {
-    /// `id()` of the referring object; `None`: a local variable of a running function.
+    /// `id()` of the referring object; `None`: a local variable.
     pub at: Option<u64>,
     /// Its class.
     pub class: Arc<str>,
-    /// A path to it from a variable, if found.
+    /// A path from a variable, if found.
     pub name: Option<String>,
-    /// The step from it to the tensor: `[0]`, `.inputs`.
+    /// The last step: `[0]`, `.inputs`.
     pub step: String,
 }

@@ -1,4 +1,4 @@
-//! Totals of an ownership snapshot by device.
+//! An ownership snapshot's totals by device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::owners::TensorCategory;
 use super::record::Nanos;
 use super::tensors::{Storage, TensorDevice};
 
-/// Bytes and number of storages.
+/// Bytes and storages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnedBytes {
     /// Bytes.
@@ -25,7 +25,7 @@ impl OwnedBytes {
     }
 }
 
-/// The tensors of a device with Python objects, each counted alone: views count again.
+/// A device's tensors with Python objects; views count again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PythonTensors {
     /// Number of tensors.
@@ -34,37 +34,36 @@ pub struct PythonTensors {
     pub elements: u64,
     /// Bytes of these elements.
     pub bytes: u64,
-    /// Tensors with an unknown (symbolic) size, in neither sum.
+    /// Tensors of symbolic size, in neither sum.
     pub unknown: u64,
 }
 
 /// A device's memory by owner.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceOwnership {
-    /// Bytes by category; a storage counts once, in its first category.
+    /// A storage counts once, in its first category.
     pub by_category: BTreeMap<TensorCategory, OwnedBytes>,
-    /// Those without a name and not kept by a node.
+    /// Those without a name, not saved by a node.
     pub unnamed: OwnedBytes,
-    /// Those held only by garbage: `gc.collect()` would free them.
+    /// Those that `gc.collect()` would free.
     pub garbage: OwnedBytes,
-    /// Bytes that `torch.cuda.empty_cache()` would return:
-    /// [`Segment::releasable`](super::Segment::releasable).
+    /// Sum of [`Segment::releasable`](super::Segment::releasable).
     pub releasable: u64,
-    /// Bytes added by the allocator's rounding.
+    /// Bytes of the allocator's rounding.
     pub rounding: u64,
-    /// Allocated blocks without a known tensor: work spaces, tensors only in C++.
+    /// Allocated blocks without a known tensor: work spaces, C++ tensors.
     pub without_tensor: OwnedBytes,
-    /// Freed by the program, but another stream may still use them.
+    /// Freed, but another stream may still use them.
     pub pending_free: OwnedBytes,
-    /// Storages in private pools outside any used block: memory of a CUDA graph's replay.
+    /// Storages of private pools in no used block: memory of a CUDA graph's replay.
     pub in_pools: OwnedBytes,
-    /// Storages in no block: memory of other libraries, or shared by another process.
+    /// Storages in no block: other libraries', or another process's.
     pub elsewhere: OwnedBytes,
-    /// `allocated_bytes` by the blocks; `None`: not PyTorch's native CUDA allocator.
+    /// `allocated_bytes` by the blocks; `None`: not the native CUDA allocator.
     pub allocated: Option<u64>,
-    /// Its tensors as Python counts them.
+    /// As Python counts them.
     pub in_python: PythonTensors,
-    /// The text in place of `without_tensor` if the snapshot may lack tensors.
+    /// Text instead of `without_tensor` if tensors may be missing.
     pub not_read: Option<String>,
 }
 
@@ -89,8 +88,8 @@ pub struct StorageGroup {
     pub device: TensorDevice,
     /// Its category.
     pub category: TensorCategory,
-    /// Indices of its tensors in [`OwnershipSnapshot::tensors`](super::OwnershipSnapshot::tensors),
-    /// best named first.
+    /// Indices in [`OwnershipSnapshot::tensors`](super::OwnershipSnapshot::tensors), best named
+    /// first.
     pub tensors: Vec<usize>,
 }
 
@@ -101,34 +100,34 @@ impl StorageGroup {
     }
 }
 
-/// Storages with the same owner, or the memory of a cause.
+/// Storages with one owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedStorages {
     /// Their category.
     pub category: TensorCategory,
-    /// Their owner: the best name, or the node that keeps them.
+    /// The best name, or the node that saved them.
     pub owner: Arc<str>,
-    /// Their total bytes.
+    /// Their bytes.
     pub bytes: u64,
-    /// Number of storages.
+    /// Their number.
     pub count: u64,
 }
 
-/// A device's memory by owner at one moment.
+/// A device's memory by owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedOnDevice {
-    /// The device, as the target numbers it.
+    /// Number in the target.
     pub device: CudaIndex,
-    /// `allocated_bytes` by the blocks.
+    /// `allocated_bytes`, by the blocks.
     pub allocated: u64,
-    /// Bytes added by the allocator's rounding.
+    /// Bytes of the allocator's rounding.
     pub rounding: u64,
-    /// Allocated blocks without a known tensor.
+    /// Bytes of allocated blocks without a known tensor.
     pub without_tensor: u64,
-    /// Bytes of other tensors that are outputs of autograd nodes: activations kept only by Python.
-    /// `None` in recordings without it.
+    /// Bytes of other tensors that are autograd outputs: activations that only Python keeps;
+    /// `None`: not recorded.
     pub results: Option<u64>,
-    /// The tensors' storages.
+    /// Storages of tensors.
     pub held: Vec<OwnedStorages>,
 }
 
@@ -141,38 +140,36 @@ pub struct OwnershipBreakdown {
     pub pause: Option<Nanos>,
     /// Its devices.
     pub devices: Vec<OwnedOnDevice>,
-    /// How long before `time` the process was stopped: evaluation comes before recording.
+    /// How long before `time` it was stopped: evaluation precedes recording.
     pub age: Nanos,
-    /// Blocks without a name, for looking up their sites; only in exact recordings.
+    /// Unnamed blocks, to find their sites; only in exact recordings.
     pub unnamed_blocks: Vec<UnnamedBlock>,
-    /// The allocated blocks by address, with their contents: only in a recording's first snapshot,
-    /// to give older memory owners.
+    /// Allocated blocks by address, only in the first snapshot: they give older memory owners.
     pub blocks: Vec<OwnedBlock>,
 }
 
-/// An allocated block and its storages. Bytes in no storage are rounding; without storages it is in
-/// no tensor.
+/// An allocated block. Bytes in no storage are rounding; without storages it has no tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedBlock {
-    /// Index of its device in [`OwnershipBreakdown::devices`].
+    /// Index in [`OwnershipBreakdown::devices`].
     pub device: u32,
     /// Its address.
     pub address: u64,
     /// Its bytes.
     pub size: u64,
-    /// Indices in [`OwnedOnDevice::held`], with the bytes of each in the block.
+    /// Indices in [`OwnedOnDevice::held`], with their bytes in the block.
     pub shares: Vec<(u32, u64)>,
 }
 
 /// Memory that no variable, module or optimizer leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnnamedBlock {
-    /// Index of its device in [`OwnershipBreakdown::devices`].
+    /// Index in [`OwnershipBreakdown::devices`].
     pub device: u32,
-    /// Index of its owner in [`OwnedOnDevice::held`]; `None`: in no tensor.
+    /// Index in [`OwnedOnDevice::held`]; `None`: no tensor.
     pub held: Option<u32>,
     /// Its address.
     pub address: u64,
-    /// Bytes of it that belong to the owner.
+    /// Bytes of the owner in it.
     pub bytes: u64,
 }

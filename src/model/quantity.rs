@@ -1,4 +1,4 @@
-//! Parses sizes and times of options and conditions.
+//! Parses sizes and times.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ pub enum QuantityError {
     /// Both a time and a size.
     #[error("'{number}m' may be {number} minutes or {number} MiB: write {number}min or {number}M")]
     Ambiguous {
-        /// The number before the unit.
+        /// The number.
         number: String,
     },
 }
 
-/// A time or a size, for options that accept either.
+/// A time or a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeOrSize {
     /// A time.
@@ -37,11 +37,10 @@ pub enum TimeOrSize {
     Size(u64),
 }
 
-/// A size in bytes: `512`, `64K`, `500M`, `1.5G`, `2T`, in powers of 1024. Upper or lower case; `B`
-/// or `iB` may follow the unit.
+/// A size: `512`, `64K`, `500M`, `1.5G`, `2T`, in powers of 1024. Either case; `B` or `iB` may
+/// follow.
 ///
-/// # Errors
-/// The text is not a size, or more than can be counted.
+/// # Errors The text is no size, or too large.
 pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     let (number, unit) = split(text);
     let unit = unit.to_ascii_uppercase();
@@ -56,7 +55,7 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     };
     let bytes = match number.parse::<u64>() {
         Ok(whole) => whole.checked_mul(1 << shift).ok_or(QuantityError::SizeTooLarge)?,
-        // Half a byte is a mistake, not a size.
+        // A fraction of a byte is a mistake.
         Err(_) if shift == 0 => return Err(QuantityError::NotASize),
         Err(_) => {
             let number: f64 = number.parse().map_err(|_| QuantityError::NotASize)?;
@@ -66,10 +65,9 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     if bytes < 1 << 60 { Ok(bytes) } else { Err(QuantityError::SizeTooLarge) }
 }
 
-/// A duration: `250ms`, `20s`, `10min` or `10m`, `2h`, `3d`. A bare number is seconds.
+/// A duration: `250ms`, `20s`, `10min` or `10m`, `2h`, `3d`; a bare number is seconds.
 ///
-/// # Errors
-/// The text is not a time, or below 1 ms or above some 30 years.
+/// # Errors The text is no time, below 1 ms or above some 30 years.
 pub fn parse_time(text: &str) -> Result<Duration, QuantityError> {
     let (number, unit) = split(text);
     let number: f64 = number.parse().map_err(|_| QuantityError::NotATime)?;
@@ -87,10 +85,9 @@ pub fn parse_time(text: &str) -> Result<Duration, QuantityError> {
     }
 }
 
-/// A time or a size; each needs its unit, and `m` alone is refused: it could be minutes or MiB.
+/// A time or a size, with its unit; `m` alone is refused: minutes or MiB.
 ///
-/// # Errors
-/// The text is neither, or may be both.
+/// # Errors The text is neither, or both.
 pub fn parse_time_or_size(text: &str) -> Result<TimeOrSize, QuantityError> {
     let (number, unit) = split(text);
     match (number.parse::<f64>(), unit) {
@@ -106,7 +103,7 @@ pub fn parse_time_or_size(text: &str) -> Result<TimeOrSize, QuantityError> {
     }
 }
 
-/// The leading number and the unit after it.
+/// Leading number and unit.
 fn split(text: &str) -> (&str, &str) {
     let at = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     text.split_at(at)

@@ -1,4 +1,4 @@
-//! `Record`: the only type that passes from the live half to the recorded half.
+//! `Record`: the only type from the live to the recorded half.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::ownership::OwnershipBreakdown;
 use super::sink_error::SinkResult;
 use super::stack::{Definition, FunctionId, StackId, ThreadActivity, ThreadId};
 
-/// Nanoseconds since the recording began, on a monotonic clock.
+/// Nanoseconds since the start of recording, on a monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Nanos(pub u64);
 
@@ -24,55 +24,52 @@ impl Nanos {
     }
 }
 
-/// Everything in a recording, in time order; a definition comes before the first record that uses
-/// its number.
+/// All of a recording, in time order; a number is defined before its first use.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// What is recorded, and how. Always first.
+    /// Always first.
     Start(RecordingStart),
-    /// What runs in the target; again after changes (CUDA initialised, another allocator), and now
-    /// and then until PyTorch has an allocator.
+    /// What runs in the target; again when it changes (CUDA initialised, another allocator), and
+    /// now and then until PyTorch has an allocator.
     Runtime(TargetRuntime),
-    /// A function, frame, stack or thread gets its number.
+    /// A number for a function, frame, stack, thread or site.
     Definition(Definition),
-    /// The source text of a function.
+    /// A function's source text.
     Source(SourceText),
-    /// A GPU of the machine, before the first record that names it.
+    /// A GPU, before it is named.
     Device(GpuDevice),
-    /// The stacks of the threads at one instant.
+    /// The threads' stacks at one instant.
     Sample(StackSample),
-    /// The allocator's counters of one device, at the first sample and whenever they changed:
-    /// between two records no sample saw a change. They are read right before and right after the
-    /// stacks. Those read before have the sample's time and follow it; if the second ones differ,
-    /// both are recorded.
+    /// A device's counters, at the first sample and at each change: samples between two such
+    /// records saw none. Read before and after the stacks: the first follow the sample, with its
+    /// time; the second are recorded if they differ.
     Counters {
         /// When.
         time: Nanos,
-        /// The device, as the target numbers it.
+        /// The device's number in the target.
         device: CudaIndex,
         /// All counters.
         counters: Box<AllocatorCounters>,
     },
-    /// The allocator's segments and blocks of one device.
+    /// A device's segments and blocks.
     Snapshot(AllocatorSnapshot),
-    /// The driver's figures of one device.
+    /// A device's memory, by the driver.
     Usage(DeviceUsage),
     /// A failed observation.
     Missed(MissedObservation),
     /// Exact events begin.
     ExactSettings(ExactSettings),
-    /// Exact events. No other record's time lies between two of them.
+    /// Exact events. No other record's time is between two of them.
     Events(EventBatch),
-    /// Counter deltas of fast polls. No other record's time lies between two of them.
+    /// Counter deltas. No other record's time is between two of them.
     Followed(FollowedChanges),
-    /// The events compared with the allocator's counters.
+    /// Compares events with counters.
     CounterCheck(CounterCheck),
-    /// The owners of memory at one moment.
+    /// Owners at one moment.
     Ownership(OwnershipBreakdown),
-    /// The number of training steps: when first known, and at every change.
+    /// The number of training steps: when first known, and at each change.
     Step(TrainingStep),
-    /// Replaces a dropped beginning: once, after records with the state at its first moment and
-    /// before all later observations.
+    /// Replaces a dropped beginning: once, after records of the state at its first moment.
     Keyframe(Keyframe),
     /// A condition of the recording was met.
     TriggerFired(TriggerFired),
@@ -80,12 +77,12 @@ pub enum Record {
     OomException(OomException),
     /// Missing or damaged records, found when segments were joined.
     Gap(RecordingGap),
-    /// The recording's end. Always last; without it the recording ended abruptly.
+    /// Always last; without it, recording ended abruptly.
     End(RecordingEnd),
 }
 
 impl Record {
-    /// When it was observed; `None`: it has no time (definitions, start).
+    /// When it was observed; `None` for definitions and the start.
     pub fn time(&self) -> Option<Nanos> {
         match self {
             Record::Start(_) | Record::Definition(_) | Record::Source(_) | Record::Device(_) => {
@@ -115,21 +112,21 @@ impl Record {
 /// What is recorded, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingStart {
-    /// Version of the memspy that recorded.
+    /// Version of the recorder.
     pub memspy: String,
-    /// Process id of the target, in the recorder's pid namespace.
+    /// The target's pid, as the recorder sees it.
     pub pid: u32,
     /// Host name.
     pub host: String,
     /// Command line of the target.
     pub command: Vec<String>,
-    /// Working directory of the target; `None`: unreadable.
+    /// The target's working directory, if readable.
     pub directory: Option<String>,
-    /// Wall clock at time 0: nanoseconds since 1970-01-01 UTC.
+    /// Wall clock at time 0, in nanoseconds since 1970 (UTC).
     pub unix_nanos: u64,
-    /// Requested samples per second.
+    /// Samples per second.
     pub rate: u32,
-    /// The target's rank in a distributed job: `RANK` of its environment, if it has one.
+    /// `RANK` in the target's environment.
     pub rank: Option<u32>,
 }
 
@@ -138,89 +135,87 @@ pub struct RecordingStart {
 pub struct TargetRuntime {
     /// When this was found.
     pub time: Nanos,
-    /// CPython version, `3.12.1`; `None`: not Python.
+    /// CPython version, `3.12.1`, if any.
     pub python: Option<String>,
-    /// PyTorch version, `2.11.0+cu130`; `None`: not loaded.
+    /// PyTorch version, `2.11.0+cu130`, if loaded.
     pub torch: Option<String>,
     /// The CUDA allocator.
     pub allocator: AllocatorBackend,
 }
 
-/// The source text of a function, from the target's file system.
+/// A function's source text, from the target's file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceText {
     /// The function.
     pub function: FunctionId,
-    /// Line number of the first line of `text`.
+    /// Line number of `text`'s first line.
     pub first_line: u32,
-    /// The lines, separated by `\n`.
+    /// Lines, separated by `\n`.
     pub text: Arc<str>,
 }
 
-/// The stacks of the target's Python threads at one instant.
+/// Stacks of the Python threads at one instant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StackSample {
     /// When.
     pub time: Nanos,
-    /// The threads whose stack was readable, without those that have no Python frames.
+    /// Threads with readable Python frames.
     pub threads: Vec<ThreadSample>,
 }
 
-/// One thread's part of a [`StackSample`].
+/// A thread in a [`StackSample`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ThreadSample {
     /// The thread.
     pub thread: ThreadId,
     /// Its stack.
     pub stack: StackId,
-    /// Whether it held the GIL; `false` if unknown (free-threaded builds).
+    /// Whether it held the GIL; `false` if unknown (free-threaded).
     pub gil: bool,
-    /// Whether it was active.
+    /// Whether it ran.
     pub activity: ThreadActivity,
 }
 
 /// What counts training steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StepSource {
-    /// An optimizer's count of its finished steps.
+    /// An optimizer's count of finished steps.
     #[default]
     Optimizer,
-    /// A variable of the program: the number of the current step.
+    /// A variable with the current step.
     Variable,
-    /// `global_step` of the `TrainerState` of transformers.
+    /// `global_step` of transformers' `TrainerState`.
     Trainer,
-    /// `last_epoch` of a learning-rate scheduler: its own steps, each of which may be several of
-    /// the optimizer, or an epoch.
+    /// `last_epoch` of a learning-rate scheduler: one may be several optimizer steps, or an epoch.
     Scheduler,
 }
 
-/// A training step, by an optimizer's counter or a variable.
+/// A training step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrainingStep {
     /// When it was seen.
     pub time: Nanos,
     /// Finished steps, or the variable's value.
     pub step: u64,
-    /// The value of the epoch variable; `None`: none was named or seen.
+    /// Value of the epoch variable, if named and seen.
     pub epoch: Option<u64>,
-    /// What counts.
+    /// Its source.
     pub clock: StepSource,
-    /// Upper bound on how long before `time` the step happened. 0 means exactly between two events:
-    /// allocations and frees up to the last event before `time` belong to the step before, later
-    /// ones to this one. `None`: seen in a sample, or when the counter was read.
+    /// How long before `time` the step happened, at most. 0: between two events, and those before
+    /// `time` belong to the step before. `None`: seen in a sample, or when the counter was read.
     pub uncertainty: Option<Nanos>,
-    /// Whether the variable is gone: the step is over, and no other one has begun.
+    /// Whether the variable is gone: the step is over, none has begun.
     pub is_over: bool,
 }
 
 impl TrainingStep {
-    /// Whether it happened exactly between the events before and after it.
+    /// Whether it is exactly between two events.
     pub fn is_between_events(&self) -> bool {
         self.uncertainty == Some(Nanos(0))
     }
 }
 
-/// The reader that missed something.
+/// A reader that missed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReaderKind {
     /// Python stacks.
@@ -231,20 +226,20 @@ pub enum ReaderKind {
     Snapshots,
     /// NVML.
     Gpu,
-    /// Probes: exact events.
+    /// Exact events.
     Events,
-    /// Tensors and their owners.
+    /// Tensors and owners.
     Owners,
 }
 
-/// Why something was missed.
+/// Why it was missed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum MissReason {
-    /// The target changed it during every attempt.
+    /// The target changed during every attempt.
     Torn,
-    /// memspy was late (one count per sampling period).
+    /// memspy was late (counted per period).
     Late,
-    /// It was unreadable, with the reason.
+    /// Unreadable, with the reason.
     Failed(String),
 }
 
@@ -253,7 +248,7 @@ pub enum MissReason {
 pub struct MissedObservation {
     /// When.
     pub time: Nanos,
-    /// By which reader.
+    /// The reader.
     pub reader: ReaderKind,
     /// Why.
     pub why: MissReason,
@@ -270,39 +265,39 @@ pub enum EndReason {
     Interrupted,
     /// The target exited.
     TargetExited,
-    /// The target executed another program (`exec`).
+    /// The target called `exec`.
     TargetExecuted,
-    /// The recorder failed, with the reason.
+    /// The recorder failed.
     Failed(String),
-    /// The condition that was met.
+    /// A condition was met.
     Condition(String),
-    /// A condition in another process of the job, which ended all recordings.
+    /// A condition met in another process of the job; all recordings end.
     OtherProcess {
         /// The condition.
         condition: String,
-        /// The process, as messages name it: `rank 1 (process 1234)`.
+        /// Its name in messages: `rank 1 (process 1234)`.
         process: String,
     },
 }
 
-/// Totals of a recording, for its trailer and final messages.
+/// Totals for trailer and final messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordingTotals {
     /// Planned samples.
     pub ticks: u64,
-    /// Samples missed because memspy was late.
+    /// Samples missed by lateness.
     pub late: u64,
     /// Thread stacks read.
     pub stacks: u64,
-    /// Thread stacks that stayed torn after every retry.
+    /// Thread stacks torn after every retry.
     pub torn: u64,
-    /// Consistent snapshots read.
+    /// Consistent snapshots.
     pub snapshots_consistent: u64,
-    /// Other snapshots read.
+    /// Other snapshots.
     pub snapshots_degraded: u64,
-    /// Exact events; `None`: none were recorded.
+    /// Exact events, if recorded.
     pub exact: Option<EventTotals>,
-    /// The poller's totals; `None`: not followed.
+    /// The poller's totals, if counters were polled.
     pub follow: Option<FollowTotals>,
 }
 
@@ -313,17 +308,17 @@ pub struct RecordingEnd {
     pub time: Nanos,
     /// Why.
     pub reason: EndReason,
-    /// Sums over the recording.
+    /// Totals.
     pub totals: RecordingTotals,
 }
 
-/// An interval without records. What follows begins with the state at its end, if known
+/// An interval without records; what follows begins with the state at its end, if known
 /// ([`Record::Keyframe`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingGap {
     /// The last complete moment.
     pub from: Nanos,
-    /// When records are complete again.
+    /// The next complete moment.
     pub to: Nanos,
     /// What is missing.
     pub why: String,
@@ -331,16 +326,15 @@ pub struct RecordingGap {
 
 /// Takes records: a trace writer, a profile, a test.
 pub trait RecordSink {
-    /// Takes one record. After an error the sink takes no more.
+    /// Takes one record; none after an error.
     fn record(&mut self, record: &Record) -> SinkResult;
 
-    /// Makes earlier records survive even if this process is killed right after; nothing for sinks
-    /// in memory.
+    /// Makes earlier records survive a kill; nothing in memory.
     fn sync(&mut self) -> SinkResult {
         Ok(())
     }
 
-    /// Tells it to leave out slow additions of its own to records: others wait for it.
+    /// Leaves out slow additions of its own from now on: others wait.
     fn hurry(&mut self, _hurries: bool) {}
 }
 

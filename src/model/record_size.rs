@@ -1,4 +1,4 @@
-//! The memory of a record, for bounding queues by bytes.
+//! A record's memory, to bound queues.
 
 use super::blocks::{Block, Segment};
 use super::events::Event;
@@ -8,11 +8,11 @@ use super::ownership::{OwnedBlock, OwnedStorages, OwnershipBreakdown, UnnamedBlo
 use super::record::{Record, ThreadSample};
 use super::stack::Definition;
 
-/// Memory besides that of its lists.
+/// A record without its lists.
 const RECORD_BYTES: usize = 256;
 
 impl Record {
-    /// Approximate bytes in memory. Shared text counts in full.
+    /// Approximate bytes, shared text in full.
     pub fn bytes_held(&self) -> usize {
         let held = match self {
             Record::Events(batch) => batch.events.len() * size_of::<Event>(),

@@ -10,27 +10,27 @@ pub enum SinkError {
     /// Writing failed.
     #[error(transparent)]
     Write(#[from] io::Error),
-    /// The receiving thread ended with an error of its own.
+    /// The receiving thread ended with its own error.
     #[error("the trace can no longer be written")]
     ThreadEnded,
-    /// The receiving thread ended without an error of its own.
+    /// The receiving thread ended without an error.
     #[error("the writing thread ended unexpectedly")]
     ThreadFailed,
     /// No file is open.
     #[error("no segment of the recording has begun")]
     NotBegun,
-    /// Evaluating the records failed or would cost too much.
+    /// Evaluation failed, or costs too much.
     #[error(transparent)]
     Failed(Box<dyn Error + Send + Sync>),
 }
 
 impl SinkError {
-    /// Wraps an error of evaluating records.
+    /// Wraps an evaluation error.
     pub fn failed(error: impl Error + Send + Sync + 'static) -> SinkError {
         SinkError::Failed(Box::new(error))
     }
 
-    /// The system's error, if writing failed.
+    /// The system's error, if a write failed.
     pub fn io(&self) -> Option<&io::Error> {
         match self {
             SinkError::Write(error) => Some(error),
@@ -38,7 +38,7 @@ impl SinkError {
         }
     }
 
-    /// Whether the reader of the output has gone.
+    /// Whether the output's reader has gone.
     pub fn is_broken_pipe(&self) -> bool {
         self.io().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }

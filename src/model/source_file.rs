@@ -1,11 +1,10 @@
-//! Separates the program's own source files from those of libraries.
+//! Separates the program's files from those of libraries.
 
-/// File name prefixes of generated code without a file: frozen modules, and code of attrs,
-/// decorator, NumPy and torch.fx.
+/// File names of generated code: frozen modules, attrs, decorator, NumPy, torch.fx.
 const GENERATED_PREFIXES: [&str; 5] =
     ["<frozen ", "<attrs generated ", "<decorator-gen-", "<__array_function__ ", "<eval_with_key>"];
 
-/// Whether a file belongs to an installed package, the standard library or the interpreter.
+/// Whether a file is of a package, the standard library or the interpreter.
 pub fn is_library(file: &str) -> bool {
     file.contains("/site-packages/")
         || file.contains("/dist-packages/")
@@ -13,12 +12,12 @@ pub fn is_library(file: &str) -> bool {
         || GENERATED_PREFIXES.iter().any(|made| file.starts_with(made))
 }
 
-/// The part after `lib/python3.N/` in a file name.
+/// The part after `lib/python3.N/`.
 pub(crate) fn in_standard_library(file: &str) -> Option<&str> {
     const ROOT: &str = "/lib/python3.";
     let rest = &file[file.rfind(ROOT)? + ROOT.len()..];
     let (minor, rest) = rest.split_once('/')?;
-    // Free-threaded builds are called python3.13t.
+    // Free-threaded: python3.13t.
     let minor = minor.strip_suffix('t').unwrap_or(minor);
     let is_number = !minor.is_empty() && minor.bytes().all(|b| b.is_ascii_digit());
     (is_number && !rest.is_empty()).then_some(rest)

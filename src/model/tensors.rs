@@ -1,13 +1,13 @@
-//! Tensors, by the fields of a `TensorImpl`.
+//! Tensors, by the fields of `TensorImpl`.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Element type: the index of a `c10::ScalarType` (c10/core/ScalarType.h; indices never change).
+/// An element type: index of a `c10::ScalarType` (c10/core/ScalarType.h), which never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DType(pub u16);
 
-/// Name and bytes of an element, by index.
+/// Names and bytes.
 const DTYPES: [(&str, u8); 47] = [
     ("uint8", 1),
     ("int8", 1),
@@ -59,7 +59,7 @@ const DTYPES: [(&str, u8); 47] = [
 ];
 
 impl DType {
-    /// Bytes of an element; `None`: unknown type.
+    /// Bytes of an element, if the type is known.
     pub fn bytes(self) -> Option<u64> {
         DTYPES.get(usize::from(self.0)).map(|(_, bytes)| u64::from(*bytes))
     }
@@ -74,12 +74,12 @@ impl fmt::Display for DType {
     }
 }
 
-/// The device of a tensor: `c10::Device`.
+/// A tensor's `c10::Device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorDevice {
-    /// The index of a `c10::DeviceType` (torch/headeronly/core/DeviceType.h; indices never change).
+    /// Index of a `c10::DeviceType` (torch/headeronly/core/DeviceType.h), which never changes.
     pub kind: u8,
-    /// Its index; `None` if there is only one.
+    /// `None`: the only one.
     pub index: Option<u8>,
 }
 
@@ -108,17 +108,17 @@ const DEVICES: [&str; 21] = [
 ];
 
 impl TensorDevice {
-    /// Whether it is a CUDA device.
+    /// Whether it is CUDA.
     pub fn is_cuda(self) -> bool {
         self.kind == 1
     }
 
-    /// Whether it is the processor.
+    /// Whether it is the CPU.
     pub fn is_cpu(self) -> bool {
         self.kind == 0
     }
 
-    /// Whether its tensors have no memory.
+    /// Whether tensors there have no memory.
     pub fn is_meta(self) -> bool {
         self.kind == 14
     }
@@ -137,65 +137,63 @@ impl fmt::Display for TensorDevice {
     }
 }
 
-/// The memory of one or more tensors: `c10::StorageImpl`.
+/// A `c10::StorageImpl`, shared by tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Storage {
-    /// Its address in the process: its identity.
+    /// Its address: its identity.
     pub at: u64,
-    /// Address of the bytes; 0 without.
+    /// Address of the bytes, or 0.
     pub data: u64,
-    /// Number of bytes; `None`: symbolic.
+    /// Bytes; `None`: symbolic.
     pub bytes: Option<u64>,
 }
 
 impl Storage {
-    /// Bytes of memory: 0 if the size is symbolic, and without an address, whatever the size: meta
-    /// and fake tensors, and wrappers of other tensors.
+    /// Bytes of memory: 0 if symbolic or without address (meta, fake, wrapped tensors).
     pub fn memory(&self) -> u64 {
         if self.data == 0 { 0 } else { self.bytes.unwrap_or(0) }
     }
 }
 
-/// A tensor: `c10::TensorImpl` with its `AutogradMeta`.
+/// A `c10::TensorImpl` with its `AutogradMeta`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Address of the `TensorImpl`: its identity.
+    /// Its address: its identity.
     pub at: u64,
-    /// Class of the `TensorImpl`: `TensorImpl`, `SparseTensorImpl`, ….
+    /// Its C++ class: `TensorImpl`, `SparseTensorImpl`.
     pub class: Arc<str>,
-    /// Its memory; `None`: made of other tensors (sparse).
+    /// `None`: made of other tensors (sparse).
     pub storage: Option<Storage>,
-    /// Sizes; `None`: symbolic, or nested, with sizes per row.
+    /// `None`: symbolic, or nested.
     pub shape: Option<Vec<i64>>,
-    /// Steps between elements, in elements; `None`: symbolic or nested.
+    /// In elements; `None`: symbolic, or nested.
     pub strides: Option<Vec<i64>>,
-    /// Sizes of each tensor in a nested one; `None`: not nested, or too many.
+    /// Sizes within a nested tensor; `None`: not nested, or too many.
     pub nested: Option<Vec<Vec<i64>>>,
-    /// Number of elements; `None`: symbolic, or unknown for a nested tensor.
+    /// Elements; `None`: symbolic, or unknown for nested.
     pub numel: Option<i64>,
     /// Element type.
     pub dtype: DType,
     /// Its device, if it has one.
     pub device: Option<TensorDevice>,
-    /// First element in its storage, in elements.
+    /// Offset of its first element, in elements.
     pub offset: i64,
-    /// `_version`, the count of in-place changes; `None` for inference tensors.
+    /// `_version`, its in-place changes; `None`: an inference tensor.
     pub version: Option<u32>,
     /// Whether it requires a gradient.
     pub requires_grad: bool,
-    /// The autograd node that produced it; `None` for leaves.
+    /// The autograd node that returned it; `None`: a leaf.
     pub grad_fn: Option<u64>,
-    /// The `TensorImpl` of its gradient.
+    /// Its gradient's `TensorImpl`.
     pub grad: Option<u64>,
-    /// The `TensorImpl`s that it consists of: indices and values of sparse ones, sizes of nested
-    /// ones, the wrapped tensor.
+    /// `TensorImpl`s of its parts: sparse indices and values, nested sizes, a wrapped tensor.
     pub parts: Vec<u64>,
-    /// The attribute path from the tensor to each part (`._values`).
+    /// Attribute paths to the parts (`._values`).
     pub part_names: &'static [&'static str],
 }
 
 impl TensorInfo {
-    /// Bytes of its elements, packed; `None`: unknown type or number.
+    /// Bytes of its elements, packed, if known.
     pub fn logical_bytes(&self) -> Option<u64> {
         u64::try_from(self.numel?).ok()?.checked_mul(self.dtype.bytes()?)
     }

@@ -1,4 +1,4 @@
-//! Cached unwind rules by address; reading one from the tables takes microseconds.
+//! Cached unwind rules; reading a table takes microseconds.
 
 use gimli::{CfaRule, Register, RegisterRule, UnwindTableRow};
 
@@ -6,16 +6,15 @@ use super::stack_copy::StackCopy;
 use super::step::{RETURN_ADDRESS, STACK_POINTER, StepOutcome};
 use crate::target::DWARF_REGISTERS;
 
-/// Saved registers per function; compilers save at most seven.
+/// Compilers save at most seven.
 const MAX_SAVED: usize = 16;
 
-/// The usual form of a table row: the frame begins at an offset from a register and has saved
-/// registers.
+/// A register plus an offset, and saved registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FrameRule {
     register: usize,
     offset: i64,
-    /// Register, and offset from the start of the frame.
+    /// A register, and its offset from the frame's start.
     saved: Box<[(usize, i64)]>,
     is_signal: bool,
 }

@@ -1,9 +1,8 @@
-//! Stacks of C and C++ code, unwound from copies of registers and stacks.
+//! Stacks of C and C++ code.
 //!
-//! Turns the registers of stopped threads, and copies of their stacks, into named
-//! [`NativeFrame`](crate::model::NativeFrame)s. May import `model`, `target`; only this room knows
-//! unwind tables (gimli) and mangled names. Never stops the target, never guesses: without a table
-//! entry the stack ends and says so. Start reading at [`NativeUnwinder`].
+//! Turns copies of registers and stacks into [`NativeFrame`](crate::model::NativeFrame)s. May
+//! import `model`, `target`; only this room knows unwind tables (gimli) and mangled names. Never
+//! stops the target, never guesses a caller. Start reading at [`NativeUnwinder`].
 
 mod frame_rule;
 mod modules;

@@ -1,4 +1,4 @@
-//! Programs and libraries with code: found by address, read at their first frame.
+//! Programs and libraries, read at their first frame.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 
 use crate::target::{Addr, FunctionTable, LoadedObject, Mapping, Mappings, Memory, Process};
 
-/// Maximum bytes of a module's tables; PyTorch's libraries have tens of MiB.
+/// PyTorch's libraries have tens of MiB.
 const MAX_HEADER: usize = 32 << 20;
 const MAX_FRAMES: usize = 128 << 20;
 
-/// Maximum bytes of all tables; PyTorch and CUDA have less than 100 MiB.
+/// PyTorch and CUDA have less than 100 MiB.
 const MAX_TOTAL: usize = 256 << 20;
 
 pub(super) struct UnwindTables {
@@ -24,7 +24,7 @@ pub(super) struct UnwindTables {
 pub(super) struct NativeModule {
     pub(super) object: LoadedObject,
     pub(super) tables: Result<UnwindTables, String>,
-    /// Its functions, once requested; the inner `None` means that its file is unreadable.
+    /// The inner `None`: an unreadable file.
     functions: Option<Option<Arc<FunctionTable>>>,
 }
 
@@ -35,7 +35,6 @@ impl NativeModule {
 
     pub(super) fn name(&self) -> String {
         let path = self.object.path();
-        // Only the kernel's own library has no path.
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         name.unwrap_or_else(|| "[vdso]".to_owned())
     }
@@ -58,7 +57,6 @@ impl<'a> NativeModules<'a> {
     /// Returns whether all known modules still exist.
     pub(super) fn set_mappings(&mut self, mappings: Arc<Mappings>) -> bool {
         self.mappings = mappings;
-        // An unreadable one may have been replaced.
         self.known.retain(|_, module| module.is_some());
         let before = self.known.len();
         let is_there = |start: &Addr, module: &Option<NativeModule>| {
@@ -78,7 +76,6 @@ impl<'a> NativeModules<'a> {
         self.mappings.find(addr).is_some_and(|it| it.executable)
     }
 
-    /// `None` if the code is in no file's mapping.
     pub(super) fn find(&mut self, addr: Addr) -> Option<Addr> {
         let mapping = self.mappings.find(addr).filter(|mapping| mapping.executable)?;
         let first = first_of(&self.mappings, mapping)?;
@@ -127,9 +124,8 @@ impl<'a> NativeModules<'a> {
     }
 }
 
-/// The mapping with the start of the file of `mapping`: the nearest before it.
+/// The mapping with the start of its file: the nearest before it.
 fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapping> {
-    // The kernel's own library (`[vdso]`) is one mapping without a path.
     if mapping.path.is_none() {
         return Some(mapping);
     }
@@ -138,8 +134,7 @@ fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapp
 }
 
 impl UnwindTables {
-    /// Reads the tables of `object`. The lengths in its headers are not trusted: reads only what is
-    /// mapped.
+    /// The headers' lengths are not trusted: reads only what is mapped.
     pub(super) fn read(
         memory: &dyn Memory,
         mappings: &Mappings,
@@ -158,7 +153,7 @@ impl UnwindTables {
         let Ok(Pointer::Direct(frames_at)) = parsed.map(|it| it.eh_frame_ptr()) else {
             return Err("its unwind table is damaged".to_owned());
         };
-        // Its length is not in memory; it ends at or before the end of the loaded segment.
+        // Its length is not in memory; it ends within the loaded segment.
         let end = object.end_of_piece(Addr(frames_at)).ok_or("its unwind table is damaged")?;
         let len = mapped(Addr(frames_at), end.0 - frames_at)?.min(MAX_FRAMES);
         let frames = memory.vec(Addr(frames_at), len).map_err(unreadable)?;
@@ -182,18 +177,16 @@ mod tests {
         }
     }
 
-    /// A page whose headers claim a library of 1 TiB, with tables of as many bytes.
-    fn boastful() -> Vec<u8> {
+    fn oversized() -> Vec<u8> {
         let mut page = vec![0; MAPPED];
         page[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
-        // Offset of the program headers, size of one, and their number.
+        // Offset, size and number of the program headers.
         (page[32], page[54], page[56]) = (64, 56, 3);
         let segments: [(u32, u64); 3] = [(1, 0), (2, 0x180), (0x6474_e550, HEADER as u64)];
         for (number, (kind, address)) in segments.into_iter().enumerate() {
             let at = 64 + 56 * number;
             put(&mut page, at, &[kind.into(), 0, address, address, 1 << 40, 1 << 40, 0]);
         }
-        // `.eh_frame` by its distance from here, no function count, no table.
         page[HEADER..HEADER + 4].copy_from_slice(&[1, 0x1b, 0xff, 0xff]);
         let distance = (FRAMES - HEADER - 4) as u32;
         page[HEADER + 4..HEADER + 8].copy_from_slice(&distance.to_le_bytes());
@@ -213,7 +206,7 @@ mod tests {
             deleted: false,
         };
         let mut memory = MemoryImage::default();
-        memory.insert(mapping.start, &boastful());
+        memory.insert(mapping.start, &oversized());
         let object = LoadedObject::read(&memory, &mapping).unwrap();
         let mappings = Mappings::from_list(vec![mapping]);
         let tables = UnwindTables::read(&memory, &mappings, &object).unwrap();

@@ -1,18 +1,17 @@
-//! Function names as in the source.
+//! Demangled function names.
 
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 
-/// Longer names are cut; C++ names with templates may have kilobytes.
 const MAX_SHOWN: usize = 1000;
-/// Bounds against names that are slow to demangle.
+/// Against names that are slow to demangle.
 const MAX_MANGLED: usize = 16 << 10;
 const MAX_RECURSION: u32 = 96;
 
-/// `_ZN2at6nativeL3addEv` → `at::native::add()`, and the same for Rust; a name of C as it is.
+/// `_ZN2at6nativeL3addEv` → `at::native::add()`; C names unchanged.
 pub(super) fn demangle(name: &str) -> String {
-    // A function part that the compiler moved: `name.cold`, `name.part.0`.
+    // A part that the compiler moved: `name.cold`, `name.part.0`.
     let (mangled, rest) = match name.find('.').filter(|at| *at > 0) {
         Some(at) => name.split_at(at),
         None => (name, ""),
@@ -30,12 +29,11 @@ pub(super) fn demangle(name: &str) -> String {
     let mut text = BoundedText(String::new());
     match symbol.structured_demangle(&mut text, &options) {
         Ok(()) => cut(format!("{}{rest}", text.0)),
-        // Probably too long.
         Err(_) => cut(name.to_owned()),
     }
 }
 
-/// Text up to the length shown: a short mangled name may expand to gigabytes.
+/// Short mangled names may expand to gigabytes.
 struct BoundedText(String);
 
 impl fmt::Write for BoundedText {

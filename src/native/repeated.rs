@@ -1,4 +1,4 @@
-//! Unwinds many stacks of a running process during a recording, and caches rules, names and stacks.
+//! Unwinds many stacks; caches rules, names and stacks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,24 +14,21 @@ use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
 const MAX_DEPTH: usize = 1024;
-/// Maximum time of one call's walks. They take milliseconds, unless a table is crafted to be slow.
 const MAX_TIME: Duration = Duration::from_secs(20);
-/// Cache limits, above which a cache is cleared.
 const MAX_STACKS: usize = 1 << 15;
 const MAX_ADDRESSES: usize = 1 << 17;
-/// Interval of reading the mappings, because libraries come and, rarely, go. Shorter when a frame
-/// has code in no known mapping.
+/// Libraries come and, rarely, go. Shorter when a frame has code in no known mapping.
 const MAPPINGS_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_MAPPINGS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A stack, which may occur many times.
+/// A stack that may occur often.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnwoundStack {
-    /// Its unique id.
+    /// Unique.
     pub number: u64,
-    /// Its frames, innermost first.
+    /// Innermost first.
     pub frames: Vec<NativeFrame>,
-    /// Why it ends before its outermost frame; `None` if complete.
+    /// Why it ends early; `None` if complete.
     pub incomplete: Option<String>,
 }
 
@@ -52,7 +49,7 @@ pub struct RepeatedUnwinder<'a> {
 }
 
 impl<'a> RepeatedUnwinder<'a> {
-    /// An unwinder for `process`, whose code and tables are read through `memory`.
+    /// Reads code and tables of `process` through `memory`.
     pub fn new(process: &'a Process, memory: &'a dyn Memory) -> RepeatedUnwinder<'a> {
         RepeatedUnwinder {
             process,
@@ -67,8 +64,7 @@ impl<'a> RepeatedUnwinder<'a> {
         }
     }
 
-    /// Reads tables and symbols of the loaded libraries accepted by `wanted` in advance, so that
-    /// the first stacks need not wait.
+    /// Reads accepted libraries in advance, so that the first stacks need not wait.
     pub fn prepare(&mut self, wanted: impl Fn(&str) -> bool) {
         self.read_mappings(MAPPINGS_INTERVAL);
         for start in self.modules.code_of(wanted) {
@@ -84,7 +80,6 @@ impl<'a> RepeatedUnwinder<'a> {
         let began = Instant::now();
         let walked: Vec<CodeAddresses> =
             threads.iter().map(|thread| self.walk(thread, began)).collect();
-        // Look up all missing names at once.
         if self.names.len() > MAX_ADDRESSES {
             self.names.clear();
         }
@@ -94,20 +89,19 @@ impl<'a> RepeatedUnwinder<'a> {
         walked.into_iter().map(|walked| self.stack(walked)).collect()
     }
 
-    /// Reads the mappings, unless done less than `interval` ago.
     fn read_mappings(&mut self, interval: Duration) {
         if self.read.is_some_and(|read| read.elapsed() < interval) {
             return;
         }
         self.read = Some(Instant::now());
-        // A process that has ended keeps its known mappings, which are still valid for its stacks.
+        // An ended process keeps its known mappings.
         let mappings = self.process.mappings().unwrap_or_default();
         self.has_ended = !mappings.iter().any(|it| it.executable);
         if self.has_ended {
             return;
         }
         if !self.modules.set_mappings(mappings) {
-            // Other code may be at the same addresses.
+            // The addresses may have other code.
             self.rules.clear();
             self.names.clear();
             self.stacks.clear();
@@ -120,7 +114,6 @@ impl<'a> RepeatedUnwinder<'a> {
         let mut is_exact = true;
         while frames.len() < MAX_DEPTH {
             let at = registers[RETURN_ADDRESS];
-            // A call may be the last instruction of its function.
             let address = if is_exact { at } else { at.wrapping_sub(1) };
             frames.push(address);
             if began.elapsed() > self.max_time {
@@ -249,7 +242,6 @@ mod tests {
         let expected = NativeUnwinder::new(&process, &memory, &mappings).unwind(&stacks);
 
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
-        // The C library's symbols are read in advance, all others on first use.
         unwinder.prepare(|name| name.starts_with("libc.so"));
         let first = unwinder.unwind(&stacks);
         assert_eq!(first[0].frames, expected[0].frames);
@@ -258,13 +250,11 @@ mod tests {
         assert!(!unwinder.rules.is_empty());
         let second = unwinder.unwind(&stacks);
         assert!(Arc::ptr_eq(&first[0], &second[0]));
-        // The walk ends with a reason where the stack is cut.
         let StackCopy { registers, .. } = &stacks[0];
         let cut = unwinder.unwind(&[StackCopy::new(*registers, vec![0; 4], true)]);
         assert_ne!(cut[0].number, first[0].number);
         assert!(cut[0].incomplete.as_deref().unwrap().contains("were copied"), "{cut:?}");
         assert_eq!(cut[0].frames[0], first[0].frames[0]);
-        // A table crafted to be slow takes no longer than the limit.
         unwinder.max_time = Duration::ZERO;
         let late = unwinder.unwind(&stacks);
         assert_eq!(late[0].frames, first[0].frames[..1]);
@@ -280,14 +270,13 @@ mod tests {
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
         let before = unwinder.unwind(&stacks);
         child.kill().unwrap();
-        // Until its parent waits for it, it has mappings, all of them empty.
+        // A zombie has empty mappings.
         while process.mappings().is_ok_and(|it| it.iter().next().is_some()) {
             assert!(Instant::now() < until, "it never ends");
             std::thread::yield_now();
         }
         unwinder.read = None;
         assert_eq!(unwinder.unwind(&stacks), before);
-        // Frames not read before have a reason.
         let late = RepeatedUnwinder::new(&process, &memory).unwind(&stacks);
         assert!(late[0].incomplete.as_deref().unwrap().contains("had ended"), "{late:?}");
         child.wait().unwrap();

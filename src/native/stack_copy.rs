@@ -1,26 +1,23 @@
-//! Copies of threads' stacks: all that unwinding needs from a stopped process.
+//! Copies of threads' stacks, for unwinding.
 
 use crate::target::{Addr, Mappings, Memory, ThreadRegisters};
 
-/// Index of the stack pointer in the registers.
 const STACK_POINTER: usize = 7;
-/// Maximum bytes copied of each stack, from its innermost frame on, and of all stacks.
+/// Per stack, and in total.
 const MAX_STACK: usize = 512 << 10;
 const MAX_TOTAL: usize = 64 << 20;
 
-/// A thread's registers, and its stack from the stack pointer on.
+/// Registers, and the stack from the stack pointer on.
 #[derive(Debug, Clone)]
 pub struct StackCopy {
     /// Its registers.
     pub registers: ThreadRegisters,
     start: u64,
     bytes: Vec<u8>,
-    /// Whether its outer part was omitted.
     is_cut: bool,
 }
 
-/// Copies the stacks of threads with these registers. `mappings` may be old, because a stack never
-/// moves.
+/// `mappings` may be old: stacks never move.
 pub fn copy_stacks(
     memory: &dyn Memory,
     mappings: &Mappings,
@@ -40,8 +37,7 @@ pub fn copy_stacks(
 }
 
 impl StackCopy {
-    /// The stack of a thread with these registers, from its stack pointer on. `is_cut`: the stack
-    /// is longer than `bytes`.
+    /// `bytes` from the stack pointer on; `is_cut`: the stack is longer.
     pub fn new(registers: ThreadRegisters, bytes: Vec<u8>, is_cut: bool) -> StackCopy {
         StackCopy { registers, start: registers.values[STACK_POINTER], bytes, is_cut }
     }
@@ -56,7 +52,6 @@ impl StackCopy {
         self.bytes.get(at..)?.first_chunk().map(|it| u64::from_le_bytes(*it))
     }
 
-    /// Why a word may be missing.
     pub(super) fn end_reason(&self) -> String {
         match self.is_cut {
             true => format!("only {} KiB of its stack were copied", self.bytes.len() >> 10),

@@ -1,5 +1,4 @@
-//! One step of a walk: from a function's registers to its caller's, by the compiler's table (DWARF
-//! call frame information in `.eh_frame`, System V ABI for x86-64).
+//! One step to the caller's registers by `.eh_frame` (DWARF, System V ABI for x86-64).
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, LittleEndian,
@@ -11,10 +10,9 @@ use super::modules::UnwindTables;
 use super::stack_copy::StackCopy;
 use crate::target::DWARF_REGISTERS;
 
-/// Indices of the stack pointer and the return address in the registers.
 pub(super) const STACK_POINTER: usize = 7;
 pub(super) const RETURN_ADDRESS: usize = 16;
-/// Operations of an expression; compilers generate ten.
+/// Compilers generate ten.
 const MAX_OPERATIONS: u32 = 1000;
 
 pub(super) const IMPOSSIBLE: &str = "its caller's frame cannot be where the table says";
@@ -24,19 +22,17 @@ type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StepOutcome {
-    /// The caller's registers, and whether its instruction pointer is exact (interrupted by a
-    /// signal) instead of a return address.
+    /// `is_exact`: interrupted by a signal, so no return address.
     Caller {
         registers: [u64; DWARF_REGISTERS],
         is_exact: bool,
     },
-    /// No caller: a thread begins with this function.
+    /// A thread begins with this function.
     Outermost,
     Unknown(String),
 }
 
-/// Steps from `registers`, in the function that contains `address`, to its caller; also returns the
-/// rule applied, if it has the usual form.
+/// From the function at `address` to its caller; also the applied rule, if of the usual form.
 pub(super) fn step(
     tables: &UnwindTables,
     stack: &StackCopy,
@@ -61,35 +57,36 @@ fn try_step(
     address: u64,
     rule: &mut Option<FrameRule>,
 ) -> Result<Caller, String> {
-    let told = |error: gimli::Error| match error {
+    let reason = |error: gimli::Error| match error {
         gimli::Error::NoUnwindInfoForAddress => "no table tells what called it".to_owned(),
         other => format!("{DAMAGED}: {other}"),
     };
     let bases =
         BaseAddresses::default().set_eh_frame_hdr(tables.header_at).set_eh_frame(tables.frames_at);
     let header = gimli::EhFrameHdr::new(&tables.header, LittleEndian);
-    let header = header.parse(&bases, 8).map_err(told)?;
+    let header = header.parse(&bases, 8).map_err(reason)?;
     let frames: EhFrame<Bytes<'_>> = EhFrame::new(&tables.frames, LittleEndian);
-    let table = header.table().ok_or_else(|| told(gimli::Error::NoUnwindInfoForAddress))?;
-    // The lookup multiplies the number of functions unchecked; a row takes at least 4 bytes.
+    let table = header.table().ok_or_else(|| reason(gimli::Error::NoUnwindInfoForAddress))?;
+    // The lookup multiplies their number unchecked; a row has at least 4 bytes.
     if Iterator::size_hint(&table.iter(&bases)).0 > tables.header.len() / 4 {
         return Err(DAMAGED.to_owned());
     }
-    // Not `fde_for_address`, which subtracts unchecked.
-    let Pointer::Direct(entry) = table.lookup(address, &bases).map_err(told)? else {
+    // `fde_for_address` subtracts unchecked.
+    let Pointer::Direct(entry) = table.lookup(address, &bases).map_err(reason)? else {
         return Err(DAMAGED.to_owned());
     };
     let offset = entry.checked_sub(tables.frames_at).and_then(|it| usize::try_from(it).ok());
     let offset = offset.filter(|it| *it < tables.frames.len());
     let offset = offset.ok_or(DAMAGED)?;
     let fde = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset);
-    let fde = fde.map_err(told)?;
-    // The table gives the nearest function before the address, which may end before it.
+    let fde = fde.map_err(reason)?;
+    // The nearest function may end before the address.
     if !fde.contains(address) {
-        return Err(told(gimli::Error::NoUnwindInfoForAddress));
+        return Err(reason(gimli::Error::NoUnwindInfoForAddress));
     }
     let mut context = UnwindContext::new();
-    let row = fde.unwind_info_for_address(&frames, &bases, &mut context, address).map_err(told)?;
+    let row =
+        fde.unwind_info_for_address(&frames, &bases, &mut context, address).map_err(reason)?;
     *rule = FrameRule::of(row, fde.is_signal_trampoline());
 
     let known = KnownState { frames: &frames, encoding: fde.cie().encoding(), stack, registers };
@@ -154,14 +151,15 @@ impl KnownState<'_> {
         expression: &UnwindExpression<usize>,
         initial: Option<u64>,
     ) -> Result<u64, String> {
-        let told = |error: gimli::Error| format!("an expression of the table is damaged: {error}");
-        let expression = expression.get(self.frames).map_err(told)?;
+        let damaged =
+            |error: gimli::Error| format!("an expression of the table is damaged: {error}");
+        let expression = expression.get(self.frames).map_err(damaged)?;
         let mut evaluation: Evaluation<Bytes<'_>> = expression.evaluation(self.encoding);
         evaluation.set_max_iterations(MAX_OPERATIONS);
         if let Some(value) = initial {
             evaluation.set_initial_value(value);
         }
-        let mut state = evaluation.evaluate().map_err(told)?;
+        let mut state = evaluation.evaluate().map_err(damaged)?;
         loop {
             state = match state {
                 EvaluationResult::Complete => break,
@@ -173,7 +171,7 @@ impl KnownState<'_> {
                 }
                 _ => return Err("the table has an expression that is not known".to_owned()),
             }
-            .map_err(told)?;
+            .map_err(damaged)?;
         }
         match evaluation.as_result() {
             [gimli::Piece { location: gimli::Location::Address { address }, .. }] => Ok(*address),
@@ -188,7 +186,6 @@ mod tests {
     use super::*;
     use crate::target::{Addr, LoadedObject, Process, ThreadRegisters};
 
-    /// The tables of this process's C library, and this thread's stack.
     fn own() -> (UnwindTables, StackCopy, u64) {
         let process = Process::open(std::process::id()).unwrap();
         let (memory, mappings) = (process.memory(), process.mappings().unwrap());
@@ -209,7 +206,6 @@ mod tests {
         let registers = stack.registers.values;
         let word = stack.word(registers[STACK_POINTER]).unwrap();
         let (outcome, rule) = step(&tables, &stack, &registers, function);
-        // The rule alone gives the same result.
         assert_eq!(rule.unwrap().step(&stack, &registers), outcome);
         match outcome {
             StepOutcome::Caller { registers: caller, is_exact } => {
@@ -220,14 +216,13 @@ mod tests {
             StepOutcome::Outermost => assert_eq!(word, 0),
             other => panic!("{other:?}"),
         }
-        // Outside all code there is no result.
         assert!(matches!(step(&tables, &stack, &registers, 4096), (StepOutcome::Unknown(_), None)));
     }
 
     #[test]
     fn excessive_function_counts_do_not_overflow() {
         let (mut tables, stack, function) = own();
-        // Its count takes 8 bytes (`DW_EH_PE_udata8`).
+        // `DW_EH_PE_udata8`.
         tables.header[2] = 4;
         for count in [u64::MAX, 1 << 62, 1 << 40] {
             tables.header[8..16].copy_from_slice(&count.to_le_bytes());

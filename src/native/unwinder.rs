@@ -1,4 +1,4 @@
-//! Whole stacks: first step by step, then names for all frames of a library at once.
+//! Whole stacks: steps, then names per library.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,18 +11,17 @@ use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
 const MAX_DEPTH: usize = 8192;
-/// Maximum time of all threads' walks. They take milliseconds, unless a table is crafted to be
-/// slow.
+/// Walks take milliseconds, unless a table is crafted to be slow.
 const MAX_TIME: Duration = Duration::from_secs(20);
 
-/// The stack of one thread, innermost frame first.
+/// One thread's stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnwoundThread {
-    /// Its id, from its registers.
+    /// Its id.
     pub thread: u32,
-    /// Its frames.
+    /// Innermost first.
     pub frames: Vec<NativeFrame>,
-    /// Why it ends before its outermost frame; `None` if complete.
+    /// Why it ends early; `None` if complete.
     pub incomplete: Option<String>,
 }
 
@@ -33,13 +32,13 @@ pub struct NativeUnwinder<'a> {
 }
 
 struct UnnamedFrame {
-    /// Its lookup address: that of the call, not of the next instruction.
+    /// Of the call, not of the next instruction.
     address: Addr,
     module: Option<Addr>,
 }
 
 impl<'a> NativeUnwinder<'a> {
-    /// An unwinder for `process`, whose code and tables are read through `memory`.
+    /// Reads code and tables of `process` through `memory`.
     pub fn new(
         process: &'a Process,
         memory: &'a dyn Memory,
@@ -48,7 +47,7 @@ impl<'a> NativeUnwinder<'a> {
         NativeUnwinder { process, modules: NativeModules::new(memory, mappings.clone()) }
     }
 
-    /// The stacks of all threads.
+    /// The stacks of these threads.
     pub fn unwind(&mut self, threads: &[StackCopy]) -> Vec<UnwoundThread> {
         let began = Instant::now();
         let walked: Vec<_> = threads.iter().map(|thread| self.walk(thread, began)).collect();
@@ -109,7 +108,6 @@ impl<'a> NativeUnwinder<'a> {
             addresses.sort_unstable();
             addresses.dedup();
             let Some(module) = self.modules.get(start) else { continue };
-            // Without its file, frames have addresses but no names.
             let Ok(found) = module.object.functions_at(self.process, &addresses) else { continue };
             let known = addresses.into_iter().zip(found);
             names.extend(known.filter_map(|(at, name)| Some((at, demangle(&name?)))));

@@ -1,5 +1,5 @@
-//! References to Python objects through C++: hooks of tensors and autograd nodes, the `ctx` of a
-//! function written in Python.
+//! References to Python objects from C++: hooks of tensors and nodes, the `ctx` of a Python
+//! function.
 
 use std::sync::Arc;
 
@@ -9,13 +9,12 @@ use super::walk::RelevantObjects;
 use crate::target::Addr;
 use crate::torch::{AutogradGraph, TensorDecoder};
 
-/// Python objects that C++ references, by their C++ owner.
 pub(super) struct CppReferences<'t> {
     tensors: &'t TensorDecoder<'t>,
     objects: FxHashMap<Addr, Addr>,
-    /// By Python tensor: attribute and target.
+    /// For each Python tensor: attribute and target.
     of_tensors: FxHashMap<Addr, Vec<(Arc<str>, Addr)>>,
-    /// Targets of the graph only, each with a text for its node.
+    /// Only the graph leads to these targets; the text describes the node.
     pub(super) of_nodes: Vec<(String, Addr)>,
 }
 
@@ -25,7 +24,7 @@ impl<'t> CppReferences<'t> {
         graph: &AutogradGraph,
         found: &RelevantObjects,
     ) -> CppReferences<'t> {
-        let mut ways = CppReferences {
+        let mut cpp = CppReferences {
             tensors,
             objects: FxHashMap::default(),
             of_tensors: FxHashMap::default(),
@@ -39,7 +38,7 @@ impl<'t> CppReferences<'t> {
                 own.push((name.into(), hooks));
             }
             let tensor = tensors.impl_of(object);
-            ways.objects.extend(tensor.map(|at| (at, object)));
+            cpp.objects.extend(tensor.map(|at| (at, object)));
             let made_by = tensor.and_then(|at| tensors.node_of(at));
             if let Some(node) =
                 made_by.and_then(|at| nodes.get(&at)).map(|&node| &graph.nodes[node])
@@ -48,18 +47,17 @@ impl<'t> CppReferences<'t> {
                 own.extend(node.hooks.iter().map(|hooks| ("grad_fn.<hooks>".into(), *hooks)));
             }
             if !own.is_empty() {
-                ways.of_tensors.insert(object, own);
+                cpp.of_tensors.insert(object, own);
             }
         }
         for node in &graph.nodes {
             let text = |what: &str| format!("<node {}>{what}", node.class);
-            ways.of_nodes.extend(node.function.map(|function| (text(""), function)));
-            ways.of_nodes.extend(node.hooks.iter().map(|hooks| (text(".<hooks>"), *hooks)));
+            cpp.of_nodes.extend(node.function.map(|function| (text(""), function)));
+            cpp.of_nodes.extend(node.hooks.iter().map(|hooks| (text(".<hooks>"), *hooks)));
         }
-        ways
+        cpp
     }
 
-    /// The `TensorImpl` that a capsule keeps, and the tensor's object, if any.
     pub(super) fn of_capsule(&self, capsule: Addr) -> Option<(Addr, Option<Addr>)> {
         let tensor = self.tensors.tensor_of_capsule(capsule)?;
         Some((tensor, self.objects.get(&tensor).copied()))

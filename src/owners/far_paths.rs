@@ -1,5 +1,5 @@
-//! Names tensors without a short path from a variable: over long paths, and from objects that only
-//! C code or a running function's stack references.
+//! Names tensors over long paths from a variable, and from objects that only C code or a running
+//! function's stack references.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -11,20 +11,20 @@ use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceGraph};
 use crate::target::Addr;
 
 const NO_VARIABLE: &str = "no variable: ";
-/// Objects without a variable from which paths may begin.
+/// Paths may begin at this many objects without a variable.
 const MAX_ROOTS: usize = 65_536;
 
-/// Names those of `objects` that other objects reference and that are not `garbage`.
+/// Names those of `objects` that have references and are not `garbage`.
 pub(super) fn name(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     named: &mut ObjectNames,
     (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
     objects: &[Addr],
 ) {
-    // A tensor that only a running function or C++ references is in transit between functions.
+    // A tensor that only a running function or C++ references is in transit.
     let (mut objects, held_alone) = graph.divide(objects, garbage);
     let held_alone: FxHashSet<Addr> = held_alone.into_iter().collect();
     let mut held = graph.held_in_unknown_objects(&held_alone);
@@ -48,7 +48,7 @@ pub(super) fn name(
     let mut locals = locals.to_vec();
     locals.extend(heap.held_on_stacks(&outside));
     let wanted: FxHashSet<Addr> = objects.iter().copied().collect();
-    let mut search = PathSearch::far(heap, ways, found, named, wanted, &far);
+    let mut search = PathSearch::far(heap, cpp, found, named, wanted, &far);
     search.everywhere(&locals, &|search| objects.iter().any(|at| !search.has_reached(*at)));
     let left: Vec<Addr> = objects.into_iter().filter(|at| !search.has_reached(*at)).collect();
     if !left.is_empty() {

@@ -1,9 +1,8 @@
-//! Garbage: what only cycles of Python objects keep alive, directly or through C++.
+//! Garbage: kept alive only by cycles of Python objects, directly or through C++.
 //!
-//! The collector's algorithm finds the Python objects. When they are freed, so is what they keep in
-//! C++: gradients of parameters, autograd nodes, the nodes' saved tensors, and in turn Python
-//! objects that only those keep. An object is garbage if all of its references come from garbage;
-//! an unknown reference keeps it alive.
+//! The collector's algorithm finds the Python objects. With them go what they keep in C++
+//! (gradients, autograd nodes, saved tensors), and what only those keep in Python. All references
+//! to garbage come from garbage; an unknown reference keeps an object alive.
 
 use std::collections::VecDeque;
 
@@ -20,12 +19,12 @@ use crate::torch::{AutogradNode, TensorDecoder};
 #[derive(Debug, Default)]
 pub(super) struct Garbage {
     pub(super) objects: FxHashSet<Addr>,
-    /// The `TensorImpl`s that would be freed.
+    /// `TensorImpl`s that would be freed.
     pub(super) tensors: FxHashSet<u64>,
     pub(super) cycles: Vec<GarbageCycle>,
 }
 
-/// Finds the garbage; empty if the reference counts are inconsistent.
+/// Empty if reference counts are inconsistent.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     graph: &ReferenceGraph<'_>,
@@ -46,8 +45,8 @@ pub(super) fn find(
     Garbage { objects, tensors, cycles }
 }
 
-/// References between objects in Python and in C++. A tensor and its Python object keep each other
-/// alive, so they count as one, identified by the address of the `TensorImpl`.
+/// References in Python and C++. A tensor and its Python object keep each other alive, so they
+/// count as one, by the `TensorImpl`'s address.
 pub(super) struct CombinedReferences<'a> {
     graph: &'a ReferenceGraph<'a>,
     tensors: &'a TensorDecoder<'a>,
@@ -84,9 +83,9 @@ impl<'a> CombinedReferences<'a> {
         self.graph.targets_of(object)
     }
 
-    /// References through C++ that the collector follows from a tensor
-    /// (`THPVariable_subclass_traverse`, torch/csrc/autograd/python_variable.cpp): its hooks, and
-    /// the `ctx` of its node if nothing else references the tensor and the node.
+    /// References that the collector follows through C++ (`THPVariable_subclass_traverse` in
+    /// torch/csrc/autograd/python_variable.cpp): a tensor's hooks, and its node's `ctx` if nothing
+    /// else references tensor and node.
     fn through_cpp(&self, found: &RelevantObjects) -> Vec<(Addr, Addr)> {
         let mut through = Vec::new();
         for &object in &found.tensors {
@@ -105,12 +104,12 @@ impl<'a> CombinedReferences<'a> {
         through
     }
 
-    /// The number of references to an object; `None` if unknown, or if it is never freed.
+    /// `None` if unknown or immortal.
     fn references(&self, key: u64) -> Option<i64> {
         if let Some(row) = self.rows.row_at(key) {
             let in_cpp = self.tensors.references_of_tensor(Addr(key))?;
             let Some(object) = row.object.map(Addr) else { return Some(in_cpp) };
-            // References between a tensor and its own object do not count.
+            // References between a tensor and its object do not count.
             let by_tensor = i64::from(self.tensors.is_kept_by_cpp(object));
             return Some(self.graph.count_of(object)? - by_tensor + in_cpp - 1);
         }
@@ -141,7 +140,6 @@ impl<'a> CombinedReferences<'a> {
         }
     }
 
-    /// Everything that is freed with these Python objects.
     fn freed_with(&self, objects: &FxHashSet<Addr>) -> FxHashSet<u64> {
         let plain = objects.iter().filter(|object| !self.impls.contains_key(object));
         let mut waiting: VecDeque<u64> = plain.map(|object| object.0).collect();

@@ -1,4 +1,4 @@
-//! The cycles that keep garbage alive, each with its program class and shortest path.
+//! The cycles behind garbage, each with its program class and shortest path.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::python::{ClassKind, HeapObject, PyClass, PythonHeap};
 use crate::target::Addr;
 
 const MAX_KINDS: usize = 16;
-/// Cycles to examine; the paths of others are not reported.
+/// Further cycles are reported without a path.
 const MAX_CYCLES: usize = 4096;
 const MAX_STEPS: usize = 24;
 
@@ -20,12 +20,10 @@ struct CycleFinder<'h, 'a> {
     heap: &'h PythonHeap<'a>,
     objects: Vec<Addr>,
     next: Vec<Vec<u32>>,
-    /// Pairs linked through C++.
     through_cpp: FxHashSet<(Addr, Addr)>,
     own_modules: FxHashSet<String>,
 }
 
-/// Finds the cycles among `objects`. Each kind gets the tensors of `freed` that it keeps.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     held: &CombinedReferences<'_>,
@@ -35,7 +33,7 @@ pub(super) fn find(
 ) -> Vec<GarbageCycle> {
     let finder = CycleFinder::new(heap, held, objects, through_cpp);
     let mut cycles = finder.strongly_connected();
-    // Referring cycles first, and of all, those with the program's own classes.
+    // Referring cycles first, then those with classes of the program.
     cycles.reverse();
     cycles.sort_by_cached_key(|cycle| finder.rank_of(cycle));
     let mut kinds: Vec<GarbageCycle> = Vec::new();
@@ -112,7 +110,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         CycleFinder { heap, objects, next, through_cpp: joined, own_modules }
     }
 
-    /// The strongly connected components (Tarjan's algorithm), each after those that it leads to.
+    /// Strongly connected components (Tarjan), each after its successors.
     fn strongly_connected(&self) -> Vec<Vec<u32>> {
         const UNSEEN: u32 = u32::MAX;
         let count = self.objects.len();
@@ -161,7 +159,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         found
     }
 
-    /// The best class to name a cycle by, and the shortest cycle through an object of it.
+    /// The best class to name a cycle by, and the shortest cycle through it.
     fn describe(&self, cycle: &[u32]) -> (Arc<str>, String) {
         let class = |at: &u32| self.heap.class_of(self.objects[*at as usize]);
         let named = |at: &u32| class(at).map(|class| (self.rank(&class), class.name.clone(), *at));
@@ -178,7 +176,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         cycle.iter().filter_map(class).map(|class| self.rank(&class)).min().unwrap_or(u8::MAX)
     }
 
-    /// How well a class names a cycle; the least is the best.
+    /// The lowest names a cycle best.
     fn rank(&self, class: &PyClass) -> u8 {
         let is_instance = matches!(class.kind, ClassKind::Instance | ClassKind::Other);
         match class.kind {
@@ -218,7 +216,6 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         None
     }
 
-    /// `Fold.scheduler → LambdaLR.lr_lambdas[0] → <lambda>.__closure__[0].cell_contents → Fold`.
     fn text(&self, way: &[u32]) -> String {
         let objects: Vec<Addr> = way.iter().map(|at| self.objects[*at as usize]).collect();
         let mut text = String::new();
@@ -256,7 +253,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         }
     }
 
-    /// The name of an object on the path; `None` if it is only an intermediate.
+    /// `None` for an intermediate object.
     fn name(&self, at: Addr) -> Option<String> {
         let class = self.heap.class_of(at)?;
         let short = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
@@ -274,7 +271,6 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         }
     }
 
-    /// How one object references another, in Python notation.
     fn step(&self, from: Addr, to: Addr) -> String {
         if self.through_cpp.contains(&(from, to)) {
             let is_hooks =

@@ -1,9 +1,9 @@
-//! Owners of GPU memory: every tensor of a process by name, category and autograd node.
+//! Owners of GPU memory: a process's tensors by name, category and autograd node.
 //!
-//! Turns the heap of `python` and the objects of `torch` into an
+//! Turns Python's heap and PyTorch's objects into an
 //! [`OwnershipSnapshot`](crate::model::OwnershipSnapshot). May import `model`, `abi`, `ownership`,
-//! `target`, `python` and `torch`. Never sleeps: it returns transient errors, and its caller waits.
-//! Start reading at [`OwnerReader`]; names come from `names` and `paths`.
+//! `target`, `python` and `torch`. Never sleeps: transient errors are for the caller. Start reading
+//! at [`OwnerReader`].
 
 mod cpp_references;
 mod error;

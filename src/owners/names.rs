@@ -1,8 +1,7 @@
-//! Names from the module tree and the optimizers.
+//! Names from module trees (`layers.0.weight`) and optimizers (`AdamW.exp_avg[layers.0.weight]`).
 //!
-//! A module's tensors are named by their path of modules (`layers.0.weight`), prefixed with the
-//! variable of the outermost module if there are several. A shared tensor has all its names.
-//! Optimizer state is named `AdamW.exp_avg[layers.0.weight]`.
+//! A variable comes first if there are several outermost modules. A shared tensor has all its
+//! names.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::target::Addr;
 const MAX_DEPTH: usize = 64;
 const MAX_NAMES: usize = 8;
 
-/// Priority of a name; the least is shown first.
+/// The lowest is shown first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NamePriority {
     Module,
@@ -29,15 +28,12 @@ pub(super) enum NamePriority {
 pub(super) struct ObjectNames {
     names: FxHashMap<Addr, Vec<(NamePriority, Arc<str>)>>,
     categories: FxHashMap<Addr, TensorCategory>,
-    /// Variables of found non-tensors: outermost modules, optimizers.
+    /// Variables that lead to modules and optimizers.
     pub(super) variables: FxHashMap<Addr, Arc<str>>,
-    /// Objects that only an autograd node leads to.
+    /// Objects that only an autograd node references.
     pub(super) by_nodes: Vec<Addr>,
-    /// Names of `TensorImpl`s without a Python object.
     pub(super) without_object: Vec<(Addr, Arc<str>)>,
-    /// Tensors of outermost modules, until the module's name is known.
     trees: Vec<ModuleTree>,
-    /// The same trees, as reported.
     pub(super) models: Vec<RootModule>,
     pub(super) optimizers: Vec<Optimizer>,
 }
@@ -102,7 +98,7 @@ pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mu
             scripted.push((*module, original));
         }
         if let Some(modules) = modules {
-            // In a ScriptModule it is an object around a dictionary.
+            // A ScriptModule has an object around a dictionary here.
             let dict = match heap.entries_if_dict(modules) {
                 Some(_) => Some(modules),
                 None => heap.attribute(modules, "_python_modules"),
@@ -125,7 +121,7 @@ pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mu
         }
         parts.insert(*module, own);
     }
-    // A ScriptModule shares the tensors of its original module and keeps it alive.
+    // A ScriptModule keeps its original and shares its tensors.
     for (script, original) in scripted {
         let tensors = parts.get(&original).map(|own| own.tensors.clone()).unwrap_or_default();
         if let Some(own) = parts.get_mut(&script).filter(|own| own.tensors.is_empty()) {
@@ -194,8 +190,7 @@ fn list_modules(
     }
 }
 
-/// The original of a ScriptModule, whose `forward` wraps one of its methods
-/// (torch/jit/_recursive.py).
+/// The original of a ScriptModule: its `forward` wraps a method of it (torch/jit/_recursive.py).
 fn original_of_script(heap: &PythonHeap<'_>, forward: Addr) -> Option<Addr> {
     let method = heap.attribute(forward, "__wrapped__")?;
     let class = heap.class_of(method).filter(|class| class.kind == ClassKind::Method)?;
@@ -224,7 +219,7 @@ fn collect(
     }
 }
 
-/// Names the tensors of modules and optimizers, once their variables are known.
+/// Runs once the variables are known.
 pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let trees = std::mem::take(&mut named.trees);
     let one = trees.len() == 1;
@@ -232,7 +227,7 @@ pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut
         let prefix = match named.variables.get(&tree.root) {
             _ if one => String::new(),
             Some(variable) => {
-                // The scope adds little here: `main: model` becomes `model`.
+                // `main: model` becomes `model`.
                 let name = variable.rsplit_once(": ").map_or(&**variable, |(_, name)| name);
                 format!("{name}.")
             }
@@ -253,7 +248,7 @@ pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut
     }
 }
 
-/// `optimizer.state`: a dictionary from parameters to dictionaries of their state.
+/// `optimizer.state`: a dictionary of dictionaries by parameter.
 fn optimizer_state(
     heap: &PythonHeap<'_>,
     optimizer: Addr,

@@ -1,4 +1,4 @@
-//! Options of an ownership snapshot: whether it stops the process, and its limits.
+//! Options and limits of an ownership snapshot.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use crate::target::Budget;
 /// Whether a snapshot may stop the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StopPolicy {
-    /// Stop it for some milliseconds, for a consistent snapshot.
+    /// For some milliseconds: a consistent snapshot.
     #[default]
     Stop,
-    /// Never stop it; the data may be torn and is checked as far as possible.
+    /// The data may be torn; it is checked as far as possible.
     Never,
 }
 
-/// Options and limits of a snapshot, kept whatever the process's memory contains.
+/// Limits hold whatever the process contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotOptions {
     /// Whether the process may be stopped.
     pub stop_policy: StopPolicy,
-    /// Maximum time of one stop.
+    /// Longest stop.
     pub max_pause: Duration,
-    /// Maximum time of the snapshot.
+    /// Longest snapshot.
     pub max_time: Duration,
-    /// Maximum bytes copied, in addition to what the process's objects need (1 KiB each).
+    /// Most bytes copied, besides 1 KiB per Python object.
     pub max_memory: u64,
 }
 
@@ -49,37 +49,36 @@ impl From<StopPolicy> for SnapshotOptions {
     }
 }
 
-/// A request for a snapshot. Its time budget starts when it is created and covers all attempts.
+/// A snapshot to take. Its time begins here and covers all attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotRequest<'a> {
     pub(super) options: SnapshotOptions,
     pub(super) budget: Budget,
     pub(super) asked: Option<&'a str>,
-    /// Whether the process may be stopped again, at any moment, if the first copy was not enough.
+    /// Whether a second stop may follow at any moment.
     pub(super) may_stop_again: bool,
     pub(super) announce: Option<AnnounceStop>,
 }
 
-/// The estimate of a long stop, before it begins.
+/// Estimate of a long stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopEstimate {
     /// Expected time.
     pub time: Duration,
     /// Bytes to copy.
     pub bytes: u64,
-    /// Maximum time.
+    /// Longest stop.
     pub max_pause: Duration,
 }
 
 /// Receives the estimate.
 pub type AnnounceStop = fn(StopEstimate);
 
-/// Bytes that a slow machine copies per second.
+/// Bytes per second on a slow machine.
 const SLOW_COPY: u64 = 2 << 30;
 const LONG_STOP: Duration = Duration::from_millis(100);
 
 impl StopEstimate {
-    /// The estimate for copying `bytes`; `None` if the stop is short.
     pub(super) fn of(bytes: u64, max_pause: Duration) -> Option<StopEstimate> {
         let time = Duration::from_secs_f64(bytes as f64 / SLOW_COPY as f64);
         (time >= LONG_STOP || time > max_pause).then_some(StopEstimate { time, bytes, max_pause })
@@ -87,26 +86,25 @@ impl StopEstimate {
 }
 
 impl<'a> SnapshotRequest<'a> {
-    /// A request with `options`. For the tensors named `asked`, or at that address (`0x…`), it also
-    /// finds the referrers, which doubles its time.
+    /// `asked` is a tensor's name or address (`0x…`): its referrers are searched, for double the
+    /// time.
     pub fn new(options: SnapshotOptions, asked: Option<&'a str>) -> SnapshotRequest<'a> {
         let budget = Budget::new(options.max_time, options.max_memory);
         SnapshotRequest { options, budget, asked, may_stop_again: true, announce: None }
     }
 
-    /// The same request with `announce` called before a long stop.
+    /// Calls `announce` before a long stop.
     pub fn announced_by(self, announce: Option<AnnounceStop>) -> SnapshotRequest<'a> {
         SnapshotRequest { announce, ..self }
     }
 
-    /// The same request limited to one stop. If that is not enough, it fails with
-    /// [`OwnerError::Moved`](super::OwnerError::Moved), and the caller chooses the moment of the
-    /// next stop.
+    /// Allows one stop: then [`OwnerError::Moved`](super::OwnerError::Moved), and the caller
+    /// chooses the next moment.
     pub fn with_one_stop(self) -> SnapshotRequest<'a> {
         SnapshotRequest { may_stop_again: false, ..self }
     }
 
-    /// The same request with its full time budget again.
+    /// Restores the whole time.
     pub fn with_full_budget(self) -> SnapshotRequest<'a> {
         let SnapshotOptions { max_time, max_memory, .. } = self.options;
         SnapshotRequest { budget: Budget::new(max_time, max_memory), ..self }

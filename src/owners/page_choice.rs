@@ -1,4 +1,4 @@
-//! Chooses further pages for the next copy: those that were missing, and their neighbours.
+//! Chooses pages for the next copy: the missing ones and neighbours.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,16 @@ use rustc_hash::FxHashSet;
 
 use crate::target::PageCache;
 
-/// Pages copied around a missing one: 64 KiB, doubled in each further round. A training job
-/// allocates its objects near recently freed memory.
+/// Neighbour pages: 64 KiB, doubled each round. A training job allocates objects near recently
+/// freed ones.
 const NEIGHBOURS: u64 = 16;
-/// Maximum of these: an arena of CPython.
+/// The maximum: an arena of CPython.
 const MAX_NEIGHBOURS: u64 = 256;
-/// Maximum growth per round through neighbours; missing pages are always added.
+/// Growth of a round by neighbours; missing pages have no limit.
 const MAX_GROWTH: f64 = 0.5;
 
-/// Adds missing pages and their neighbours, where the process allocates its next objects. Keeps
-/// unused pages for a while. `is_all`: a whole walk needed only copied pages.
+/// Adds missing pages and neighbours, where the next objects appear; keeps unused pages for a
+/// while. `is_all`: a whole walk needed copied pages only.
 pub(super) fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, round: u32) {
     let (used, more) = (memory.pages(), memory.unplanned_pages());
     if is_all && pages.len() > 2 * used.len() {
@@ -31,7 +31,7 @@ fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
     pages.extend(missing.iter().filter(|page| known.insert(**page)));
     let most = MAX_NEIGHBOURS.min(NEIGHBOURS << round.saturating_sub(1).min(8));
     let mut wide = NEIGHBOURS;
-    // Nearest first, because they are most likely.
+    // Nearest first: the most likely.
     while wide <= most {
         let around: BTreeSet<u64> = missing.iter().map(|page| page / wide * wide).collect();
         let around = around.into_iter().flat_map(|first| first..first + wide);
@@ -62,7 +62,7 @@ mod tests {
         };
         assert_eq!((added(1), added(2), added(3)), (16, 32, 64));
         assert_eq!((added(5), added(7)), (256, 256));
-        // All of many distant pages are added, with neighbours while there is room.
+        // Many distant pages: all are added, neighbours while there is room.
         let missing: Vec<u64> = (0..1_000).map(|number| 100_000 + number * 1_000).collect();
         let mut pages = known.clone();
         add_missing(&mut pages, &missing, 6);

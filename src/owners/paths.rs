@@ -1,5 +1,4 @@
-//! Names by variables: the shortest path from a local or global variable to a tensor, through
-//! containers and attributes.
+//! Names by variables: shortest paths to tensors through containers and attributes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,11 +17,9 @@ use crate::python::{
 use crate::target::Addr;
 
 pub(super) const MAX_DEPTH: u32 = 8;
-/// Limit for searches that visit only objects which lead to a tensor.
+/// Limit of searches that visit only objects which lead to a tensor.
 const MAX_FAR_DEPTH: u32 = 64;
-/// A module or task counts as at most this deep. So everything that a module keeps besides its
-/// parameters is found however deep the module is, and so is what a coroutine keeps if only the
-/// event loop has its task.
+/// Modules and tasks count as at most this deep, so that what they keep is found at any depth.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 const MAX_VISITS: usize = 200_000;
 const MAX_SEEN: usize = 1 << 23;
@@ -40,14 +37,13 @@ pub(super) struct PathNode {
     pub(super) is_repeated: bool,
 }
 
-/// Names tensors, outermost modules and optimizers by the variables that lead to them: variables of
-/// the program's functions, then globals of its modules, then those of libraries if something is
-/// still missing. Returns the tensors without a variable.
+/// Names tensors, outermost modules and optimizers: by variables of the program's functions, its
+/// modules' globals, then libraries' if something is missing. Returns tensors without a variable.
 pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     named: &mut ObjectNames,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
@@ -55,31 +51,30 @@ pub(super) fn of_variables(
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
     wanted.extend(&found.pool_users);
-    let mut search = PathSearch::new(heap, ways, found, named, wanted);
+    let mut search = PathSearch::new(heap, cpp, found, named, wanted);
     search.everywhere(locals, &|search| {
         found.tensors.iter().any(|at| !search.seen.contains(at) && needs_name(*at))
     });
     found.tensors.iter().copied().filter(|at| !search.seen.contains(at)).collect()
 }
 
-/// Starts from the program's variables where these lead there.
 pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut named = ObjectNames::default();
     let all = objects.len();
-    let mut search = PathSearch::new(heap, ways, found, &mut named, objects);
+    let mut search = PathSearch::new(heap, cpp, found, &mut named, objects);
     search.everywhere(locals, &|search| search.named.variables.len() < all);
     named.variables
 }
 
 pub(super) struct PathSearch<'h, 'a> {
     heap: &'h PythonHeap<'a>,
-    ways: &'h CppReferences<'h>,
+    cpp: &'h CppReferences<'h>,
     modules: FxHashSet<Addr>,
     named: &'h mut ObjectNames,
     wanted: FxHashSet<Addr>,
@@ -87,21 +82,19 @@ pub(super) struct PathSearch<'h, 'a> {
     own_globals: FxHashSet<Addr>,
     max_depth: u32,
     is_from_nodes: bool,
-    /// If set, the only objects to visit.
     only: Option<&'h SearchFilter>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct SearchFilter {
     pub(super) leading: FxHashSet<Addr>,
-    /// Holders of unknown kinds, with the objects that they reference.
+    /// Holders of unknown kinds, with the objects they reference.
     pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
 }
 
-/// References that other threads have read for the next visits, in order.
 #[derive(Default)]
 struct PrefetchedVisits {
-    /// The first unprepared visit.
+    /// The first visit without prefetched references.
     end: usize,
     known: VecDeque<(usize, Vec<(ReferenceKind, Addr)>)>,
 }
@@ -119,7 +112,7 @@ impl PrefetchedVisits {
 impl<'h, 'a> PathSearch<'h, 'a> {
     fn new(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppReferences<'h>,
+        cpp: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
@@ -128,7 +121,7 @@ impl<'h, 'a> PathSearch<'h, 'a> {
         let (seen, own_globals) = (FxHashSet::default(), FxHashSet::default());
         PathSearch {
             heap,
-            ways,
+            cpp,
             modules,
             named,
             wanted,
@@ -142,13 +135,13 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 
     pub(super) fn far(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppReferences<'h>,
+        cpp: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
         only: &'h SearchFilter,
     ) -> Self {
-        let near = PathSearch::new(heap, ways, found, named, wanted);
+        let near = PathSearch::new(heap, cpp, found, named, wanted);
         PathSearch { max_depth: MAX_FAR_DEPTH, only: Some(only), ..near }
     }
 
@@ -158,14 +151,13 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 }
 
 impl PathSearch<'_, '_> {
-    /// Starts from variables of the program's functions, then globals of its modules, then, if
-    /// there is `more` to find, those of libraries.
+    /// Starts from variables of functions, then module globals, then, if there is `more` to find,
+    /// those of libraries.
     pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
             locals.iter().partition(|local| is_library(&local.file));
-        // A variable of several functions is named by the outermost one, because that name persists
-        // while inner calls come and go.
+        // Name it by the outermost function: inner calls come and go.
         let in_one_frame = |a: &&LocalVariable, b: &&LocalVariable| a.function == b.function;
         let own: Vec<&LocalVariable> = own
             .chunk_by(|a, b| a.thread == b.thread)
@@ -175,7 +167,7 @@ impl PathSearch<'_, '_> {
         let scoped = |locals: Vec<&LocalVariable>| -> Vec<(String, Addr)> {
             let text = |local: &&LocalVariable| {
                 let function = local.function.rsplit('.').next().unwrap_or_default();
-                // At module level the local variables are the globals, which come next.
+                // At module level local variables are the globals, which come next.
                 (function != "<module>")
                     .then(|| (format!("{function}: {}", local.name), local.value))
             };
@@ -189,7 +181,7 @@ impl PathSearch<'_, '_> {
             let out = own.iter().find(|(name, _)| name == "Out").map(|(_, at)| *at);
             let results = out.and_then(|at| heap.entries_if_dict(at)).unwrap_or_default();
             let results: FxHashSet<Addr> = results.into_iter().map(|(_, value)| value).collect();
-            // Skip IPython's aliases: one leak must not look like a hundred variables.
+            // IPython's aliases: one leak must not look like a hundred variables.
             let is_alias = |name: &str, value: Addr| {
                 is_ipython_result(name) && results.contains(&value)
                     || name == "_oh" && Some(value) == out
@@ -212,7 +204,7 @@ impl PathSearch<'_, '_> {
             self.from(of_module(&name, dict), NamePriority::Variable);
         }
         self.is_from_nodes = true;
-        self.from(self.ways.of_nodes.clone(), NamePriority::Variable);
+        self.from(self.cpp.of_nodes.clone(), NamePriority::Variable);
         self.is_from_nodes = false;
         self.from(finalizers(heap, &others).into_iter().collect(), NamePriority::Variable);
         self.from(scoped(library), NamePriority::Library);
@@ -222,7 +214,6 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Searches from `roots` outwards, nearest first.
     pub(super) fn from(&mut self, roots: Vec<(String, Addr)>, rank: NamePriority) {
         let mut visits: Vec<PathNode> = Vec::new();
         let mut names: FxHashMap<usize, String> = FxHashMap::default();
@@ -232,7 +223,7 @@ impl PathSearch<'_, '_> {
                 let edge = ReferenceKind::Part;
                 visits.push(PathNode { at, from: None, edge, depth: 0, is_repeated: false });
             } else if self.wanted.contains(&at) {
-                // Another variable for an object seen before.
+                // Another variable of an object seen before.
                 self.name(at, rank, &name);
             }
         }
@@ -261,7 +252,7 @@ impl PathSearch<'_, '_> {
                 self.name(at, rank, &path);
             }
             if class.as_ref().is_some_and(|class| class.kind == ClassKind::Capsule)
-                && let Some((tensor, object)) = self.ways.of_capsule(at)
+                && let Some((tensor, object)) = self.cpp.of_capsule(at)
             {
                 let path = path(self.heap, &visits, &names, next);
                 self.name_of_capsule(tensor, object, rank, &path);
@@ -317,7 +308,7 @@ impl PathSearch<'_, '_> {
             return leading.contains(&at)
                 || self.wanted.contains(&at)
                 || holders.contains_key(&at)
-                || !self.ways.of_tensor(at).is_empty();
+                || !self.cpp.of_tensor(at).is_empty();
         }
         !self.heap.is_leaf(at) || self.wanted.contains(&at)
     }
@@ -330,10 +321,10 @@ impl PathSearch<'_, '_> {
         rank: NamePriority,
         visits: &mut Vec<PathNode>,
     ) {
-        let (heap, ways, only) = (self.heap, self.ways, self.only);
+        let (heap, cpp, only) = (self.heap, self.cpp, self.only);
         let (at, kind) = (object.at, object.class.kind);
         // Modules are roots themselves; functions and classes of libraries lead everywhere. A
-        // program function in a library was registered there: a hook, a handler.
+        // program function in a library was registered there (hook, handler).
         let is_of_library = || match kind {
             ClassKind::Function => {
                 heap.globals_of(at).is_none_or(|globals| !self.own_globals.contains(&globals))
@@ -347,7 +338,7 @@ impl PathSearch<'_, '_> {
         let is_generator = kind == ClassKind::Generator;
         let mut take = |edge, to, is_onward: bool| {
             items += 1;
-            // At any depth of coroutines awaiting each other.
+            // Coroutines may await each other at any depth.
             let awaits = is_generator && matches!(edge, ReferenceKind::Field(_));
             let depth = if awaits { depth - 1 } else { depth };
             // A function does not own its globals and code.
@@ -357,14 +348,14 @@ impl PathSearch<'_, '_> {
                 && self.seen.len() < MAX_SEEN
                 && (is_onward || self.leads_on(to))
                 && self.enters(to)
-                // Later objects are marked as seen but not visited.
+                // Later objects are marked as seen, but not visited.
                 && visits.len() < MAX_VISITS
             {
                 let from = Some(from);
                 visits.push(PathNode { at: to, from, edge, depth, is_repeated: false });
             }
         };
-        for (name, to) in ways.of_tensor(at) {
+        for (name, to) in cpp.of_tensor(at) {
             take(ReferenceKind::Slot(name.clone()), *to, false);
         }
         for to in only.and_then(|only| only.holders.get(&at)).into_iter().flatten() {
@@ -379,22 +370,20 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Lets other threads read the unseen references of the next visits.
     fn prefetch(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> PrefetchedVisits {
         let end = visits.len().min(next + MAX_AHEAD).min(MAX_VISITS);
-        // Objects that are too deep are not visited. Only this thread knows a tensor's references
-        // from C++.
+        // Too deep objects are not visited. Only this thread knows a tensor's C++ references.
         let is_explored = |visit: &usize| {
             let PathNode { at, depth, .. } = visits[*visit];
             (depth < self.max_depth || self.modules.contains(&at))
-                && self.ways.of_tensor(at).is_empty()
+                && self.cpp.of_tensor(at).is_empty()
         };
         let explored: Vec<usize> = (next..end).filter(is_explored).collect();
         let objects: Vec<Addr> = explored.iter().map(|visit| visits[*visit].at).collect();
         let (seen, wanted) = (&self.seen, &self.wanted);
         let is_asked = |object: &HeapObject| match object.class.kind {
             ClassKind::Module => false,
-            // Most of these are not visited at all.
+            // Most of these are never visited.
             ClassKind::Function | ClassKind::Type => rank != NamePriority::Library,
             _ => true,
         };
@@ -408,8 +397,7 @@ impl PathSearch<'_, '_> {
     }
 }
 
-/// Whether IPython gives this name to a cell result, in addition to `Out`: `_` to the last one,
-/// `_12` to that of cell 12.
+/// IPython's names of results, beside `Out`: `_` and `_12`.
 fn is_ipython_result(name: &str) -> bool {
     name.strip_prefix('_').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -436,8 +424,7 @@ fn path(
     text
 }
 
-/// Functions and arguments that `weakref.finalize` keeps until an object is freed, in a registry of
-/// its class.
+/// What `weakref.finalize` keeps until an object is freed.
 fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(String, Addr)> {
     let (_, weakref) = modules.iter().find(|(name, _)| name == "weakref")?;
     let class = heap.named_value(*weakref, "finalize")?;

@@ -1,12 +1,9 @@
-//! Takes a snapshot of all owners: a short stop to copy what is needed, then a walk over the copy.
+//! Takes an ownership snapshot: copies memory in a short stop, then walks over the copy.
 //!
-//! A first walk, while the process runs, learns which pages are needed. These are copied during a
-//! stop of some milliseconds, and the process continues before anything is computed. If the process
-//! has since created or moved objects, the walk over the copy misses pages. It reads them late to
-//! learn what they lead to; its result then mixes moments, and the next round copies these pages
-//! too. For a process that changes faster than that, the last round walks during the stop, if that
-//! is short enough. In any case the process continues when the maximum pause is over, and the
-//! snapshot ends with its time or memory budget.
+//! A first walk over the running process finds the pages to copy. Pages that the walk over the copy
+//! misses are read late; that result mixes moments, so another round copies them too. For a process
+//! that changes faster, the last round walks during the stop. The process always continues after
+//! the maximum pause.
 
 use std::time::{Duration, Instant};
 
@@ -25,23 +22,22 @@ use crate::python::{HeapError, HeapListing, PythonReader};
 use crate::target::{Addr, MemoryError, PAGE, PageCache, Process, ProcessError};
 use crate::torch::{TensorReader, TorchReader};
 
-/// Time to read the blocks again while a running process changes them.
+/// Time to read blocks again that a running process changes.
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
-/// Maximum number of copies. The last is walked during the stop. Another copy is short for the
-/// process; a walk during a stop is not.
+/// Maximum number of copies. The last is walked during the stop, which takes longer.
 const MAX_ROUNDS: u32 = 8;
-/// Following new objects stops this long after the stop began, or when the copy is complete, if
-/// later. A further round would cost more. The second and third round may take no longer than the
-/// first, later ones up to this many times as long.
+/// Following new objects ends this long after the stop began, or with the copy if that is later:
+/// another round would cost more. The second and third round get the first one's time, later ones
+/// up to this many times as long.
 const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
-/// Attempts to read a running process that is changing its object lists.
+/// Attempts to read object lists that change.
 const MAX_RUNNING_ATTEMPTS: u32 = 8;
-/// Attempts to find the layout of tensors then.
+/// Attempts to find the layout of tensors meanwhile.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
-/// Maximum time to find recent objects before the stop.
+/// Time to find recent objects before the stop.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
-/// Fraction of the snapshot's time for learning which pages matter.
+/// Fraction of the time for finding the pages.
 const LEARNING: f64 = 0.45;
 
 /// Reads the owners of one process.
@@ -52,13 +48,13 @@ pub struct OwnerReader {
 }
 
 impl OwnerReader {
-    /// Attaches to `process`; `Ok(None)` if PyTorch is not loaded.
+    /// `Ok(None)` if PyTorch is not loaded.
     pub fn attach(process: &Process) -> Result<Option<OwnerReader>, OwnerError> {
         let tensors = TensorReader::attach(process)?;
         Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
     }
 
-    /// Does what is possible before the stop: the first time, learns which memory matters.
+    /// Prepares the stop: the first time, finds the pages to copy.
     pub fn learn(
         &mut self,
         process: &Process,
@@ -81,12 +77,12 @@ impl OwnerReader {
         }
     }
 
-    /// Takes a snapshot. The process always continues before this returns. `stops` counts its stops
-    /// and their time, also on an error.
+    /// Takes a snapshot; the process always continues before this returns. `stops` counts its
+    /// stops, also on an error.
     ///
     /// # Errors
     ///
-    /// If [`OwnerError::is_transient`], try again; that costs less than the first attempt.
+    /// If [`OwnerError::is_transient`], another attempt costs less.
     pub fn read(
         &mut self,
         process: &Process,
@@ -136,7 +132,7 @@ impl<'a> SnapshotInProgress<'a> {
         let blocks = self.blocks()?;
         let walked = self.walk(&blocks, HeapListing::Whole, &mut || {});
         let walked = walked.map_err(|error| match self.explain(error) {
-            // They are found by their pointers, which change while the process runs.
+            // Their pointers may change while the process runs.
             OwnerError::Heap(HeapError::NoLists { .. }) if !self.process.is_core() => {
                 HeapError::Changing.into()
             }
@@ -160,7 +156,7 @@ impl<'a> SnapshotInProgress<'a> {
             announce(estimate);
         }
         for round in 1.. {
-            // A round that may fail must leave time for another one.
+            // A round that may fail must leave time for another.
             let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
             let options = &self.request.options;
             let missing = match round < MAX_ROUNDS && has_time && knows_all {
@@ -187,8 +183,7 @@ impl<'a> SnapshotInProgress<'a> {
         Err(self.cut(LookLimit::Time(self.request.options.max_time)))
     }
 
-    /// Walks the running process only to learn which pages matter. Returns the limit reached, if
-    /// any.
+    /// Finds pages in the running process; returns the limit reached, if any.
     fn learn(&mut self, pages: &mut Vec<u64>) -> Option<LookLimit> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
@@ -196,10 +191,10 @@ impl<'a> SnapshotInProgress<'a> {
         for attempt in 1..=MAX_RUNNING_ATTEMPTS {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
             *pages = self.memory.pages();
-            // What fails here may succeed during the stop, but then the first copy is useless.
+            // It may succeed during the stop, but then the first copy is useless.
             let may_differ = match walked {
                 Err(OwnerError::Heap(_)) => true,
-                // Too many sampled tensors were gone; the next attempt samples others.
+                // Too many sampled tensors were gone; sample others.
                 Err(OwnerError::Torch(_)) => attempt < MAX_LAYOUT_ATTEMPTS,
                 _ => false,
             };
@@ -217,7 +212,7 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// `None` if the walk needed other pages, which are added to `pages`.
+    /// `None`: the walk needed other pages, which are added to `pages`.
     fn round(
         &mut self,
         pages: &mut Vec<u64>,
@@ -225,7 +220,7 @@ impl<'a> SnapshotInProgress<'a> {
         round: u32,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
-        // A busy job keeps creating objects: find their current pages again while it runs.
+        // A busy job keeps creating objects: find their pages again.
         let (recent, known) = self.recent_pages();
         let is_recent: FxHashSet<u64> = recent.iter().copied().collect();
         pages.retain(|page| !is_recent.contains(page));
@@ -235,8 +230,8 @@ impl<'a> SnapshotInProgress<'a> {
         pages.extend(&recent);
         self.memory.set_budget(self.request.budget);
         let mut stop = StoppedForCopy::of(self.process, max_pause, self.stops)?;
-        // The blocks and the newest objects are read in parallel with the copying. Pages beyond are
-        // missing in the copy, which the walk after the stop will notice.
+        // Blocks and the newest objects are read during the copy; the walk notices pages still
+        // missing.
         let resumed = stop.resumed.clone();
         newest.close_with(resumed.clone());
         let (tensors, python) = (self.tensors, self.python);
@@ -248,13 +243,12 @@ impl<'a> SnapshotInProgress<'a> {
             read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
             in_time = !resumed.is_set();
             if read.is_err() || !in_time {
-                // This also ends the copying, which is not needed any more.
+                // This also ends the copying.
                 stop.end();
                 return false;
             }
             newest.copy_until(stop.since + max_following(round), copying);
             let whole = newest.copy(recent_plan, &resumed);
-            // The walk will report a failure here.
             let _ = ground.read_newest(&known, &|| copying.is_done());
             whole
         });
@@ -311,7 +305,7 @@ impl<'a> SnapshotInProgress<'a> {
                 Err(_) => {}
             }
         }
-        // A failure here will recur during the stop.
+        // A failure here recurs during the stop.
         (pages, FxHashSet::default())
     }
 
@@ -329,7 +323,6 @@ impl<'a> SnapshotInProgress<'a> {
         OwnerWalkInput { tensors, python, memory, blocks, asked: request.asked }
     }
 
-    /// The error of a walk, or the limit that caused it.
     fn explain(&self, error: OwnerError) -> OwnerError {
         match self.memory.exceeded() {
             Some(error) => self.cut(self.limit(error)),
@@ -339,7 +332,7 @@ impl<'a> SnapshotInProgress<'a> {
         }
     }
 
-    /// Why something is missing in the copy, although the snapshot has time left.
+    /// Why the copy misses something although time is left.
     fn limit_of_copy(&self) -> LookLimit {
         let options = &self.request.options;
         match self.stops.longest < options.max_pause {
@@ -395,10 +388,10 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// Read during the stop, or else when no thread changes them.
+    /// Read during the stop, or when no thread changes them.
     fn blocks(&mut self) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
         let stop_policy = match self.process.is_core() {
-            // A core file may contain a half-finished change; the result is marked as such.
+            // A core file may contain half a change; its result says so.
             true => StopPolicy::Never,
             false => self.request.options.stop_policy,
         };
@@ -413,13 +406,12 @@ impl<'a> SnapshotInProgress<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingPage {
-    /// Reads it from the running process, to learn what else is needed.
+    /// Reads it from the running process, to find what else is needed.
     ReadLate,
     ReadStanding,
     Refused,
 }
 
-/// Time since the stop began after which this round follows nothing new.
 fn max_following(round: u32) -> Duration {
     MAX_FOLLOWING * round.saturating_sub(2).clamp(1, MAX_FOLLOWING_FACTOR)
 }
@@ -428,7 +420,7 @@ fn blocks(
     torch: &mut TorchReader,
     stop_policy: StopPolicy,
 ) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
-    // A process without CUDA, or with another allocator, still has tensors.
+    // A process without CUDA, or with another allocator, has tensors too.
     torch.refresh()?;
     if *torch.backend() != AllocatorBackend::Native {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! The referrers of one tensor, which show why it is still alive.
+//! Referrers of a tensor: why it is alive.
 
 use std::sync::Arc;
 
@@ -16,7 +16,6 @@ use crate::target::Addr;
 
 const MAX_REFERRERS: usize = 256;
 
-/// The Python objects of the tensors named `word`.
 pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     match called(rows, word) {
         NamedTensors::Rows(meant) => {
@@ -26,25 +25,24 @@ pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     }
 }
 
-/// Finds tracked objects, and variables of running functions.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     found_objects: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     objects: &[Addr],
 ) -> Vec<TensorReferrers> {
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
     let mut counts: FxHashMap<Addr, i32> = FxHashMap::default();
     let asked: FxHashSet<Addr> = objects.iter().copied().collect();
-    // `__dict__`s of referring instances: one reference, shown for the instance.
+    // `__dict__`s of referring instances: the instance is shown instead.
     let mut of_instances: FxHashSet<Addr> = FxHashSet::default();
     for object in heap.objects() {
         if asked.contains(&object.at) {
             counts.insert(object.at, object.references);
         }
-        // Running frames are shown by their variables; suspended ones belong to generators. A
-        // traceback keeps those that have returned.
+        // Running frames are shown by their variables, suspended ones as generators. A traceback
+        // keeps frames that have returned.
         if object.class.kind == ClassKind::Frame && !heap.has_returned(object) {
             continue;
         }
@@ -62,7 +60,7 @@ pub(super) fn find(
         referrers.retain(|(at, _, _)| !of_instances.contains(at));
     }
     let containers = found.values().flatten().map(|(at, _, _)| *at).collect();
-    let ways = paths_to(heap, found_objects, locals, ways, containers);
+    let names = paths_to(heap, found_objects, locals, cpp, containers);
     let of_object = |&object: &Addr| {
         let variables = locals.iter().filter(|local| local.value == object).map(|local| Referrer {
             at: None,
@@ -73,7 +71,7 @@ pub(super) fn find(
         let objects = found.get(&object).into_iter().flatten().map(|(at, class, step)| Referrer {
             at: Some(at.0),
             class: class.clone(),
-            name: ways.get(at).map(|way| way.to_string()),
+            name: names.get(at).map(|name| name.to_string()),
             step: step.clone(),
         });
         TensorReferrers {
@@ -89,16 +87,16 @@ fn paths_to(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     containers: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
-    let mut near = paths::to_objects(heap, found, locals, ways, containers.clone());
+    let mut near = paths::to_objects(heap, found, locals, cpp, containers.clone());
     let far: Vec<Addr> = containers.into_iter().filter(|at| !near.contains_key(at)).collect();
     if !far.is_empty() {
         let graph = heap.reference_graph();
         let garbage = graph.garbage(&[]).unwrap_or_default();
         let mut named = ObjectNames::default();
-        far_paths::name(heap, found, locals, ways, &mut named, (&graph, &garbage), &far);
+        far_paths::name(heap, found, locals, cpp, &mut named, (&graph, &garbage), &far);
         near.extend(named.variables);
     }
     near

@@ -1,16 +1,15 @@
-//! Paths that repeat the same steps: linked lists, nested tuples, wrapped functions, trees.
+//! Paths that repeat steps: linked lists, nested tuples, wrapped functions, trees.
 
 use super::paths::{MAX_DEPTH, PathNode};
 use crate::python::{PythonHeap, ReferenceKind};
 
-/// Maximum steps of a repetition; a function in the closure of another takes three.
+/// Steps of a repetition; a function in a closure takes three.
 const MAX_PERIOD: usize = 4;
-/// Objects reached by repetition per kind of variable; each is copied during the stop.
+/// Objects reached by repetition per kind of variable; a stop copies each.
 pub(super) const MAX_REPEATED: usize = 16_384;
 
-/// Whether the path to a visit repeats, so that the depth limit does not apply; returns the first
-/// visit of the repetition. Two visits are alike if the same kind of step led to an object of the
-/// same class.
+/// The first visit of a repetition that leads to `visit`, which lifts the depth limit. Two visits
+/// are alike if the same kind of step led to the same class.
 pub(super) fn repeats(heap: &PythonHeap<'_>, visits: &[PathNode], visit: usize) -> Option<usize> {
     let is_deep = visits[visit].depth >= MAX_DEPTH;
     let way = || std::iter::successors(Some(visit), |&at| visits[at].from);
@@ -32,7 +31,6 @@ pub(super) fn repeats(heap: &PythonHeap<'_>, visits: &[PathNode], visit: usize) 
     })
 }
 
-/// Whether two steps differ at most in an index or a key.
 fn is_same_step(a: &ReferenceKind, b: &ReferenceKind) -> bool {
     use ReferenceKind::{Item, Key};
     matches!((a, b), (Item(_), Item(_)) | (Key(_), Key(_))) || a == b

@@ -1,4 +1,4 @@
-//! The rows of a snapshot: one per `TensorImpl`, with or without a Python object.
+//! A snapshot's rows: one per `TensorImpl`.
 
 use std::sync::Arc;
 
@@ -13,22 +13,20 @@ use crate::python::PythonHeap;
 use crate::target::Addr;
 use crate::torch::{AutogradGraph, AutogradNode, TensorDecoder, TensorTypes};
 
-/// Minimum storage size that justifies a search of library variables.
+/// Storage size that justifies a search of library variables.
 const MIN_NAMED_BYTES: u64 = 64 << 10;
 
-/// Minimum bytes that justify a search for garbage.
+/// Bytes that justify a search for garbage.
 const MIN_SEARCHED_BYTES: u64 = 1 << 20;
 
-/// A compiler's tensors for tracing (torch/_subclasses/fake_tensor.py): with shapes and nodes,
-/// without memory.
+/// A compiler's tensor (torch/_subclasses/fake_tensor.py): it has shape and nodes, but no memory.
 const FAKE: &str = "FakeTensor";
 
-/// Maximum nesting of wrappers; they may even contain themselves.
+/// Maximum nesting of wrappers; they may contain themselves.
 const MAX_WRAPPERS: usize = 16;
 
 pub(super) struct WrappedTensor {
     pub(super) wrapper: Addr,
-    /// Its attribute: `._local_tensor`.
     pub(super) step: String,
     pub(super) part: Addr,
 }
@@ -40,7 +38,7 @@ pub(super) struct TensorRows<'h, 'a> {
     graph: AutogradGraph,
     kept: FxHashSet<u64>,
     fake: FxHashSet<u64>,
-    /// Python tensors with inconsistent numbers.
+    /// Python tensors with contradictory fields.
     pub(super) misfits: u64,
 }
 
@@ -105,7 +103,6 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         index
     }
 
-    /// `None` if unreadable.
     fn row_of(&mut self, at: u64) -> Option<usize> {
         match self.by_impl.get(&at) {
             Some(&known) => Some(known),
@@ -113,8 +110,8 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Python tensors without own memory that represent others: distributed tensors, other wrappers
-    /// (`torch.Tensor._make_wrapper_subclass`).
+    /// Python tensors that wrap others without own memory: distributed tensors,
+    /// `torch.Tensor._make_wrapper_subclass`.
     pub(super) fn wrappers(&self) -> Vec<Addr> {
         let is_wrapper = |row: &&TensorRow| {
             row.tensor.storage.is_some_and(|s| s.data == 0 && s.bytes.is_none_or(|bytes| bytes > 0))
@@ -135,7 +132,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         &self.graph.nodes
     }
 
-    /// Adds tensors that only gradients, sparse tensors and the autograd graph keep.
+    /// Adds tensors that only gradients, sparse tensors and nodes keep.
     pub(super) fn follow_graph(&mut self) {
         // Nodes of fake tensors never run.
         let real = self.rows.iter().filter(|row| !self.fake.contains(&row.tensor.at));
@@ -150,7 +147,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             self.row_of(at);
         }
         self.kept = further.into_iter().collect();
-        // Gradients may have gradients, sparse ones have parts.
+        // They may have gradients and parts themselves.
         let mut next = 0;
         while next < self.rows.len() {
             let tensor = &self.rows[next].tensor;
@@ -163,7 +160,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    pub(super) fn ways(&self, found: &RelevantObjects) -> CppReferences<'h> {
+    pub(super) fn cpp_references(&self, found: &RelevantObjects) -> CppReferences<'h> {
         CppReferences::new(self.tensors, &self.graph, found)
     }
 
@@ -175,14 +172,13 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Whether a Python tensor without a variable needs an explanation: it has enough memory, and
-    /// no node keeps it.
+    /// Whether a tensor without a variable is worth a search: it is large, and no node saved it.
     pub(super) fn needs_name(&self, object: Addr, in_use: &InUse) -> bool {
         let tensor = self.tensors.impl_of(object);
         let Some(&row) = tensor.and_then(|at| self.by_impl.get(&at.0)) else { return false };
         let row = &self.rows[row];
         let bytes = row.tensor.storage.and_then(|storage| storage.bytes);
-        // Wrappers have no address; the pool of a CUDA graph is reported as a whole.
+        // Wrappers have no address; a CUDA graph's pool is reported as a whole.
         let is_counted = match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) => {
                 storage.data == 0 || in_use.holds(device, storage.data)
@@ -206,9 +202,8 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         row.is_some_and(|&row| self.rows[row].tensor.grad_fn.is_some())
     }
 
-    /// Whether these Python tensors are a large enough part of the total to check for garbage. A
-    /// busy job always has some in transit between functions.
-    pub(super) fn may_be_much(&self, objects: &[Addr], in_use: &InUse) -> bool {
+    /// Whether these are a large enough part: a busy job always has some tensors in transit.
+    pub(super) fn may_be_garbage(&self, objects: &[Addr], in_use: &InUse) -> bool {
         let bytes = |row: &TensorRow| match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) if in_use.holds(device, storage.data) => storage.memory(),
             _ => 0,
@@ -236,7 +231,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
                 row.category = row.category.min(category);
             }
         }
-        self.name_held();
+        self.name_dependents();
         let classes: FxHashMap<u64, Arc<str>> =
             self.graph.nodes.iter().map(|node| (node.at.0, node.class.clone())).collect();
         for (index, node) in self.graph.nodes.iter().enumerate() {
@@ -265,7 +260,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         (self.rows, nodes)
     }
 
-    /// Gives the components of a wrapper its category, name and nodes.
+    /// Parts get the wrapper's category, name and nodes.
     fn name_parts(&mut self, parts: &[WrappedTensor]) {
         let by_object: FxHashMap<u64, usize> = (0..self.rows.len())
             .filter_map(|index| Some((self.rows[index].object?, index)))
@@ -282,7 +277,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     /// Names gradients and parts after their tensor.
-    fn name_held(&mut self) {
+    fn name_dependents(&mut self) {
         for index in 0..self.rows.len() {
             let row = &self.rows[index];
             let (grad, parts) = (row.tensor.grad, row.tensor.parts.clone());
@@ -303,14 +298,14 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     fn add_names(&mut self, held: usize, names: &[Arc<str>], what: &str) {
-        // The owner's best name suffices, and is better than a variable that also references it.
+        // The owner's best name is better than a variable that also leads to it.
         if let Some(name) = names.first() {
             self.rows[held].names.insert(0, format!("{name}{what}").into());
         }
     }
 }
 
-/// Each wrapper passes its properties on.
+/// Each wrapper passes its name on.
 fn outermost_first(parts: &[WrappedTensor]) -> Vec<&WrappedTensor> {
     let over: FxHashMap<Addr, Addr> = parts.iter().map(|part| (part.part, part.wrapper)).collect();
     let depth = |part: &&WrappedTensor| {
@@ -338,7 +333,7 @@ mod tests {
             step: String::new(),
             part: Addr(part),
         };
-        // 3 wraps 2, which wraps 1; 9 wraps itself.
+        // 3 wraps 2, 2 wraps 1, 9 wraps itself.
         let parts = [part(2, 1), part(9, 9), part(3, 2)];
         let order: Vec<u64> = outermost_first(&parts).iter().map(|part| part.wrapper.0).collect();
         assert_eq!(order, [3, 2, 9]);

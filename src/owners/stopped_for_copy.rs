@@ -1,4 +1,4 @@
-//! A process stopped for a copy, with the time of the stop.
+//! A process stopped for a copy.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,6 @@ use crate::target::{Process, Resumed, StopError, StoppedProcess};
 pub(super) struct StoppedForCopy {
     stop: Option<StoppedProcess>,
     pub(super) resumed: Resumed,
-    /// Just before the stop.
     pub(super) since: Instant,
     pub(super) stopped_for: Duration,
 }
@@ -36,7 +35,7 @@ impl StoppedForCopy {
         }
     }
 
-    /// Returns how long the process was stopped.
+    /// Returns how long it was stopped.
     pub(super) fn end(&mut self) -> Duration {
         if let Some(stop) = self.stop.take() {
             self.stopped_for = stop.end();

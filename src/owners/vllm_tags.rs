@@ -1,9 +1,9 @@
-//! The tags of vLLM's sleep-mode allocator, read while the process runs.
+//! Tags of vLLM's sleep-mode allocator, in a running process.
 //!
 //! `vllm.device_allocator.cumem.CuMemAllocator.instance.pointer_to_data` maps an address to
-//! `AllocationData(handle, tag, cpu_backup_tensor)`, where `handle` is `(device, size, address,
-//! address of the driver's handle)`. Sleeping allocations stay in it. Two consecutive equal reads
-//! prove that the program did not change it meanwhile.
+//! `AllocationData(handle, tag, cpu_backup_tensor)`, with `handle` as
+//! `(device, size, address, address of the driver's handle)`, also while asleep. Two equal reads in
+//! a row prove consistency.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use crate::target::{Addr, PageCache, Process};
 
 const MODULE: &str = "vllm.device_allocator.cumem";
 const CLASS: &str = "CuMemAllocator";
-/// More allocations than a server has.
+/// More than a server has.
 const MAX_ALLOCATIONS: usize = 1 << 16;
-/// Maximum number of tags; vLLM has two.
+/// vLLM has two.
 const MAX_TAGS: usize = 64;
-/// More devices than a process can use.
+/// More than a process can use.
 const MAX_DEVICES: u64 = 256;
-/// More bytes than a device has.
+/// More than a device has.
 const MAX_BYTES: u64 = 1 << 44;
 const MAX_TAG: usize = 100;
-/// Reads, of which two consecutive ones must be equal.
-const MAX_READINGS: u32 = 8;
+/// Two in a row must be equal.
+const MAX_READS: u32 = 8;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Allocation {
@@ -34,7 +34,7 @@ struct Allocation {
     has_copy: bool,
 }
 
-/// The memory of vLLM's allocator in `process`, by device and tag.
+/// vLLM's memory by device and tag.
 pub fn vllm_tags(process: &Process, python: &PythonReader) -> SleepTags {
     let read = || {
         let memory = PageCache::new(Box::new(process.memory()));
@@ -47,7 +47,7 @@ pub fn vllm_tags(process: &Process, python: &PythonReader) -> SleepTags {
         Some(allocations(&heap, module))
     };
     let Some(mut before) = read() else { return SleepTags::NotLoaded };
-    for _ in 1..MAX_READINGS {
+    for _ in 1..MAX_READS {
         let Some(again) = read() else { return SleepTags::NotLoaded };
         if again == before {
             return match again {
@@ -60,7 +60,7 @@ pub fn vllm_tags(process: &Process, python: &PythonReader) -> SleepTags {
     SleepTags::Unknown("vLLM's allocator was changed at each attempt to read it".to_owned())
 }
 
-/// The allocator's entries; empty if the module is loaded without an allocator.
+/// Empty if the module has no allocator.
 fn allocations(heap: &PythonHeap<'_>, module: Addr) -> Result<Vec<Allocation>, String> {
     let other = |what: &str| format!("{CLASS} of {MODULE} is not laid out as known: {what}");
     let class = heap.named_value(module, CLASS).and_then(|class| heap.class_at(class));
@@ -88,7 +88,7 @@ fn allocation(heap: &PythonHeap<'_>, key: Addr, value: Addr) -> Option<Allocatio
     let [device, bytes, at, _] = heap.items(handle?)[..] else { return None };
     let (device, bytes) = (heap.integer(device)?, heap.integer(bytes)?);
     let tag = heap.text(tag?).filter(|tag| tag.chars().count() <= MAX_TAG)?;
-    // The address is in it twice.
+    // It is there twice.
     let fits = heap.integer(at)? == address && (1..=MAX_BYTES).contains(&bytes);
     let device = u32::try_from(device).ok().filter(|_| fits && device < MAX_DEVICES)?;
     let has_copy = &*heap.class_of(copy?)?.name != "NoneType";

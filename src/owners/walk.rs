@@ -1,5 +1,4 @@
-//! The walk over all objects: from Python's lists to the rows of a snapshot, in order of
-//! importance.
+//! The walk from Python's lists to a snapshot's rows, most important first.
 
 use std::collections::BTreeSet;
 
@@ -21,14 +20,13 @@ use crate::python::{HeapListing, HeapObject, PyClass, PythonHeap, PythonReader};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 
-/// References read per local variable during the stop.
-const MOST_OF_A_LOCAL: u32 = 256;
+/// References per local variable, in the stop.
+const MAX_LOCAL_REFERENCES: u32 = 256;
 
-/// A busy job always has some node outputs in transit between functions; from this many on,
-/// something keeps them.
+/// A busy job has some node outputs in transit; from this many on, something keeps them.
 const MIN_RESULTS: usize = 16;
 
-/// Bytes of a Python tensor that show whether it still exists: reference count, type, `TensorImpl`.
+/// Bytes that show whether a tensor still exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,12 +43,11 @@ pub(super) enum ObjectRole {
 #[derive(Debug, Default)]
 pub(super) struct RelevantObjects {
     pub(super) tensors: Vec<Addr>,
-    /// Tensors with a single reference.
+    /// Tensors with one reference.
     pub(super) referred_once: FxHashSet<Addr>,
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
     pub(super) counting: Vec<CountingObject>,
-    /// CUDA graphs and `MemPool`s.
     pub(super) pool_users: Vec<Addr>,
     pub(super) graphs: FxHashSet<Addr>,
 }
@@ -77,7 +74,7 @@ pub(super) struct WalkResult {
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
-    /// Parts left incomplete because of a limit.
+    /// Parts cut by a limit.
     pub(super) missing: Vec<&'static str>,
 }
 
@@ -98,10 +95,9 @@ impl LimitedParts<'_> {
 }
 
 impl OwnerWalkInput<'_> {
-    /// Reads what a process has created since a walk: new objects, their references, and the
-    /// variables of running functions. It is small enough to do during the stop. References of
-    /// objects `known` a moment ago are read last, and only until `is_done`, because they have
-    /// hardly changed. Returns all of them.
+    /// Reads what a process has created since a walk (objects, references, local variables), which
+    /// is short enough for a stop. References of objects `known` before come last, until `is_done`:
+    /// they have hardly changed. Returns all objects.
     pub(super) fn read_newest(
         &self,
         known: &FxHashSet<Addr>,
@@ -116,7 +112,7 @@ impl OwnerWalkInput<'_> {
             heap.objects().iter().partition(|object| known.contains(&object.at));
         for object in &new {
             heap.references(object, &mut |_, to| {
-                // No collector tracks the items of an object array.
+                // The collector does not track the items of an object array.
                 if let Some(class) = heap.class_of(to).filter(|class| class.is_array()) {
                     let array = HeapObject { at: to, class, references: 0 };
                     heap.hidden_references(&array, &mut |_, item| _ = heap.class_of(item));
@@ -126,7 +122,7 @@ impl OwnerWalkInput<'_> {
         for local in heap.locals() {
             let Some(class) = heap.class_of(local.value) else { continue };
             let object = HeapObject { at: local.value, class, references: 0 };
-            let mut left = MOST_OF_A_LOCAL;
+            let mut left = MAX_LOCAL_REFERENCES;
             heap.references(&object, &mut |_, to| {
                 left = left.saturating_sub(1);
                 if left > 0 {
@@ -142,7 +138,7 @@ impl OwnerWalkInput<'_> {
         Ok(heap.objects().iter().map(|object| object.at).collect())
     }
 
-    /// Walks over all objects. Reads nothing after calling `read_all`.
+    /// Walks over all objects; calls `read_all` after the last read.
     pub(super) fn walk(
         &self,
         listing: HeapListing,
@@ -167,30 +163,29 @@ impl OwnerWalkInput<'_> {
         let locals = heap.locals();
         // The graph explains what it keeps.
         let in_use = InUse::new(self.blocks);
-        // Autocast's copies of weights in C++: without a variable or cycle.
+        // Autocast's copies of weights in C++ have no variable and no cycle.
         let is_of_cpp =
             |object: &Addr| found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
-        // In a running process, some were in transit between functions: they do not justify a
-        // search of libraries.
+        // Some were in transit between functions: no reason to search libraries.
         let is_gone = |object: &Addr| {
             listing == HeapListing::Rough && memory.has_changed(*object, SIZE_OF_TENSOR)
         };
         let needs_name = |object: Addr| {
             rows.needs_name(object, &in_use) && !is_of_cpp(&object) && !is_gone(&object)
         };
-        let ways = rows.ways(&found);
-        let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
+        let cpp = rows.cpp_references(&found);
+        let unreached = paths::of_variables(&heap, &found, &locals, &cpp, &mut named, &needs_name);
         // A small output may keep a large graph.
         let (results, mut unreached): (Vec<Addr>, Vec<Addr>) =
             unreached.into_iter().partition(|object| rows.is_result(*object));
         unreached.retain(|object| needs_name(*object));
         parts.end(IncompleteSnapshot::VARIABLES);
         rows.add_named(&named);
-        // Finding garbage reads all objects, so do it only if it may find some.
+        // Finding garbage reads all objects: only if it may find some.
         let mut garbage = Garbage::default();
-        // What only a node leads to may be kept by itself: a `ctx` that has its node's output.
-        if rows.may_be_much(&unreached, &in_use)
-            || rows.may_be_much(&named.by_nodes, &in_use)
+        // A node may keep itself alive: its `ctx` has its output.
+        if rows.may_be_garbage(&unreached, &in_use)
+            || rows.may_be_garbage(&named.by_nodes, &in_use)
             || results.len() >= MIN_RESULTS
         {
             let graph = heap.reference_graph();
@@ -198,11 +193,11 @@ impl OwnerWalkInput<'_> {
             parts.end(IncompleteSnapshot::GARBAGE);
             let graph = (&graph, &garbage.objects);
             unreached.extend(results);
-            far_paths::name(&heap, &found, &locals, &ways, &mut named, graph, &unreached);
+            far_paths::name(&heap, &found, &locals, &cpp, &mut named, graph, &unreached);
         } else if listing == HeapListing::Rough
             && (rows.has_graph() || !found.optimizers.is_empty())
         {
-            // A training job may have such outputs the next time: learn their pages now.
+            // The next snapshot may need these pages.
             heap.reference_graph();
         }
         parts.end(IncompleteSnapshot::FAR);
@@ -216,7 +211,7 @@ impl OwnerWalkInput<'_> {
             Some(name) => {
                 let rows = rows.finish(&named, &garbage.tensors, &wrapped);
                 let asked = referrers::asked(name, &rows.0);
-                let referrers = referrers::find(&heap, &found, &locals, &ways, &asked);
+                let referrers = referrers::find(&heap, &found, &locals, &cpp, &asked);
                 parts.end("referrers");
                 read_all();
                 (rows, referrers)
@@ -245,7 +240,6 @@ impl OwnerWalkInput<'_> {
         })
     }
 
-    /// The users of the allocator's private pools.
     fn pool_users(
         &self,
         heap: &PythonHeap<'_>,
@@ -298,7 +292,7 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
             ObjectRole::Nothing => {}
         }
     }
-    // A caller that takes the first gets the same one every time.
+    // Sorted, so that the first is always the same.
     found.counting.sort_unstable();
     found
 }

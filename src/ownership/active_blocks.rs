@@ -1,4 +1,4 @@
-//! The allocator's blocks in use, and how much of each its tensors account for.
+//! Blocks in use, and how much of each its tensors cover.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ pub(super) fn cuda(device: CudaIndex) -> TensorDevice {
     TensorDevice { kind: 1, index: u8::try_from(device.0).ok() }
 }
 
-/// The blocks in use on all devices.
+/// Blocks in use on all devices.
 pub struct InUse(BTreeMap<TensorDevice, ActiveBlocks>);
 
 impl InUse {
-    /// From these snapshots.
+    /// Collects them from snapshots.
     pub fn new(snapshots: &[AllocatorSnapshot]) -> InUse {
         InUse(
             snapshots
@@ -22,21 +22,21 @@ impl InUse {
         )
     }
 
-    /// Whether a storage at `data` has memory in use; true for devices without a snapshot.
+    /// Whether a storage's memory is in use; true for devices without a snapshot.
     pub fn holds(&self, device: TensorDevice, data: u64) -> bool {
         self.0.get(&device).is_none_or(|blocks| blocks.find(data).is_some())
     }
 }
 
 pub(super) enum StorageLocation {
-    /// In a block; this many of the block's bytes are its own.
+    /// In a block; this many of its bytes belong to the storage.
     Block(u64),
-    /// In a private pool's segment, where graphs write without calling the allocator.
+    /// In a private pool's segment, where graphs write without the allocator.
     Pool,
     Elsewhere,
 }
 
-/// A device's blocks in use by address, each with the bytes that tensors account for.
+/// By address, each with the bytes that tensors cover.
 pub(super) struct ActiveBlocks {
     pub(super) blocks: Vec<(Block, u64)>,
     pools: Vec<(u64, u64)>,

@@ -1,7 +1,7 @@
 //! Sums of an ownership snapshot by device.
 //!
-//! Each allocated block of a device has one category, or no tensor. The tensors' bytes by category,
-//! the rounding, and the blocks without tensors add up to the allocator's allocated bytes.
+//! A block has one category or no tensor: categories, rounding and blocks without tensor add up to
+//! the allocated bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::active_blocks::{ActiveBlocks, StorageLocation, cuda};
 use super::graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 use super::name_pattern::name_pattern;
 
-/// Unnamed blocks kept per snapshot; more have no allocation sites.
+/// More unnamed blocks have no allocation sites.
 const MAX_UNNAMED_BLOCKS: usize = 1 << 16;
-/// Blocks kept with their owners per snapshot.
+/// Blocks with owners per snapshot.
 const MAX_OWNED_BLOCKS: usize = 1 << 18;
 
-/// The part of a snapshot at `time` that a recording keeps.
+/// What a recording keeps of a snapshot.
 pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdown {
     let mut devices: BTreeMap<TensorDevice, (OwnedOnDevice, ActiveBlocks)> = BTreeMap::new();
     for blocks in &snapshot.blocks {
@@ -115,7 +115,7 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
     }
 }
 
-/// The best description of a tensor's owner.
+/// Describes a tensor's owner.
 pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     if let Some(name) = row.names.first() {
         return name.to_string();
@@ -135,7 +135,7 @@ pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     }
 }
 
-/// The storages of a snapshot, largest first; those on the same bytes are one.
+/// Storages, largest first; those on the same bytes count as one.
 pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
     let mut groups: Vec<StorageGroup> = Vec::new();
     let mut known: FxHashMap<(TensorDevice, u64), usize> = FxHashMap::default();
@@ -143,7 +143,7 @@ pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
         let (Some(storage), Some(device)) = (row.tensor.storage, row.tensor.device) else {
             continue;
         };
-        // Detached copies share the storage, external memory shares only the bytes; empty storages
+        // Detached copies share the storage; external memory shares only the bytes; empty storages
         // share nothing.
         let key = if storage.data == 0 { storage.at } else { storage.data };
         let group = *known.entry((device, key)).or_insert_with(|| {
@@ -163,14 +163,14 @@ pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
     groups
 }
 
-/// Sorts the most informative tensor of a storage first: named, with an object, covering all of it.
+/// Sorts the most informative tensor first: named, with an object, covering its storage.
 fn worth(row: &TensorRow, index: usize) -> impl Ord + use<> {
     let whole = row.tensor.storage.and_then(|storage| storage.bytes) == row.tensor.logical_bytes();
     (row.names.is_empty(), row.category, row.object.is_none(), !whole, index)
 }
 
-/// The storages with memory, and the bytes of each: of blocks in use, if the device has a snapshot.
-/// They sum up to the categories of [`breakdown`].
+/// Storages with their bytes (in used blocks, if there is a snapshot); they add up to the
+/// categories of [`breakdown`].
 pub fn held_storages(snapshot: &OwnershipSnapshot) -> Vec<(StorageGroup, u64)> {
     let mut blocks: BTreeMap<TensorDevice, ActiveBlocks> =
         snapshot.blocks.iter().map(|map| (cuda(map.device), ActiveBlocks::new(map))).collect();
@@ -189,12 +189,12 @@ pub fn held_storages(snapshot: &OwnershipSnapshot) -> Vec<(StorageGroup, u64)> {
     held.collect()
 }
 
-/// Whether a storage is garbage: all its tensors are.
+/// Whether all its tensors are garbage.
 pub fn is_garbage(snapshot: &OwnershipSnapshot, group: &StorageGroup) -> bool {
     group.tensors.iter().all(|&tensor| snapshot.tensors[tensor].garbage)
 }
 
-/// Sums by device, including devices with blocks but no tensors.
+/// Sums of all devices with tensors or blocks.
 pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceOwnership> {
     let mut devices: BTreeMap<TensorDevice, DeviceOwnership> = BTreeMap::new();
     let mut blocks: BTreeMap<TensorDevice, ActiveBlocks> = BTreeMap::new();
@@ -309,7 +309,6 @@ mod tests {
                     made_by: Some("AddBackward0".into()),
                     ..tensor(3, 0x2000, 512, TensorCategory::Other, None)
                 },
-                // External memory.
                 tensor(4, 0x9000, 64, TensorCategory::Other, Some("x")),
             ],
             blocks: vec![AllocatorSnapshot {

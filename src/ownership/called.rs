@@ -1,4 +1,4 @@
-//! Finds tensors by a name that `memspy tensors` prints, or by an address.
+//! Finds tensors by a printed name or an address.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,15 +8,14 @@ use crate::model::TensorRow;
 /// The tensors that a word names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedTensors {
-    /// Indices of these rows; empty if there are none.
+    /// Their row numbers; may be empty.
     Rows(Vec<usize>),
-    /// Several full names match the short one.
+    /// Several full names match.
     Ambiguous(Vec<Arc<str>>),
 }
 
-/// Finds the tensors called `word`: by full name; by address of the Python object, the tensor or
-/// its memory (`0x…` or decimal, as in `id()` and JSON); or by a name without its function or
-/// `__main__`, if unique.
+/// Finds them by full name; by address of object, tensor or memory (`0x…`, or decimal as in `id()`
+/// and JSON); or by a unique name without function or `__main__`.
 pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
     let which = |is_meant: &dyn Fn(&TensorRow) -> bool| -> Vec<usize> {
         (0..).zip(rows).filter(|(_, row)| is_meant(row)).map(|(index, _)| index).collect()
@@ -50,7 +49,6 @@ pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
     }
 }
 
-/// `losses[0]` of `train: losses[0]` and of `__main__.losses[0]`.
 fn without_scope(name: &str) -> Option<&str> {
     match name.split_once(": ") {
         Some((_, name)) => Some(name),

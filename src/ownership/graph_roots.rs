@@ -1,20 +1,19 @@
-//! Finds the variable that keeps an autograd graph alive: for each node, the last named output of
-//! the forward pass that leads to it.
+//! Finds what keeps an autograd graph alive: for each node, the last named output that leads to it.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{GraphNode, OwnershipSnapshot, StorageGroup, TensorRow};
 
-/// Prefix of the label of memory that only a graph keeps.
+/// Prefix of a label: only a graph keeps this memory.
 pub const SAVED_BY: &str = "[saved by ";
-/// Separates that label, in a recording, from the variable that keeps the graph.
+/// Precedes the variable that keeps the graph, in a recorded label.
 pub const ALIVE_BY: &str = " alive by ";
 
-/// For each node, the row of the tensor that keeps it; `None` if no Python tensor leads to it, as
-/// during a backward pass.
+/// For each node, the row of the tensor that keeps it; `None` without a Python tensor, as in a
+/// backward pass.
 ///
-/// A loss comes before the activations that it was computed from, because it keeps the whole graph.
-/// Named tensors come before unnamed ones, which only garbage cycles or C++ reference.
+/// A loss comes before its activations, as it keeps the whole graph. Unnamed tensors, kept by
+/// garbage or C++, come last.
 pub fn graph_roots(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>> {
     let index: FxHashMap<u64, usize> =
         nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();
@@ -25,7 +24,7 @@ pub fn graph_roots(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>
             incoming[next] += 1;
         }
     }
-    // Position of each node in topological order.
+    // Topological order.
     let mut position = vec![usize::MAX; nodes.len()];
     let mut ready: Vec<usize> = (0..nodes.len()).filter(|&node| incoming[node] == 0).collect();
     let mut placed = 0;
@@ -60,7 +59,7 @@ pub fn graph_roots(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>
     kept
 }
 
-/// The tensor that keeps a storage saved for the backward pass, by [`graph_roots`].
+/// The tensor that keeps a saved storage, by [`graph_roots`].
 pub fn kept_by<'a>(
     snapshot: &'a OwnershipSnapshot,
     roots: &[Option<usize>],
@@ -68,7 +67,7 @@ pub fn kept_by<'a>(
 ) -> Option<&'a TensorRow> {
     let saved = group.tensors.iter().flat_map(|&index| &snapshot.tensors[index].saved);
     let rows = saved.filter_map(|saved| roots.get(saved.node).copied().flatten());
-    // A named one, if any of its nodes has one.
+    // A named one, if there is one.
     let row = rows.min_by_key(|&row| (snapshot.tensors[row].names.is_empty(), row))?;
     snapshot.tensors.get(row)
 }

@@ -1,9 +1,7 @@
-//! Pure rules of ownership: sums by device, names and their patterns, and what keeps an autograd
-//! graph alive.
+//! Rules of ownership: sums, names and patterns, graph owners.
 //!
-//! Turns an ownership snapshot into sums, storages and names, the same for a running process and a
-//! recording. May import `model`. Never reads a process, a file or the clock. Start reading at
-//! [`breakdown()`].
+//! Turns an ownership snapshot into sums, storages and names, live or recorded. May import `model`.
+//! Never reads a process, a file or the clock. Start reading at [`breakdown()`].
 
 mod active_blocks;
 mod breakdown;
@@ -21,7 +19,7 @@ pub use name_pattern::{NamePart, name_parts, name_pattern};
 pub(crate) mod fixture {
     use crate::model::{DType, TensorCategory, TensorInfo, TensorRow};
 
-    /// An otherwise empty tensor at `at`; its Python object is at the next address.
+    /// Its Python object is at the next address.
     pub(crate) fn row(at: u64) -> TensorRow {
         TensorRow {
             tensor: TensorInfo {

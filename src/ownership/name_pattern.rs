@@ -1,11 +1,11 @@
-//! Splits names of tensors into parts, and finds indices and keys: `sessions["a"].layers[3].keys`.
+//! Splits a tensor's name (`sessions["a"].layers[3].keys`) into parts, and finds indices and keys.
 
 /// A part of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamePart<'a> {
     /// Its text: `.layers`, `[3]`, `["a"]`.
     pub text: &'a str,
-    /// Its replacement in a pattern if it is an index, key or number; else `None`.
+    /// Its replacement in a pattern if it is an index, key or number.
     pub wildcard: Option<&'static str>,
 }
 
@@ -16,8 +16,7 @@ impl<'a> NamePart<'a> {
     }
 }
 
-/// The parts of a name, which concatenate to the name. A label (`[result of AddBackward0]`) is one
-/// part.
+/// The parts, which concatenate to the name. A label (`[result of AddBackward0]`) is one part.
 pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
     let mut parts = Vec::new();
     if name.starts_with('[') {
@@ -71,13 +70,13 @@ fn is_dict_of_module(part: Option<&str>) -> bool {
     matches!(part, Some("._modules" | "._parameters" | "._buffers"))
 }
 
-/// The pattern of a name: indices, keys and numbers become `*`.
+/// Indices, keys and numbers become `*`.
 pub fn name_pattern(name: &str) -> String {
     name_parts(name).iter().map(NamePart::in_pattern).collect()
 }
 
-/// Start of a counting number in an attribute: `queue_17`, `kv12`. A single digit is part of the
-/// name (`conv1`, `l2`).
+/// Start of a trailing number (`queue_17`, `kv12`). A single digit is part of the name (`conv1`,
+/// `l2`).
 fn number_at_end(word: &str) -> Option<usize> {
     let stem = word.trim_end_matches(|c: char| c.is_ascii_digit());
     let digits = word.len() - stem.len();
@@ -85,7 +84,7 @@ fn number_at_end(word: &str) -> Option<usize> {
     (is_word && (digits > 1 || digits == 1 && stem.ends_with('_'))).then_some(stem.len())
 }
 
-/// Index after the bracket that closes the one at `at`; ignores brackets in strings.
+/// Index after the closing bracket; brackets in strings do not count.
 fn end_of_brackets(name: &[u8], at: usize) -> usize {
     let (mut depth, mut quote, mut escaped) = (0_u32, None, false);
     for (index, &byte) in name.iter().enumerate().skip(at) {
@@ -108,7 +107,7 @@ fn end_of_brackets(name: &[u8], at: usize) -> usize {
     name.len()
 }
 
-/// The end of `.attribute`, `.<locals>`, `.method()` or of the first word.
+/// The end of `.attribute`, `.<locals>`, `.method()` or the first word.
 fn end_of_word(name: &[u8], at: usize) -> usize {
     let ends = |byte: &u8| matches!(byte, b'.' | b'[');
     name.iter().skip(at + 1).position(ends).map_or(name.len(), |end| at + 1 + end)

@@ -1,4 +1,4 @@
-//! Places probes in a process by the best way that the kernel allows.
+//! Places probes by the best allowed way.
 
 use std::sync::Arc;
 
@@ -14,10 +14,9 @@ use crate::abi::{CounterAddresses, WatchedSteps};
 use crate::model::{CudaIndex, ProbeBackend};
 use crate::target::Process;
 
-/// Probes in a process. They end when this is dropped and when memspy ends for any reason.
+/// Probes in a process; they end when dropped, and with memspy.
 pub struct AttachedProbes {
     by: ProbeMechanism,
-    /// Libraries loaded when the probes were placed.
     torch: bool,
     driver: bool,
 }
@@ -28,11 +27,10 @@ enum ProbeMechanism {
 }
 
 impl AttachedProbes {
-    /// Places the probes of `plan` in `process` by the first way that the kernel allows. If it
-    /// refuses all, returns the best way's error.
+    /// Places the probes of `plan` by the first allowed way. If none is, returns the best way's
+    /// error.
     pub fn attach(process: &Process, plan: &ProbePlan) -> Result<AttachedProbes, ProbeError> {
         let found = ProbeTargets::in_process(process)?;
-        // Starts it while the program is prepared.
         let _keeper = ProbeKeeper::shared();
         if let Some(way) = plan.backend {
             return Self::attach_by(process, plan, &found, way, None);
@@ -41,7 +39,7 @@ impl AttachedProbes {
             Err(error) if error.is_about_programs() => error,
             other => return other,
         };
-        // A missing or unfit program affects both ways.
+        // An unfit program affects both ways.
         if multi.is_about_links()
             && let Ok(probe) =
                 Self::attach_by(process, plan, &found, ProbeBackend::PerfUprobes, None)
@@ -72,8 +70,7 @@ impl AttachedProbes {
         Ok(AttachedProbes { by, torch: found.torch.is_some(), driver: found.driver.is_some() })
     }
 
-    /// Passes on records since the last call until `take` returns `false` (samples of perf events:
-    /// all of them). Returns how many.
+    /// Passes on records until `take` returns `false` (perf samples: all). Returns how many.
     pub fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>) -> bool) -> usize {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.drain(take),
@@ -105,7 +102,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Whether a library that can be probed was loaded since the probes were placed.
+    /// Whether a library to probe was loaded later.
     pub fn has_unprobed_library(&self, process: &Process) -> bool {
         // Samples never cover the driver.
         let driver = self.driver || matches!(self.by, ProbeMechanism::Samples(_));
@@ -130,8 +127,7 @@ impl AttachedProbes {
         }
     }
 
-    /// How often the programs in the kernel ran, and how long that took; `None` where there are
-    /// none.
+    /// Runs of the kernel programs; `None` if there are none.
     pub fn program_time(&self) -> Option<ProgramTime> {
         match &self.by {
             ProbeMechanism::Programs(placed) => placed.time(),
@@ -139,7 +135,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Sets the addresses of a device's counters once it is in use.
+    /// Sets the addresses of a device's counters.
     pub fn set_levels(
         &mut self,
         device: CudaIndex,
@@ -156,8 +152,8 @@ impl AttachedProbes {
         matches!(self.by, ProbeMechanism::Programs(_))
     }
 
-    /// Sets the words that count training steps; `None`: none. Their changes arrive as
-    /// [`RingRecord::Step`] with `number`. The plan must have requested it.
+    /// Sets the words that count training steps, if the plan requested it. Changes arrive as
+    /// [`RingRecord::Step`] with `number`.
     pub fn watch(&mut self, steps: Option<&WatchedSteps>, number: u32) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.watch(steps, number),
@@ -165,7 +161,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Sets the vtable of autograd nodes written in Python, once known.
+    /// Sets the vtable of autograd nodes written in Python.
     pub fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.set_py_node(vtable),
@@ -173,8 +169,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Makes the BPF program describe all stacks again under new keys, so that the old ones may be
-    /// forgotten.
+    /// Makes the program describe all stacks under new keys; the old ones may be forgotten.
     pub fn renew_keys(&mut self) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.renew_keys(),
@@ -182,7 +177,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Makes it describe these code objects again.
+    /// Makes the program describe these code objects again.
     pub fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.forget_codes(codes),
@@ -198,8 +193,8 @@ impl AttachedProbes {
         }
     }
 
-    /// Releases the links; their records can still be drained. Dropping a link ends its probes and
-    /// waits some 30 ms until no program of theirs runs, so drop all at once.
+    /// Releases the links; records can still be drained. Dropping a link waits some 30 ms until its
+    /// program has ended, so drop all in parallel.
     pub fn take_links(&mut self) -> Vec<ProbeLink> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.take_links(),

@@ -13,17 +13,16 @@ use super::targets::ProbeTargets;
 use crate::model::ProbeBackend;
 use crate::target::Process;
 
-/// The smallest ring, for a trial.
 pub(super) const SMALL_RING: u32 = 4096;
-/// Any offset works: the trial probes only memspy, which has not mapped the file.
+/// Any offset works: memspy has not mapped the file.
 const ANYWHERE: ProbePoint = ProbePoint { offset: 64, semaphore: 0, cookie: 0 };
 
 /// What can be probed in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeAvailability {
-    /// Sites of `pytorch:malloc` and `pytorch:free`; `None`: PyTorch's CUDA part is not loaded.
+    /// Sites of `pytorch:malloc` and `pytorch:free`; `None`: no CUDA part.
     pub torch: Option<(usize, usize)>,
-    /// File name of the CUDA driver; `None`: not loaded.
+    /// File name of the CUDA driver, if loaded.
     pub driver: Option<String>,
 }
 
@@ -39,7 +38,7 @@ pub fn detect(process: &Process) -> Result<ProbeAvailability, ProbeError> {
     })
 }
 
-/// Loads and links a program as a recording of `process` would, but for memspy itself.
+/// Loads and links a program as for `process`, but for memspy itself.
 pub fn try_way(process: &Process, way: ProbeBackend) -> Result<(), ProbeError> {
     let path = process.program()?;
     let unreadable = |why: String| ProbeError::Unreadable { path: path.display().to_string(), why };

@@ -1,4 +1,4 @@
-//! BPF programs at probes in a process: placing, reading, removing.
+//! BPF programs at probes: placing, reading, removing.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -23,14 +23,12 @@ use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
 use crate::target::usdt::UsdtProbe;
 use crate::target::{Addr, LoadedObject, Mapping, Process};
 
-/// Records taken from the ring at once, so that a flood does not starve a caller's other work.
+/// A flood must not starve the caller's other work.
 const MAX_BATCH: usize = 1 << 18;
 
-/// Programs at probes in a process. They end when this is dropped and when memspy ends for any
-/// reason.
 pub(super) struct BpfProbes {
     ring: RingBuf<MapData>,
-    /// Stack copies; each arrives before the event with its number.
+    /// A stack copy arrives before the event with its number.
     native_ring: Option<RingBuf<MapData>>,
     decoder: RingDecoder,
     programs: BpfPrograms,
@@ -44,7 +42,6 @@ pub(super) struct BpfProbes {
 }
 
 impl BpfProbes {
-    /// Places the probes of `plan` in `process` by `way`, using `keeper` if there is one.
     pub(super) fn attach(
         process: &Process,
         plan: &ProbePlan,
@@ -85,8 +82,8 @@ impl BpfProbes {
         Ok(probe)
     }
 
-    /// Links all programs: deaths of code objects first, and frees before allocations, so that
-    /// nothing recorded can die unseen.
+    /// Links deaths of code objects first, and frees before allocations: nothing recorded can die
+    /// unseen.
     fn place(
         &mut self,
         process: &Process,
@@ -140,7 +137,6 @@ impl BpfProbes {
         Ok(())
     }
 
-    /// Gives each of the first sites a program with the site as a constant; the others share one.
     fn link_sites(
         &mut self,
         process: &Process,
@@ -208,7 +204,6 @@ impl BpfProbes {
         Ok(())
     }
 
-    /// Links `program` to the instruction at target address `at`.
     fn link_address(
         &mut self,
         process: &Process,
@@ -251,7 +246,7 @@ impl BpfProbes {
         Ok(())
     }
 
-    /// Passes on the ring's records until `take` returns `false`; returns how many.
+    /// Stops when `take` returns `false`; returns how many.
     pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>) -> bool) -> usize {
         let (mut taken, mut goes_on) = (0, true);
         while goes_on && taken < MAX_BATCH {
@@ -259,7 +254,7 @@ impl BpfProbes {
             self.decoder.decode(&record, &mut |raw| goes_on = take(raw));
             taken += 1;
         }
-        // After the events: all copies that they refer to have arrived.
+        // All copies that these events refer to have arrived.
         for _ in 0..MAX_BATCH {
             let Some(record) = self.native_ring.as_mut().and_then(RingBuf::next) else { break };
             self.decoder.decode(&record, &mut |raw| _ = take(raw));
@@ -283,12 +278,10 @@ impl BpfProbes {
         self.programs.counts()
     }
 
-    /// How often the programs ran, and how long that took.
     pub(super) fn time(&self) -> Option<ProgramTime> {
         self.programs.time()
     }
 
-    /// Sets the addresses of a device's counters once it is in use.
     pub(super) fn set_levels(
         &mut self,
         device: CudaIndex,
@@ -297,7 +290,6 @@ impl BpfProbes {
         self.programs.set_levels(device.0, at)
     }
 
-    /// Sets the words that count steps, and their number; `None`: none.
     pub(super) fn watch(
         &mut self,
         steps: Option<&WatchedSteps>,
@@ -308,23 +300,18 @@ impl BpfProbes {
         self.programs.watch(self.half, step_counter::place(steps, number))
     }
 
-    /// Sets the vtable of autograd nodes written in Python, once known.
     pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
         self.programs.set_py_node(vtable)
     }
 
-    /// Makes the programs describe all stacks again under new keys.
     pub(super) fn renew_keys(&mut self) -> Result<(), ProbeError> {
         self.programs.renew_keys()
     }
 
-    /// Makes the programs describe these code objects again.
     pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
         self.programs.forget_codes(codes)
     }
 
-    /// Releases the links; their records can still be drained. Dropping a link ends its probes and
-    /// waits some 30 ms until no program of theirs runs, so drop all at once.
     pub(super) fn take_links(&mut self) -> Vec<ProbeLink> {
         std::mem::take(&mut self.links)
     }

@@ -1,4 +1,4 @@
-//! Read-only variables of the BPF program, as bytes: facts about this target and recording.
+//! Read-only variables of the BPF program, as bytes.
 //!
 //! Order and size of the fields match the structures in cuda/*.bpf.*; the kernel refuses another
 //! length.
@@ -8,22 +8,18 @@ use super::plan::ProbePlan;
 use crate::abi::{AutogradInfo, UnwindInfo};
 use crate::target::usdt::{ArgumentOperand, UsdtArgument, UsdtProbe};
 
-/// The structure has no such field.
 const NOWHERE: u32 = u32::MAX;
-/// Sites of one kind that the program has room for.
 pub(super) const MAX_SITES: usize = 8;
 const ARGUMENTS: usize = 3;
 const WAYS: u32 = 1024;
 const NO_INDEX: u8 = 0xff;
 
-/// Values by variable.
 #[derive(Debug, Default)]
 pub(super) struct BpfConstants {
     values: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl BpfConstants {
-    /// Those of `plan`, with these sites of `pytorch:malloc` and `pytorch:free`.
     pub(super) fn new(
         plan: &ProbePlan,
         mallocs: &[UsdtProbe],
@@ -76,7 +72,7 @@ impl BpfConstants {
 
 fn unwind_bytes(walk: &UnwindInfo, is_native: bool) -> Vec<u8> {
     let or_nowhere = |offset: Option<u32>| offset.unwrap_or(NOWHERE);
-    // One byte of a frame says, in either way, where the interpreter was called.
+    // Either way, one byte of a frame says where the interpreter was called.
     let frame_owner = walk.frame_owner.or(walk.frame_entry.filter(|_| is_native));
     let ends = [
         walk.frame_code + 8,
@@ -114,7 +110,6 @@ fn unwind_bytes(walk: &UnwindInfo, is_native: bool) -> Vec<u8> {
     ] {
         bytes.extend(word.to_le_bytes());
     }
-    // The structure is aligned to its longest words.
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes
 }
@@ -149,8 +144,8 @@ fn argument(argument: Option<&UsdtArgument>) -> [u8; 16] {
     bytes
 }
 
-/// Intervals of a Poisson process with one sample per `mean` bytes on average: exponential
-/// quantiles at the middles of equal parts, scaled to that mean.
+/// Intervals of a Poisson process, one sample per `mean` bytes: exponential quantiles at the
+/// middles of equal parts, scaled to that mean.
 fn intervals(mean: u64) -> Vec<u8> {
     let parts = f64::from(WAYS);
     let quantiles: Vec<f64> =
@@ -170,7 +165,7 @@ mod tests {
             bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
         let mean = intervals.iter().sum::<u64>() as f64 / intervals.len() as f64;
         assert!((mean / f64::from(1 << 20) - 1.0).abs() < 1e-3, "{mean}");
-        // A third is longer than the mean (1/e).
+        // A third of them (1/e) is longer than the mean.
         let longer =
             intervals.iter().filter(|&&w| w > 1 << 20).count() as f64 / intervals.len() as f64;
         assert!((longer - (-1f64).exp()).abs() < 0.01, "{longer}");

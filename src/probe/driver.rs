@@ -1,6 +1,6 @@
-//! The driver's functions that allocate and free memory, and their arguments (cuda.h).
+//! The driver's functions that allocate and free memory (cuda.h).
 
-/// Index in `struct pt_regs` of each argument's register.
+/// Index of each argument's register in `struct pt_regs`.
 const ARGUMENTS: [u8; 5] = [14, 13, 12, 11, 9];
 const NONE: u8 = 0xff;
 
@@ -18,9 +18,7 @@ const LIBRARY: u8 = 2;
 pub(super) enum ProbeRole {
     /// Notes arguments at entry, reports the result at return.
     Allocates,
-    /// Reports a free at entry.
     Frees,
-    /// Reports a mark at entry.
     Marks,
 }
 
@@ -57,8 +55,7 @@ const ALLOCATES: DriverFunction = DriverFunction { out: Some(0), size: Some(1), 
 const FREES: DriverFunction = DriverFunction { role: ProbeRole::Frees, address: Some(0), ..BLANK };
 const MARKS: DriverFunction = DriverFunction { role: ProbeRole::Marks, ..BLANK };
 
-/// All functions by the names that the driver exports. Programs reach most through
-/// `cuGetProcAddress`, which returns the exported functions.
+/// By exported name: `cuGetProcAddress` returns the same functions.
 pub(super) static CALLS: &[DriverFunction] = &[
     DriverFunction { names: &["cuMemAlloc_v2"], ..ALLOCATES },
     DriverFunction {
@@ -124,15 +121,13 @@ pub(super) static CALLS: &[DriverFunction] = &[
     },
 ];
 
-/// Functions that the BPF program has room for.
 const MAX_CALLS: usize = 64;
 
-/// Index of an argument's register in `struct pt_regs`, or an invalid one if it has no register.
+/// Index in `struct pt_regs`, invalid if the argument has no register.
 pub(super) fn register(argument: usize) -> u8 {
     ARGUMENTS.get(argument).copied().unwrap_or(NONE)
 }
 
-/// The table in the BPF program's form: `struct call` of cuda/driver.bpf.h.
 pub(super) fn table() -> Vec<u8> {
     let register =
         |argument: Option<usize>| argument.and_then(|n| ARGUMENTS.get(n)).copied().unwrap_or(NONE);

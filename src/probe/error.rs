@@ -34,16 +34,16 @@ pub enum ProbeError {
     /// The BPF program could not be prepared for this kernel.
     #[error("cannot prepare the kernel program: {why}")]
     Unprepared {
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// The request needs a program in the kernel.
+    /// The request needs a kernel program.
     #[error("{what} need programs in the kernel (BPF), which samples of perf events are not")]
     NeedsPrograms {
         /// The request.
         what: &'static str,
     },
-    /// The target has loaded nothing that can be probed.
+    /// Nothing to probe is loaded.
     #[error(
         "process {pid} has loaded neither PyTorch's CUDA part (libc10_cuda) nor the CUDA driver (libcuda): nothing there allocates GPU memory yet"
     )]
@@ -51,15 +51,15 @@ pub enum ProbeError {
         /// The pid.
         pid: u32,
     },
-    /// A file loaded in the target could not be examined.
+    /// A loaded file could not be examined.
     #[error("cannot find the probes in {path}: {why}")]
     Unreadable {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// The allocation probe does not report the allocated block.
+    /// The probe does not report the allocated block.
     #[error(
         "{path} calls its probe of an allocation before the block has an address, as PyTorch 2.1 does and 2.2 does not"
     )]
@@ -67,10 +67,10 @@ pub enum ProbeError {
         /// The library.
         path: String,
     },
-    /// The target could not be read.
+    /// The target is unreadable.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A loaded object in the target could not be read.
+    /// A loaded object is unreadable.
     #[error(transparent)]
     Object(#[from] ObjectError),
 }
@@ -84,18 +84,18 @@ impl ProbeError {
         ProbeError::Unprepared { why: why.to_string() }
     }
 
-    /// Whether a link or a program was refused, which another way may avoid.
+    /// Another way may work.
     pub(super) fn is_about_links(&self) -> bool {
         matches!(self, ProbeError::Refused { .. } | ProbeError::Rejected { .. })
     }
 
-    /// Whether it concerns BPF programs; samples may work without them.
+    /// Samples may work.
     pub(super) fn is_about_programs(&self) -> bool {
         self.is_about_links()
             || matches!(self, ProbeError::NotBuilt { .. } | ProbeError::Unprepared { .. })
     }
 
-    /// Whether it is a lack of rights.
+    /// Whether rights are lacking.
     pub fn is_denied(&self) -> bool {
         matches!(self, ProbeError::Refused { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
     }

@@ -1,11 +1,9 @@
-//! A second memspy process that places and removes probes, so that killing memspy leaves none
-//! behind.
+//! A second memspy process that keeps probes, so that killing memspy leaves none behind.
 //!
-//! A process killed while the kernel places or removes a breakpoint for it can no longer change the
-//! target's memory, so the breakpoint stays ("failed to unregister, leaking uprobe" in the kernel's
-//! log). So the keeper asks the kernel instead. It sends the descriptors to memspy and closes its
-//! own copies last, when memspy says so or has ended. If the keeper cannot start or is killed,
-//! memspy places the probes itself; existing descriptors stay valid.
+//! A process killed while the kernel changes its breakpoint leaves it in the target ("failed to
+//! unregister, leaking uprobe" in the kernel's log). The keeper closes its copies of the
+//! descriptors last; if it is killed, memspy's stay valid. Without a keeper, memspy places probes
+//! itself.
 
 mod holding;
 mod message;
@@ -30,21 +28,19 @@ use crate::target::proc_files;
 
 /// The argument that makes memspy a keeper.
 pub const KEEP_PROBES: &str = "keep-probes";
-/// The kernel needs milliseconds; a keeper that does not answer in this time is killed.
+/// The kernel needs milliseconds; a keeper that takes longer is killed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Whether this program handles [`KEEP_PROBES`].
 static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
-/// This process's only keeper, while it keeps anything.
 static SHARED: Mutex<Weak<ProbeKeeper>> = Mutex::new(Weak::new());
 
-/// Allows keepers; for a program that calls [`keep_probes`] when its first argument is
-/// [`KEEP_PROBES`].
+/// Allows keepers, for programs that call [`keep_probes`] if [`KEEP_PROBES`] is their first
+/// argument.
 pub fn allow_keeper() {
     IS_ALLOWED.store(true, Ordering::Relaxed);
 }
 
-/// Whether a keeper can start and answers.
+/// Whether a keeper starts and answers.
 pub fn try_keeper() -> io::Result<()> {
     match IS_ALLOWED.load(Ordering::Relaxed) {
         true => ProbeKeeper::start()?.check(),
@@ -52,7 +48,6 @@ pub fn try_keeper() -> io::Result<()> {
     }
 }
 
-/// A keeper; it ends when this is dropped, or with memspy.
 pub(super) struct ProbeKeeper {
     requests: OwnedFd,
     child: Mutex<Child>,
@@ -60,7 +55,6 @@ pub(super) struct ProbeKeeper {
 }
 
 impl ProbeKeeper {
-    /// This process's keeper, started if needed; `None`: it cannot start.
     pub(super) fn shared() -> Option<Arc<ProbeKeeper>> {
         if !IS_ALLOWED.load(Ordering::Relaxed) {
             return None;
@@ -77,8 +71,7 @@ impl ProbeKeeper {
     fn start() -> io::Result<ProbeKeeper> {
         let (requests, theirs) = pair()?;
         let name = std::env::args_os().next().unwrap_or_else(|| "memspy".into());
-        // Its own process group, so that Ctrl-C does not end it before memspy. The pid is for
-        // readers of 'ps'.
+        // Its own process group, so that Ctrl-C does not end it before memspy. 'ps' shows the pid.
         let child = Command::new(proc_files::own_program())
             .arg0(name)
             .arg(KEEP_PROBES)
@@ -92,7 +85,7 @@ impl ProbeKeeper {
         Ok(ProbeKeeper { requests, child: Mutex::new(child), next: AtomicU32::new(0) })
     }
 
-    /// Lets it place probes; `None`: it failed and placed none.
+    /// `None` if the keeper placed no probes.
     pub(super) fn place(self: &Arc<Self>, placement: &Placement<'_>) -> Option<ProbeLink> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (bytes, descriptors) = ProbeRequest::place(number, placement)?;
@@ -106,9 +99,8 @@ impl ProbeKeeper {
             .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Sends a request with a socket for its answer, so that answers cannot be confused. Kills a
-    /// keeper that does not answer in time, so that nothing it still does lasts. `None`: the socket
-    /// ended without an answer.
+    /// Each request has its own socket, so that answers cannot be confused. A late keeper is
+    /// killed, so that nothing it still does lasts.
     fn ask(
         &self,
         bytes: &[u8],
@@ -118,18 +110,16 @@ impl ProbeKeeper {
         let mut all = vec![theirs.as_fd()];
         all.extend(descriptors);
         let sent = send(&self.requests, bytes, &all);
-        // Keeping it open would wait for a keeper that has gone.
+        // Kept open, it would wait for a dead keeper.
         drop(theirs);
         let answer = sent.and_then(|()| MessageReader::new(ours.as_fd()).descriptors());
         if answer.is_err() {
-            // It may have been killed already.
             let _ = self.child.lock().kill();
         }
         answer
     }
 }
 
-/// A pair of sockets with short timeouts.
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (one, other) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -143,7 +133,6 @@ impl Drop for ProbeKeeper {
     fn drop(&mut self) {
         let _ = shutdown(&self.requests, Shutdown::Write);
         let mut child = self.child.lock();
-        // It sends nothing; its end is the end of the socket.
         if MessageReader::new(self.requests.as_fd()).next().is_err() {
             let _ = child.kill();
         }
@@ -151,8 +140,7 @@ impl Drop for ProbeKeeper {
     }
 }
 
-/// Probes whose descriptors the keeper shares. Drop it after memspy's own descriptors: that ends
-/// the probes and waits until they have ended.
+/// Drop it after memspy's own descriptors: that ends the probes and waits until they have ended.
 pub(super) struct KeptProbes {
     keeper: Arc<ProbeKeeper>,
     number: u32,
@@ -160,7 +148,7 @@ pub(super) struct KeptProbes {
 
 impl Drop for KeptProbes {
     fn drop(&mut self) {
-        // If it was killed, its descriptors were closed.
+        // If the keeper was killed, its descriptors were closed.
         let _ = self.keeper.ask(&ProbeRequest::end(self.number), &[]);
     }
 }

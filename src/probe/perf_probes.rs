@@ -1,11 +1,8 @@
-//! Probes without programs in the kernel: each hit is a perf sample with the argument registers.
+//! Probes without kernel programs: each hit is a perf sample with the argument registers.
 //!
-//! For when bpf(2) is refused (a container's seccomp filter) or memspy was built without its
-//! program. Sizes and addresses are still exact; stacks must come from sampling. An event belongs
-//! to one thread: inherited events can only be read per processor, and a probe for each thread on
-//! each processor takes the kernel minutes to remove. So new threads are searched for repeatedly.
-//! Allocations of a thread before it is found are unseen and show up in the comparison with the
-//! allocator's counters.
+//! For when bpf(2) is refused (a container's seccomp filter) or memspy has no program. Sizes and
+//! addresses are exact; stacks come from sampling. Each thread has its own events: inherited events
+//! are read per processor, and removing a probe per thread and processor takes the kernel minutes.
 
 use std::fs::File;
 use std::io;
@@ -30,16 +27,13 @@ use crate::model::{AddressSpace, CudaIndex, EventKind, FreeTracking, MemoryKind,
 use crate::target::usdt::{ArgumentOperand, Register, UsdtArgument, UsdtProbe};
 use crate::target::{Mapping, Process};
 
-/// Sizes of the ring of one thread at one site: a thousand samples, or sixty if the kernel does not
-/// lend that much.
+/// Bytes for one thread at one site: a thousand samples, or sixty if the kernel refuses that.
 const RINGS: [usize; 2] = [64 << 10, 4 << 10];
 const THREAD_SCAN_INTERVAL: Duration = Duration::from_millis(10);
 /// Nanoseconds from a sample's time until it is in its ring.
 const WRITTEN_AFTER: u64 = 10_000;
-/// Samples taken at once from each ring.
 const MAX_BATCH: usize = 1 << 16;
 
-/// What a hit at a site means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SiteMeaning {
     Malloc,
@@ -53,14 +47,12 @@ struct SampledSite {
     words: SampledWords,
 }
 
-/// The samples of one thread at one site, and the link of its probe.
 struct ThreadSamples {
     sampler: Sampler,
     link: ProbeLink,
 }
 
 impl ThreadSamples {
-    /// Drops the ring and keeps the link.
     fn into_link(mut self) -> ProbeLink {
         self.link.give_back(syscall::owned(self.sampler.into_counter()));
         self.link
@@ -75,20 +67,17 @@ pub(super) struct PerfProbes {
     keeper: Option<Arc<ProbeKeeper>>,
     threads: FxHashMap<u32, Vec<ThreadSamples>>,
     scanned: Instant,
-    /// Threads that could not be probed and are not tried again.
+    /// Threads that are not tried again.
     refused: FxHashSet<u32>,
     lost: u64,
-    /// Taken from the rings, not yet passed on.
     waiting: Vec<RawEvent>,
-    /// Links of ended threads.
     ended: Vec<ProbeLink>,
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
 }
 
 impl PerfProbes {
-    /// Probes all threads of `process`, using `keeper` if there is one; `instead_of` says why
-    /// programs could not.
+    /// `instead_of` says why programs could not run.
     pub(super) fn attach(
         process: &Process,
         plan: &ProbePlan,
@@ -167,7 +156,7 @@ impl PerfProbes {
         Ok(())
     }
 
-    /// Probes new threads and releases ended ones. An error only if no thread is probed.
+    /// Fails only if no thread is probed.
     fn scan_threads(&mut self) -> Result<(), ProbeError> {
         self.scanned = Instant::now();
         let Ok(ids) = self.process.thread_ids() else { return Ok(()) };
@@ -183,7 +172,6 @@ impl PerfProbes {
                 Ok(samplers) => {
                     self.threads.insert(id, samplers);
                 }
-                // A thread may have ended since it was listed.
                 Err(why) => {
                     self.refused.insert(id);
                     error = Some(why);
@@ -204,11 +192,10 @@ impl PerfProbes {
 
     pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>) -> bool) -> usize {
         if !self.threads.is_empty() && self.scanned.elapsed() >= THREAD_SCAN_INTERVAL {
-            // The comparison with the counters reveals threads without probes.
+            // The counters reveal threads without probes.
             let _ = self.scan_threads();
         }
-        // Rings are emptied one by one, so the last may have samples older than new ones in the
-        // first. Pass on only what was there before all of them were read, in order.
+        // Rings are emptied one by one: pass on only what was there before all were read, in order.
         let until = if self.threads.is_empty() { u64::MAX } else { monotonic() - WRITTEN_AFTER };
         for samplers in self.threads.values_mut() {
             self.lost += empty(&self.sites, samplers, self.stacks_from, &mut self.waiting);
@@ -237,7 +224,6 @@ impl PerfProbes {
         std::mem::take(&mut self.ended)
     }
 
-    /// Ends all events after a last read.
     pub(super) fn take_links(&mut self) -> Vec<ProbeLink> {
         let mut links = self.take_ended();
         for (_, mut samplers) in self.threads.drain() {
@@ -248,7 +234,7 @@ impl PerfProbes {
     }
 }
 
-/// Empties a thread's rings, one for each site; returns how many samples were lost.
+/// Returns how many samples were lost.
 fn empty(
     sites: &[SampledSite],
     samplers: &mut [ThreadSamples],
@@ -261,24 +247,23 @@ fn empty(
     sites.iter().zip(samplers).map(drain).sum()
 }
 
-/// CLOCK_MONOTONIC in nanoseconds, as in the samples.
 fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Raises the limit of open files: each thread needs one per site.
+/// Each thread needs one file for each site.
 pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        // If refused, opening fails with the reason.
+        // If this is refused, opening fails with the reason.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
 }
 
 impl SampledSite {
-    /// `None`: an argument is not in a sampled place.
+    /// `None` if an argument is not in a sampled place.
     fn new(site: &UsdtProbe, meaning: SiteMeaning) -> Option<SampledSite> {
         let wanted = match meaning {
             SiteMeaning::Malloc => 3,
@@ -322,10 +307,8 @@ impl SampledSite {
         open(large).or_else(|_: ProbeError| open(small))
     }
 
-    /// Reads the samples of an open event that `link` lends.
     fn sampler(&self, link: &mut ProbeLink, thread: u32, ring: usize) -> io::Result<Sampler> {
-        // perf-event2 reads only events that it opened itself: open a dummy with the same sample
-        // layout.
+        // perf-event2 reads only events that it opened: open a dummy with the same sample layout.
         let mut builder = Builder::new(Software::DUMMY);
         builder.observe_pid(thread as i32).any_cpu().sample_period(1);
         self.words.ask(&mut builder);
@@ -337,7 +320,7 @@ impl SampledSite {
         Ok(sampler)
     }
 
-    /// Passes on the samples in `sampler`; returns how many were lost.
+    /// Returns how many samples were lost.
     fn drain(
         &self,
         sampler: &mut Sampler,
@@ -401,7 +384,6 @@ impl SampledSite {
     }
 }
 
-/// Whether a stack is wanted.
 fn source(change: &EventKind, stacks_from: u64) -> StackSource {
     match *change {
         EventKind::Allocated { size, .. } if size < stacks_from => StackSource::NotTaken,
@@ -409,8 +391,7 @@ fn source(change: &EventKind, stacks_from: u64) -> StackSource {
     }
 }
 
-/// A thread's sample: registers by the bits of `mask`, lowest first, and the stack from its pointer
-/// on.
+/// Registers by the bits of `mask`, lowest first, and the stack from its pointer on.
 struct PerfSample<'a> {
     mask: u64,
     registers: &'a [u64],
@@ -442,7 +423,6 @@ impl PerfSample<'_> {
     }
 }
 
-/// Opens the event of a place in `file` for `process` as a recording would.
 pub(super) fn try_open(
     file: BorrowedFd<'_>,
     point: &ProbePoint,
@@ -477,7 +457,7 @@ mod tests {
         };
         let value = |size, signed, operand| seen.value(&argument(size, signed, operand));
         assert_eq!(value(8, false, ArgumentOperand::Register(rax)), Some(0xdead));
-        // The device is a register's lowest byte; the other bytes are undefined.
+        // The device is a register's lowest byte; the others are undefined.
         assert_eq!(value(1, true, ArgumentOperand::Register(rdx)), Some(-13));
         assert_eq!(value(1, false, ArgumentOperand::Register(rdx)), Some(0xf3));
         assert_eq!(value(4, true, ArgumentOperand::Constant(5)), Some(5));

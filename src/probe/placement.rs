@@ -1,5 +1,4 @@
-//! One request to place probes, made by memspy or its keeper, and the links that keep them in
-//! place.
+//! A request to place probes, by memspy or its keeper.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +18,6 @@ use crate::target::proc_files;
 const STACK: u32 = 512;
 
 pub(super) struct Placement<'a> {
-    /// The mapped file.
     pub(super) file: BorrowedFd<'a>,
     pub(super) points: &'a [ProbePoint],
     /// A process; for samples, one thread.
@@ -28,8 +26,7 @@ pub(super) struct Placement<'a> {
 }
 
 pub(super) enum ProbeAction<'a> {
-    /// Runs a program, linked by this way; `at_return`: when the function that begins there
-    /// returns.
+    /// `at_return`: when the function that begins there returns.
     Run {
         way: ProbeBackend,
         program: BorrowedFd<'a>,
@@ -38,7 +35,6 @@ pub(super) enum ProbeAction<'a> {
     Sample(SampledWords),
 }
 
-/// What a sample contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SampledWords {
     /// Bits by register number.
@@ -47,7 +43,6 @@ pub(super) struct SampledWords {
 }
 
 impl SampledWords {
-    /// Makes the event of `builder` sample them.
     pub(super) fn ask(self, builder: &mut Builder<'_>) {
         builder
             .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::REGS_USER)
@@ -60,7 +55,6 @@ impl SampledWords {
 }
 
 impl Placement<'_> {
-    /// Places the probes, preferably by the keeper.
     pub(super) fn place_by(
         &self,
         keeper: Option<&Arc<ProbeKeeper>>,
@@ -73,7 +67,7 @@ impl Placement<'_> {
         Ok(placed.into_iter().map(|own| ProbeLink { own, _kept: None }).collect())
     }
 
-    /// Places them and returns each probe's descriptors, which keep it in place.
+    /// Returns each probe's descriptors, which keep it in place.
     pub(super) fn place(&self) -> Result<Vec<Vec<OwnedFd>>, ProbeError> {
         // The descriptor's own path leads to the mapped file, even if that has no other path.
         let path = proc_files::own_descriptor(self.file.as_fd());
@@ -93,7 +87,7 @@ impl Placement<'_> {
         self.points.iter().map(one).collect()
     }
 
-    /// One event per place. Its filter is by address space, so it covers all threads.
+    /// Its filter is by address space, so it covers all threads.
     fn link_event(
         &self,
         path: &CStr,
@@ -127,9 +121,9 @@ impl Placement<'_> {
     }
 }
 
-/// Keeps probes in the target until it is dropped.
+/// Keeps probes in the target until dropped.
 pub struct ProbeLink {
-    /// Closed first: whoever closes the last copy makes the kernel remove the probes.
+    /// Closed first: closing the last copy makes the kernel remove the probes.
     own: Vec<OwnedFd>,
     _kept: Option<KeptProbes>,
 }
@@ -139,7 +133,6 @@ impl ProbeLink {
         ProbeLink { own, _kept: Some(kept) }
     }
 
-    /// Lends the descriptor of a single event, until it is returned.
     pub(super) fn lend(&mut self) -> Option<OwnedFd> {
         self.own.pop()
     }

@@ -3,26 +3,25 @@
 use crate::abi::{AutogradInfo, CounterAddresses, UnwindInfo};
 use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
 
-/// Bytes of the ring between kernel and reader: 0.15 s of 600,000 events a second, thirty times
-/// what arrives between two reads. A larger one exceeds the processor's caches, which costs the
-/// target.
+/// Bytes: 0.15 s of 600,000 events a second, thirty times what arrives between two reads. A larger
+/// ring exceeds the processor's caches, at the target's cost.
 pub const RING_BYTES: u32 = 8 << 20;
 
-/// Bytes of the ring of stack copies: a thousand of PyTorch's between two reads.
+/// Bytes: a thousand of PyTorch's stack copies between two reads.
 pub(super) const NATIVE_RING_BYTES: u32 = 16 << 20;
 
 /// The plan of a recording.
 #[derive(Debug, Clone)]
 pub struct ProbePlan {
-    /// The requested way; `None`: the first that the kernel allows.
+    /// The requested way; `None`: the first allowed.
     pub backend: Option<ProbeBackend>,
     /// How to walk Python stacks; `None`: no Python.
     pub walk: Option<UnwindInfo>,
     /// How to find autograd nodes; `None`: no PyTorch, or not found.
     pub backward: Option<AutogradInfo>,
-    /// Whether to probe the creation of forward nodes.
+    /// Whether to probe new forward nodes.
     pub backward_lines: bool,
-    /// Addresses of the devices' counters.
+    /// The devices' counter addresses.
     pub levels: Vec<(CudaIndex, CounterAddresses)>,
     /// How to observe frees.
     pub frees: FreeTracking,
@@ -30,11 +29,11 @@ pub struct ProbePlan {
     pub stacks_from: u64,
     /// One stack per this many bytes on average; 0: all.
     pub stacks_every: u64,
-    /// Allocations of at least this many bytes get a copy of the thread's stack; `None`: none do.
+    /// Allocations from this size get a copy of the thread's stack.
     pub native_from: Option<u64>,
     /// Whether to watch words that count steps.
     pub watches: bool,
-    /// Ring size in bytes: a power of two.
+    /// A power of two.
     pub ring_bytes: u32,
 }
 

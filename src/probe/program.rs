@@ -17,21 +17,19 @@ use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
 use crate::abi::CounterAddresses;
 use crate::model::ProbeBackend;
 
-/// The object that build.rs compiled from cuda/probe.bpf.c; empty if it could not.
+/// From build.rs and cuda/probe.bpf.c; empty if it could not be compiled.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
-/// Latest forward nodes remembered: those of a few iterations of a large model.
+/// Those of a few iterations of a large model.
 const FORWARD_NODES: u32 = 262_144;
 /// Distance between generations of keys: above the deaths of code objects missed while one begins.
 const GENERATION: u64 = 1 << 12;
-/// Why build.rs could not.
 static WHY_NOT: &str = include_str!(concat!(env!("OUT_DIR"), "/probe.bpf.why"));
 
-/// Why this memspy has no BPF program; `None`: it has one.
+/// Why there is no BPF program, if so.
 pub fn why_not_built() -> Option<&'static str> {
     OBJECT.is_empty().then_some(WHY_NOT)
 }
 
-/// The object with its maps; its programs load on demand.
 pub(super) struct BpfPrograms {
     maps: Ebpf,
     object: Object,
@@ -41,7 +39,6 @@ pub(super) struct BpfPrograms {
 }
 
 impl BpfPrograms {
-    /// Creates the maps with `constants`, in the sizes of `plan`.
     pub(super) fn prepare(
         constants: &BpfConstants,
         plan: &ProbePlan,
@@ -70,7 +67,6 @@ impl BpfPrograms {
         Ok(BpfPrograms { maps, object, types, attach_type, loaded: FxHashMap::default() })
     }
 
-    /// The program `name`, loaded at first use.
     pub(super) fn load(&mut self, name: &'static str) -> Result<BorrowedFd<'_>, ProbeError> {
         if !self.loaded.contains_key(name) {
             let missing = || ProbeError::unprepared(format!("there is no program {name}"));
@@ -94,7 +90,6 @@ impl BpfPrograms {
         Ok(self.loaded[name].as_fd())
     }
 
-    /// Takes the ring of this name, once.
     pub(super) fn take_ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, ProbeError> {
         let map = self.maps.take_map(name).ok_or_else(|| ProbeError::unprepared("no ring"))?;
         RingBuf::try_from(map).map_err(ProbeError::unprepared)
@@ -111,7 +106,7 @@ impl BpfPrograms {
         }
     }
 
-    /// How often the programs ran, and how long that took; `None` where the kernel does not say.
+    /// `None` where the kernel does not say.
     pub(super) fn time(&self) -> Option<ProgramTime> {
         let times = PerCpuArray::<_, [u64; 3]>::try_from(self.maps.map("PROGRAM_TIME")?).ok()?;
         let mut sum = ProgramTime::default();
@@ -123,7 +118,6 @@ impl BpfPrograms {
         Some(sum)
     }
 
-    /// Says where a device's counters are.
     pub(super) fn set_levels(
         &mut self,
         device: u32,
@@ -139,7 +133,7 @@ impl BpfPrograms {
         levels.set(device, bytes, 0).map_err(ProbeError::unprepared)
     }
 
-    /// Sets the words that count steps in the unused set `half`.
+    /// `half` is the unused set of words.
     pub(super) fn watch(
         &mut self,
         half: u32,
@@ -155,18 +149,15 @@ impl BpfPrograms {
         now.set(0, half, 0).map_err(ProbeError::unprepared)
     }
 
-    /// Begins a new generation of keys (`GENERATION` in cuda/frames.bpf.h).
     pub(super) fn renew_keys(&mut self) -> Result<(), ProbeError> {
         let no_map = || ProbeError::unprepared("no generation of keys");
         let map = self.maps.map_mut("GENERATION").ok_or_else(no_map)?;
         let mut generation = Array::<_, u64>::try_from(map).map_err(ProbeError::unprepared)?;
         let now = generation.get(&0, 0).map_err(ProbeError::unprepared)?;
-        // The program counts deaths of code objects in it; the distance covers one that happens
-        // meanwhile.
+        // The program counts deaths of code objects here; the distance covers one during the call.
         generation.set(0, now + GENERATION, 0).map_err(ProbeError::unprepared)
     }
 
-    /// Forgets that these code objects were described.
     pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
         let map = self.maps.map_mut("CODES").ok_or_else(|| ProbeError::unprepared("no codes"))?;
         let mut known = HashMap::<_, u64, u8>::try_from(map).map_err(ProbeError::unprepared)?;
@@ -177,7 +168,6 @@ impl BpfPrograms {
         Ok(())
     }
 
-    /// Sets the vtable of nodes written in Python.
     pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
         let map = self.maps.map_mut("PY_NODE").ok_or_else(|| ProbeError::unprepared("no node"))?;
         let mut known = Array::<_, u64>::try_from(map).map_err(ProbeError::unprepared)?;
@@ -185,8 +175,8 @@ impl BpfPrograms {
     }
 }
 
-/// Makes a second copy of the object that shares the first one's maps: aya loads programs without
-/// the attach type of uprobe_multi.
+/// A second object with the first one's maps: aya loads programs without the attach type of
+/// uprobe_multi.
 fn relocate(maps: &Ebpf, kernel: &Btf) -> Result<(Object, OwnedFd), ProbeError> {
     let mut object = Object::parse(OBJECT).map_err(ProbeError::unprepared)?;
     let features = aya::features().btf();
@@ -224,7 +214,6 @@ fn fd(map: &Map) -> Option<i32> {
     }
 }
 
-/// The kind of the underlying system error.
 fn kind(error: &(dyn std::error::Error + 'static)) -> std::io::ErrorKind {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -236,16 +225,14 @@ fn kind(error: &(dyn std::error::Error + 'static)) -> std::io::ErrorKind {
     std::io::ErrorKind::Other
 }
 
-/// The error with all its causes, which aya's own text leaves out.
+/// With all causes, which aya's own text leaves out.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
         let said = inner.to_string();
-        // Many errors name their cause themselves.
         if !text.contains(&said) {
-            // Of `failed to create map X` and `failed to create map X: not permitted` the longer
-            // says all.
+            // `failed to create map X: not permitted` includes `failed to create map X`.
             match text.rfind(": ").filter(|at| said.starts_with(&text[at + 2..])) {
                 Some(at) => text.truncate(at + 2),
                 None => text.push_str(": "),
@@ -271,13 +258,12 @@ mod tests {
     #[error("failed to create map `FORWARD`: {0}")]
     struct Inner(#[source] io::Error);
 
-    /// It was said twice that the map was not created.
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_is_printed_once() {
         let denied = io::Error::from_raw_os_error(1);
-        let told = chain(&Outer(Inner(denied)));
+        let text = chain(&Outer(Inner(denied)));
         assert_eq!(
-            told,
+            text,
             "map error: failed to create map `FORWARD`: Operation not permitted (os error 1)"
         );
     }

@@ -26,7 +26,6 @@ const NODE: u8 = 8;
 const IN_BACKWARD: u8 = 16;
 const NO_DEVICE: u8 = 0xff;
 
-/// Sizes of the structures.
 const WHO: usize = 40;
 const ALLOCATION: usize = 96;
 const STACK_HEAD: usize = 16;
@@ -36,18 +35,17 @@ const OWNER_BIT: u32 = 56;
 const NATIVE_HEAD: usize = 152;
 /// Replaces the number of a lost stack copy.
 const NATIVE_STACK_LOST: u32 = u32::MAX;
-/// Sizes of the parts of `struct code_record`: the object, its name, its file's name, its line
-/// table.
+/// Parts of `struct code_record`: the object, its name, its file's name, its line table.
 const PARTS: [usize; 4] = [6 * 64, 5 * 64, 7 * 64, 33 * 64];
 
-/// Decodes records with reusable buffers.
+/// Decodes records; buffers are reused.
 #[derive(Debug, Default)]
 pub struct RingDecoder {
     frames: Vec<BpfFrame>,
 }
 
 impl RingDecoder {
-    /// Passes the contents of `record` to `take`; ignores unknown records.
+    /// Ignores unknown records.
     pub fn decode(&mut self, record: &[u8], take: &mut dyn FnMut(RingRecord<'_>)) -> Option<()> {
         match *record.first()? {
             STACK => {
@@ -211,7 +209,6 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A record of a stack copy that claims `len` bytes and contains `bytes`.
     fn native_stack(len: u32, bytes: &[u8]) -> Vec<u8> {
         let mut record = vec![NATIVE_STACK, 0, 0, 0];
         for word in [7, len, 100] {
@@ -225,7 +222,6 @@ mod tests {
         record
     }
 
-    /// Number, registers and stack decoded, and whether it is cut.
     fn decoded(record: &[u8]) -> Option<(u32, u64, Vec<u8>, bool)> {
         let mut found = None;
         RingDecoder::default().decode(record, &mut |raw| {
@@ -246,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_or_false_stack_copy_is_refused() {
+    fn a_truncated_or_malformed_stack_copy_is_refused() {
         let record = native_stack(3, &[1, 2, 3]);
         for len in 0..record.len() {
             assert_eq!(decoded(&record[..len]), None, "{len}");
@@ -257,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_has_its_stack_copy_or_its_loss() {
+    fn an_allocation_has_a_stack_copy_or_a_loss() {
         let native = |kind: u8, number: u32| {
             let mut record = vec![0; ALLOCATION];
             (record[0], record[1], record[2]) = (kind, 0, 0);
@@ -267,7 +263,7 @@ mod tests {
         assert_eq!(native(ALLOCATED, 0), NativeCopy::NotTaken);
         assert_eq!(native(ALLOCATED, 5), NativeCopy::Number(5));
         assert_eq!(native(ALLOCATED, u32::MAX), NativeCopy::Lost);
-        // Other events have none, whatever the bytes are.
+        // Other events have no copy, whatever the bytes are.
         assert_eq!(native(FREED, 5), NativeCopy::NotTaken);
     }
 

@@ -1,4 +1,4 @@
-//! What probes deliver: the target's addresses and numbers, without names.
+//! What probes deliver: addresses and numbers, without names.
 
 use crate::abi::BpfFrame;
 use crate::model::{EventKind, StackSource};
@@ -10,9 +10,9 @@ pub type StackKey = u64;
 /// The autograd node that a thread evaluates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RawNode {
-    /// Its vtable pointer, which identifies the class.
+    /// Identifies the class.
     pub vtable: u64,
-    /// For a node written in Python: type object of its `THPFunction`; else 0.
+    /// A Python node's type object (`THPFunction`), or 0.
     pub python_type: u64,
     /// Stack of the forward call that created it; 0: unseen.
     pub forward: StackKey,
@@ -35,7 +35,7 @@ pub struct RawEvent {
     pub source: StackSource,
     /// Whether the stack is deeper than the walk.
     pub truncated: bool,
-    /// Whether a page of the stack was unreadable.
+    /// Whether a page of it was unreadable.
     pub faulted: bool,
     /// The autograd node being evaluated.
     pub node: Option<RawNode>,
@@ -43,7 +43,7 @@ pub struct RawEvent {
     pub native: NativeCopy,
 }
 
-/// The copy of a thread's stack, from which native frames are unwound.
+/// A copied stack, for native frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NativeCopy {
     /// Not requested.
@@ -51,8 +51,7 @@ pub enum NativeCopy {
     NotTaken,
     /// The ring was full.
     Lost,
-    /// Its number: a [`RingRecord::NativeStack`], which arrives with the next read of the rings at
-    /// the latest.
+    /// Its number; the [`RingRecord::NativeStack`] arrives with the next read at the latest.
     Number(u32),
 }
 
@@ -61,11 +60,11 @@ pub enum NativeCopy {
 pub struct RawStep {
     /// CLOCK_MONOTONIC in nanoseconds.
     pub time: u64,
-    /// The number passed to [`AttachedProbes::watch`](super::AttachedProbes::watch).
+    /// The number given to [`AttachedProbes::watch`](super::AttachedProbes::watch).
     pub place: u32,
-    /// Whether it is the first value seen: the step may have begun earlier.
+    /// The first value seen: the step may have begun earlier.
     pub is_first: bool,
-    /// The step counter's value in memory.
+    /// The step counter's value.
     pub step: u64,
     /// The epoch counter's value; 0 without one.
     pub epoch: u64,
@@ -78,25 +77,25 @@ pub enum RingRecord<'a> {
     Event(RawEvent),
     /// A training step.
     Step(RawStep),
-    /// The frames of a stack, innermost first; may arrive after events that use it.
+    /// The frames of a stack; may arrive after events that use it.
     Stack {
         /// Its key.
         key: StackKey,
-        /// Its frames.
+        /// Frames, innermost first.
         frames: &'a [BpfFrame],
         /// Whether the stack is deeper.
         truncated: bool,
     },
-    /// A code object at its first use: memory ranges by address, copied at that moment.
+    /// A code object at its first use.
     Code {
         /// Its address.
         code: u64,
-        /// Copies of it, its name, file name and line table (its beginning).
+        /// The object, its name, file name and the start of its line table.
         spans: &'a [(u64, &'a [u8])],
     },
-    /// A thread's registers at an event, and its stack.
+    /// A thread's registers and stack at an event.
     NativeStack {
-        /// Its number in [`RawEvent::native`].
+        /// The number in [`RawEvent::native`].
         number: u32,
         /// By DWARF number: 7 is the stack pointer, 16 the instruction pointer.
         registers: [u64; DWARF_REGISTERS],
@@ -112,29 +111,28 @@ pub enum RingRecord<'a> {
     },
 }
 
-/// The probes' counts since they were placed.
+/// Counts since the probes were placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProbeCounts {
     /// Events lost because the ring was full.
     pub lost: u64,
-    /// Descriptions of stacks or code objects lost because the ring was full; they come again at
-    /// the next use.
+    /// Lost descriptions of stacks or code objects; they come again at the next use.
     pub lost_descriptions: u64,
 }
 
-/// How often the programs in the kernel ran since they were attached, and how long that took.
+/// Runs of the kernel programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProgramTime {
     /// All runs.
     pub runs: u64,
-    /// Runs that were timed: a random part of them.
+    /// Timed runs: a random part.
     pub timed: u64,
-    /// Nanoseconds that these took.
+    /// Nanoseconds of the timed runs.
     pub nanos: u64,
 }
 
 impl ProgramTime {
-    /// Nanoseconds that one run takes on average; `None` when none was timed.
+    /// The average of a run in nanoseconds.
     pub fn of_one_run(&self) -> Option<f64> {
         (self.timed > 0).then(|| self.nanos as f64 / self.timed as f64)
     }

@@ -1,4 +1,4 @@
-//! Encodes the words that count steps for the BPF program: `struct watching` of cuda/steps.bpf.h.
+//! Words that count steps: `struct watching` of cuda/steps.bpf.h.
 
 use crate::abi::{StepCounterLocation, WatchedSteps};
 
@@ -12,8 +12,7 @@ const WORD32: u32 = 1;
 const WORD64: u32 = 2;
 const INTEGER: u32 = 3;
 
-/// Encodes the step counters' locations for the BPF program, tagged with `number`, which each step
-/// event echoes.
+/// Each step event returns `number`.
 pub(super) fn place(steps: Option<&WatchedSteps>, number: u32) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     if let Some(steps) = steps {

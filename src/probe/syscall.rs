@@ -1,8 +1,7 @@
-//! System calls that crates lack: bpf(2) for uprobe_multi programs and links with semaphores, and
-//! calls on descriptors.
+//! System calls that crates lack.
 //!
-//! aya 0.14 creates the maps, but cannot load a program for `BPF_TRACE_UPROBE_MULTI` or name the
-//! semaphore that enables a USDT site.
+//! aya 0.14 cannot load a program for `BPF_TRACE_UPROBE_MULTI` or name the semaphore of a USDT
+//! site.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,7 +11,6 @@ use aya_obj::Function;
 use aya_obj::generated::bpf_insn;
 use nix::libc;
 
-/// linux/bpf.h: commands, program type, attach types.
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_BTF_LOAD: libc::c_long = 18;
 const BPF_LINK_CREATE: libc::c_long = 28;
@@ -20,7 +18,6 @@ const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_PERF_EVENT: u32 = 41;
 pub(super) const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
-/// Bytes of the verifier's log.
 const LOG: usize = 1 << 20;
 
 /// `union bpf_attr` for BPF_PROG_LOAD, up to `attach_btf_id` (linux/bpf.h).
@@ -92,9 +89,8 @@ struct PerfAttributes {
 }
 
 fn bpf<A>(command: libc::c_long, attributes: &A) -> io::Result<OwnedFd> {
-    // SAFETY: `attributes` is a plain `repr(C)` structure of the size given, its pointers are those
-    // of slices that the callers below keep alive over the call, and the kernel checks everything
-    // else.
+    // SAFETY: `attributes` is a plain `repr(C)` structure of the size given; callers keep the
+    // slices behind its pointers alive over the call; the kernel checks everything else.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<A>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -113,8 +109,7 @@ pub(super) fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
     bpf(BPF_BTF_LOAD, &attributes)
 }
 
-/// Loads a uprobe program for links of `attach_type` (0: perf events). An error has the end of the
-/// verifier's log.
+/// `attach_type` 0 is for perf events. An error has the end of the verifier's log.
 pub(super) fn load_program(
     name: &str,
     function: &Function,
@@ -157,8 +152,7 @@ pub(super) fn load_program(
     })
 }
 
-/// A place to probe: file offsets of the instruction and of the semaphore (0: none), and the
-/// program's cookie.
+/// File offsets of the instruction and of the semaphore (0: none), and the program's cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProbePoint {
     pub(super) offset: u64,
@@ -166,8 +160,8 @@ pub(super) struct ProbePoint {
     pub(super) cookie: u64,
 }
 
-/// Links `program` to all `points` of the file at `path`, for all threads of `pid`; `at_return`:
-/// when the function that begins there returns. The link ends with the descriptor.
+/// Links all threads of `pid`; with `at_return`, when the function that begins there returns. The
+/// link ends with the descriptor.
 pub(super) fn link_uprobes(
     program: BorrowedFd<'_>,
     path: &CStr,
@@ -197,7 +191,6 @@ pub(super) fn link_uprobes(
     )
 }
 
-/// Links `program` to an open perf event. The link ends with the descriptor.
 pub(super) fn link_perf_event(
     program: BorrowedFd<'_>,
     event: &impl AsRawFd,
@@ -220,7 +213,6 @@ pub(super) fn owned(from: impl IntoRawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(from.into_raw_fd()) }
 }
 
-/// Makes `of` refer to the same file as `event`.
 pub(super) fn replace(of: &mut impl AsRawFd, event: OwnedFd) -> io::Result<()> {
     // SAFETY: both are open. The number of `of` stays its own and open; dup3 changes in one step
     // what it refers to.
@@ -230,7 +222,7 @@ pub(super) fn replace(of: &mut impl AsRawFd, event: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Closes inherited descriptors except the standard streams. Call it before opening anything.
+/// Except the standard streams. Call it before opening anything.
 pub(super) fn close_inherited() {
     const FIRST: libc::c_uint = 3;
     // SAFETY: nothing in this program owns one of these descriptors yet. Before Linux 5.9 the call

@@ -1,4 +1,4 @@
-//! Finds what can be probed in a process: PyTorch and the driver.
+//! Finds PyTorch and the driver in a process.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,15 +8,12 @@ use super::error::ProbeError;
 use crate::target::usdt::{self, ArgumentOperand, UsdtProbe};
 use crate::target::{Addr, LoadedObject, Mapping, Mappings, Process};
 
-/// File name prefixes of the probed libraries; the driver's ends with its version
-/// (`libcuda.so.580.65.06`).
+/// The driver's name ends with its version (`libcuda.so.580.65.06`).
 pub(super) const TORCH: &str = "libc10_cuda";
 pub(super) const DRIVER: &str = "libcuda.so";
 
-/// What can be probed in PyTorch and the driver.
 pub(super) struct ProbeTargets {
     mappings: Arc<Mappings>,
-    /// PyTorch's library, its sites of `malloc` and of `free`.
     pub(super) torch: Option<(Mapping, Vec<UsdtProbe>, Vec<UsdtProbe>)>,
     pub(super) driver: Option<LoadedObject>,
 }
@@ -53,16 +50,14 @@ impl ProbeTargets {
         Ok(ProbeTargets { mappings, torch, driver })
     }
 
-    /// The mapping and file offset of an address.
     pub(super) fn in_file(&self, at: Addr) -> Option<(&Mapping, u64)> {
         let mapping = self.mappings.find(at).filter(|m| m.path.is_some())?;
         Some((mapping, at.0 - mapping.start.0 + mapping.offset))
     }
 }
 
-/// Whether a site is that of PyTorch 2.1: before the allocation, with the variable that will get
-/// the address, and without the stream (`NativeCachingAllocator::allocate`,
-/// c10/cuda/CUDACachingAllocator.cpp).
+/// PyTorch 2.1 has the site before the allocation: with the variable that will get the address,
+/// without the stream (`NativeCachingAllocator::allocate`, c10/cuda/CUDACachingAllocator.cpp).
 fn is_before_allocation(site: &UsdtProbe) -> bool {
     let stream = site.arguments.get(3);
     stream.is_some_and(|stream| matches!(stream.operand, ArgumentOperand::Constant(_)))
@@ -75,7 +70,6 @@ pub(super) fn open(process: &Process, mapping: &Mapping) -> Result<File, ProbeEr
     })
 }
 
-/// Matches file names of the library whose name begins with `stem`.
 pub(super) fn library(stem: &'static str) -> impl Fn(&str) -> bool {
     move |name| name.starts_with(stem) && name.contains(".so")
 }
@@ -85,8 +79,7 @@ mod tests {
     use super::*;
     use crate::target::usdt::{Register, UsdtArgument};
 
-    /// Recordings of PyTorch 2.1 had addresses of stack variables, so no free matched an
-    /// allocation.
+    /// It reports addresses of stack variables, so no free would match.
     #[test]
     fn the_probe_of_pytorch_2_1_is_refused() {
         let argument = |operand| UsdtArgument { size: 8, signed: true, operand };

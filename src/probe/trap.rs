@@ -1,5 +1,4 @@
-//! What a probe costs the thread that runs into it, apart from the program there: measured on
-//! memspy itself.
+//! The cost of a probe for its thread, without the program: measured on memspy itself.
 
 use std::hint::black_box;
 use std::os::fd::AsFd;
@@ -15,18 +14,14 @@ use super::syscall::ProbePoint;
 use crate::model::ProbeBackend;
 use crate::target::{Addr, Process};
 
-/// The time of a trap where it cannot be measured: that of an H100's host (benches/README.md).
+/// The cost where it cannot be measured: that of an H100's host (benches/README.md).
 pub const TRAP_ELSEWHERE: Duration = Duration::from_nanos(550);
-/// Calls that are timed together, and how often: the fastest round counts, for another thread may
-/// have had the processor during the others.
+/// The fastest round counts: another thread may have had the processor in the others.
 const CALLS: u32 = 500;
 const ROUNDS: u32 = 5;
 
-/// Measures the time of a trap by a probe at a function of memspy itself, whose program does
-/// nothing.
-///
-/// # Errors
-/// The kernel allows no program at a probe: then exact stacks cannot be recorded either.
+/// Probes a function of memspy with an empty program. Fails if the kernel allows no program at a
+/// probe.
 pub fn trap_time() -> Result<Duration, ProbeError> {
     match trap_time_by(ProbeBackend::UprobeMulti) {
         Err(error) if error.is_about_links() => {
@@ -57,7 +52,6 @@ fn trap_time_by(way: ProbeBackend) -> Result<Duration, ProbeError> {
     Ok(with.saturating_sub(without))
 }
 
-/// The time of one call of [`probed`].
 fn fastest_call() -> Duration {
     let round = |_| {
         let began = Instant::now();
@@ -67,8 +61,7 @@ fn fastest_call() -> Duration {
     (0..ROUNDS).map(round).min().unwrap_or_default()
 }
 
-/// The function that is probed. Whether the compiler makes it push a register and call, or jump,
-/// the kernel executes its first instruction by itself, as it does the one at PyTorch's probes.
+/// The kernel executes its first instruction (a push or a jump) by itself, as at PyTorch's probes.
 #[inline(never)]
 fn probed(call: u32) -> u32 {
     inner(call)
@@ -90,7 +83,6 @@ mod tests {
                 assert!(time > Duration::from_nanos(50), "{time:?}");
                 assert!(time < Duration::from_micros(50), "{time:?}");
             }
-            // Without the rights the error says so.
             Err(error) => assert!(error.is_about_programs(), "{error}"),
         }
     }

@@ -8,12 +8,10 @@ use perf_event::events::Software;
 
 use super::syscall::ProbePoint;
 
-/// The attempted action, for errors.
 pub(super) const OPEN_UPROBE: &str = "open a uprobe (perf_event_open)";
 
-/// Builds the event of each hit by `process` (or a thread) at a place in the file at `path`, which
-/// must outlive the builder. The kernel enables the site by its semaphore, whose offset is in the
-/// upper half of `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`, kernel/events/core.c).
+/// `path` must outlive the builder. The upper half of `config` is the offset of the site's
+/// semaphore (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`, kernel/events/core.c).
 pub(super) fn uprobe<'a>(
     path: &CStr,
     point: &ProbePoint,

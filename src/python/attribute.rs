@@ -1,4 +1,4 @@
-//! Reads one integer attribute of a Python object repeatedly.
+//! Reads one integer attribute repeatedly.
 
 use super::dicts;
 use super::heap::PythonHeap;
@@ -8,12 +8,11 @@ use crate::target::{Addr, Memory, PageCache, Process};
 
 const ATTEMPTS: u32 = 3;
 
-/// An integer attribute in the `__dict__` of an object.
+/// An integer in an object's `__dict__`.
 pub struct IntegerAttribute {
     process: Process,
     interpreter: Interpreter,
     object: Addr,
-    /// A different class at this address means a different object.
     class: Addr,
     name: &'static str,
     integer: Option<Addr>,
@@ -33,13 +32,12 @@ impl IntegerAttribute {
         Some(IntegerAttribute { process, interpreter, object, class, name, integer: None })
     }
 
-    /// Address of the object.
+    /// `id(object)`.
     pub fn object(&self) -> u64 {
         self.object.0
     }
 
-    /// Reads the value. `None` if the object is gone or the attribute is not an integer from 0 to
-    /// 2⁶⁰.
+    /// `None` if the object is gone or its value is no integer from 0 to 2⁶⁰.
     pub fn read(&mut self) -> Option<u64> {
         (0..ATTEMPTS).find_map(|_| self.value())
     }
@@ -64,7 +62,6 @@ impl IntegerAttribute {
         }
         (class == *self.integer.get_or_insert(class)).then_some(())?;
         let value = small_int(memory, &layout.object, before).ok()?;
-        // The integer may have been freed and its memory reused meanwhile.
         (reference()? == before).then_some(value)
     }
 }

@@ -7,16 +7,16 @@ use crate::target::{Addr, Field, Memory};
 const MAX_ENTRIES: u64 = 1 << 24;
 const ENTRIES_AT_ONCE: usize = 64;
 const MAX_HEAD_LEN: usize = 64;
-/// Where `PyModuleObject` keeps its dictionary (Objects/moduleobject.c: directly after the head).
+/// Objects/moduleobject.c.
 const MODULE_DICT: Field<Addr> = Field::at(16);
 
-/// `tp_itemsize`, `PyVarObject.ob_size`: the same from 3.8 to 3.15 after the object head.
+/// `tp_itemsize`, `PyVarObject.ob_size` (3.8 to 3.15).
 const ITEM_SIZE: Field<u64> = Field::at(40);
 const VAR_SIZE: Field<u64> = Field::at(16);
 /// `Py_TPFLAGS_MANAGED_DICT` (3.11+), `Py_TPFLAGS_INLINE_VALUES` (3.13+).
 const MANAGED_DICT: u64 = 1 << 4;
 const INLINE_VALUES: u64 = 1 << 2;
-/// `embedded` and `valid` in `PyDictValues` (3.13+).
+/// In `PyDictValues` (3.13+).
 const VALUES_EMBEDDED: u64 = 2;
 const VALUES_VALID: u64 = 3;
 
@@ -56,7 +56,7 @@ pub(super) fn entries_by_keys(
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ValueSlot {
-    /// If this pointer changes, the slot is invalid.
+    /// If it changes, the slot is invalid.
     pub(super) table_at: Addr,
     pub(super) table: Addr,
     pub(super) value_at: Addr,
@@ -84,7 +84,6 @@ pub(super) fn value_slot(
     }))
 }
 
-/// Start and number of entries, and bytes of the hash before each key.
 struct KeyTable {
     start: Addr,
     count: usize,
@@ -123,11 +122,10 @@ impl KeyTable {
             }
         };
         let count = dict.entry_count.get(head).ok_or(ObjectDecodeError::Malformed)?;
-        // Each entry takes at least one byte of the indices.
         if count > MAX_ENTRIES || index_bytes > MAX_ENTRIES * 8 || count > index_bytes {
             return Err(ObjectDecodeError::Malformed);
         }
-        // General entries begin with the hash; string-only entries do not.
+        // General entries begin with the hash, string-only ones do not.
         let hash = match dict.kind.map(|kind| kind.get(head)) {
             None | Some(Some(0)) => 8,
             Some(Some(1 | 2)) => 0,
@@ -138,7 +136,6 @@ impl KeyTable {
     }
 }
 
-/// Uses the table's own values, or those of a split table.
 fn keyed(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -148,10 +145,9 @@ fn keyed(
     let entries = KeyTable::read(memory, layout, keys)?;
     let (hash, len) = (entries.hash, entries.len());
     let values = values.map(plausible).transpose()?;
-    // Most are small and read in one piece. A damaged table may claim any size.
     let mut found = Vec::with_capacity(entries.count.min(ENTRIES_AT_ONCE));
     let mut done = 0;
-    // In pieces, so that a damaged table is noticed before much is copied.
+    // In pieces, to notice damage before much is copied.
     while done < entries.count {
         let here = (entries.count - done).min(ENTRIES_AT_ONCE);
         let (mut table, mut beside) = ([0; 24 * ENTRIES_AT_ONCE], [0; 8 * ENTRIES_AT_ONCE]);
@@ -172,7 +168,6 @@ fn keyed(
                 None => Field::<Addr>::at(hash + 8).get(bytes),
             };
             let value = value.unwrap_or_default();
-            // A removed entry leaves its slot empty.
             if key != Addr(0) && value != Addr(0) {
                 found.push((object(key)?, object(value)?));
             }
@@ -216,11 +211,9 @@ pub(super) fn attributes(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InstanceClass {
     pub(super) at: Addr,
-    /// `tp_flags`.
     pub(super) flags: u64,
     /// `tp_dictoffset`.
     pub(super) dict_offset: i64,
-    /// `tp_basicsize`, `tp_itemsize`.
     pub(super) basic_size: u64,
     pub(super) item_size: u64,
 }
@@ -242,8 +235,7 @@ pub(super) fn instance_entries(
     }
 }
 
-/// Where an instance stores its attributes: in a dictionary, in an array of values, or (3.13+) in a
-/// dictionary that uses the instance's array.
+/// 3.13+ may have both.
 #[derive(Debug, Clone, Copy, Default)]
 struct AttributeStorage {
     dict: Option<Addr>,
@@ -302,8 +294,7 @@ pub(super) struct InstanceAttributes {
     pub(super) values: Vec<Addr>,
 }
 
-/// The dictionary or values that the object at `at` owns; both in 3.13+ (Objects/dictobject.c,
-/// `PyObject_VisitManagedDict`).
+/// Both in 3.13+ (`PyObject_VisitManagedDict`, Objects/dictobject.c).
 pub(super) fn owned_by_instance(
     memory: &dyn Memory,
     layout: &PythonLayout,

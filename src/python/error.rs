@@ -1,8 +1,8 @@
-//! Why Python stacks of a target cannot be read.
+//! Errors of the room.
 
 use crate::target::{Addr, MemoryError, ObjectError, ProcessError, SymbolError};
 
-/// Why Python stacks of a target cannot be read.
+/// Why Python stacks cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PythonError {
     /// No CPython is loaded.
@@ -10,10 +10,10 @@ pub enum PythonError {
     NotPython {
         /// The pid.
         pid: u32,
-        /// The program that it runs.
+        /// Its program.
         program: String,
     },
-    /// The interpreter is starting or shutting down; try again later.
+    /// The interpreter is starting or shutting down.
     #[error("the Python interpreter of process {pid} is not ready: {waiting_for}")]
     NotReady {
         /// The pid.
@@ -21,31 +21,31 @@ pub enum PythonError {
         /// What is missing.
         waiting_for: &'static str,
     },
-    /// The CPython version is not known.
+    /// Unknown CPython version.
     #[error("CPython {found} is not known; known are {known}")]
     UnknownVersion {
         /// The version found.
         found: String,
-        /// The versions supported.
+        /// The known versions.
         known: String,
     },
-    /// This CPython build has a different layout.
+    /// This build has another layout.
     #[error("CPython {version}: {what} is not supported")]
     Unsupported {
-        /// Its version.
+        /// CPython's version.
         version: String,
-        /// How it differs.
+        /// The difference.
         what: &'static str,
     },
-    /// The target's structures do not match the layout of its version.
+    /// The target's memory contradicts the layout.
     #[error("the memory of CPython {version} does not look as expected: {why}")]
     LayoutMismatch {
-        /// Its version.
+        /// CPython's version.
         version: String,
-        /// What does not match.
+        /// The mismatch.
         why: String,
     },
-    /// The kernel refuses to let this user read the target.
+    /// The kernel denies reading the target.
     #[error("permission denied when trying to read the memory of process {pid}")]
     Denied {
         /// The pid.
@@ -57,14 +57,14 @@ pub enum PythonError {
         /// The pid.
         pid: u32,
     },
-    /// A required structure could not be read.
+    /// A required structure is unreadable.
     #[error("cannot read {what} at {at}: {source}")]
     Unreadable {
-        /// What was to be read.
+        /// The structure.
         what: &'static str,
-        /// Where.
+        /// Its address.
         at: Addr,
-        /// Why.
+        /// The cause.
         source: MemoryError,
     },
     /// Reading process information failed.
@@ -73,24 +73,24 @@ pub enum PythonError {
     /// The interpreter's ELF object is invalid.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// Looking up the interpreter's symbols failed.
+    /// The interpreter's symbols are unreadable.
     #[error(transparent)]
     Symbol(#[from] SymbolError),
-    /// The built-in reader does not apply, and the py-spy crate must not be used.
+    /// The built-in reader fails, and py-spy must not be used.
     #[error(
         "{why}; the py-spy crate, which may know it, opens files that the job names: it is used only by a memspy with no more \
          rights than the job, as its own user"
     )]
     NoFallback {
-        /// Why the built-in reader does not apply.
+        /// Its error.
         why: String,
     },
-    /// The built-in reader does not apply, and the py-spy crate failed.
+    /// The built-in reader and py-spy fail.
     #[error("py-spy cannot read process {pid} either: {why}")]
     Fallback {
         /// The pid.
         pid: u32,
-        /// Its error.
+        /// py-spy's error.
         why: String,
     },
 }
@@ -109,7 +109,7 @@ impl PythonError {
         }
     }
 
-    /// Whether the target may become readable later.
+    /// Whether a later attempt may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self, PythonError::NotReady { .. })
     }

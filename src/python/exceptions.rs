@@ -1,8 +1,5 @@
-//! Finds exceptions that threads raise or handle, and the last uncaught one: their text and the
-//! line that raised them.
-//!
-//! The target runs meanwhile. An exception is accepted only if the thread refers to it both before
-//! and after the copy, which proves that it was alive in between.
+//! Finds exceptions that threads raise or handle, and the last uncaught one. The thread must refer
+//! to an exception before and after the copy.
 
 use rustc_hash::FxHashSet;
 
@@ -15,9 +12,7 @@ use crate::python::stacks::thread_states::thread_states;
 use crate::python::stacks::walk::FrameFields;
 use crate::target::{Addr, Field, Memory, PageCache, Process};
 
-/// Nested handlers, or causes of causes.
 const MAX_NESTED: usize = 64;
-/// Deeper stacks lose their outermost frames.
 const MAX_FRAMES: usize = 512;
 
 /// Finds exceptions of one class.
@@ -28,17 +23,16 @@ pub struct ExceptionFinder {
     sys: Option<Addr>,
 }
 
-/// An exception found.
+/// An exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundException {
-    /// Its address: `id(exception)`.
+    /// `id(exception)`.
     pub at: Addr,
-    /// `PyThreadState.thread_id` of its thread; `None` for the last uncaught exception.
+    /// `PyThreadState.thread_id`; `None` for the last uncaught one.
     pub python_id: Option<u64>,
-    /// Its first argument if that is a string, cut if very long.
+    /// Its first argument, if a string; cut if very long.
     pub text: String,
-    /// The frames of its traceback and their callers, innermost first, with lines (0: no line).
-    /// Empty without a traceback.
+    /// The traceback's frames, then their callers, innermost first, with lines (0: none).
     pub frames: Vec<(Function, u32)>,
 }
 
@@ -59,13 +53,12 @@ impl ExceptionFinder {
         ExceptionFinder { process, interpreter, class, sys: None }
     }
 
-    /// Exceptions that threads raise or handle now, with their causes; with `uncaught` also
-    /// `sys.last_value`. Omits what could not be read completely.
+    /// Raised or handled now, with causes; `uncaught` adds `sys.last_value`.
     pub fn find(&mut self, uncaught: bool) -> Vec<FoundException> {
         let live = self.process.memory();
         let copy = PageCache::new(Box::new(self.process.memory()));
         let heap = PythonHeap::unlisted(&copy, &self.interpreter);
-        let look = ExceptionSearch {
+        let search = ExceptionSearch {
             live: &live,
             memory: &copy,
             heap: &heap,
@@ -73,13 +66,13 @@ impl ExceptionFinder {
             interpreter: &self.interpreter,
             class: self.class,
         };
-        let mut roots = look.roots();
+        let mut roots = search.roots();
         if uncaught {
             if self.sys.is_none() {
                 let sys = heap.modules().into_iter().find(|(name, _)| name == "sys");
                 self.sys = sys.map(|(_, dict)| dict);
             }
-            // Before 3.12 only the old name is set, later both.
+            // Only this name is set before 3.12.
             let last = self.sys.and_then(|sys| heap.named_value(sys, "last_value"));
             roots.extend(last.map(|exception| ExceptionRoot {
                 slot: Addr(0),
@@ -90,13 +83,13 @@ impl ExceptionFinder {
         }
         let mut found: Vec<FoundException> = Vec::new();
         for root in roots {
-            let Some(raised) = look.of_class(&root) else { continue };
+            let Some(raised) = search.of_class(&root) else { continue };
             if found.iter().any(|known| known.at == raised.at) {
                 continue;
             }
             let still = match root.slot {
                 Addr(0) => self.is_last(root.exception),
-                slot => look.live.pointer(slot).is_ok_and(|now| now == root.exception),
+                slot => search.live.pointer(slot).is_ok_and(|now| now == root.exception),
             };
             if still {
                 found.push(raised);
@@ -184,7 +177,6 @@ impl ExceptionSearch<'_> {
         None
     }
 
-    /// Whether its instances have a cause and a context.
     fn is_exception(&self, class: &super::heap::PyClass) -> bool {
         let mut bases = class.bases.iter().rev().filter_map(|base| self.heap.class_at(*base));
         bases.any(|base| &*base.name == "BaseException")
@@ -264,8 +256,7 @@ impl ExceptionSearch<'_> {
                     object = None;
                     Some(here.previous)
                 }
-                // A finished frame is linked to its caller by frame objects (`f_back` precedes
-                // `f_frame`).
+                // A finished frame's caller is in `f_back`, which precedes `f_frame`.
                 false => {
                     let back = self.layout.heap.frame_of_object.zip(object);
                     object = back.and_then(|(field, object)| {

@@ -1,10 +1,9 @@
-//! CPython 3.8 to 3.15: what each Python thread executes, read from outside without stopping it.
+//! CPython 3.8 to 3.15: what each thread executes, read without a stop.
 //!
 //! Turns a [`Process`](crate::target::Process) into [`ThreadSample`](crate::model::ThreadSample)s.
-//! May import `model`, `abi` and `target`; only this room knows CPython's structures and the py-spy
-//! crate. Never stops or writes to the target, and never returns a stack that failed its
-//! consistency checks. Start reading at [`PythonReader`]; `stacks/walk.rs` explains how a stack is
-//! read without a stop.
+//! May import `model`, `abi`, `target`; only this room knows CPython's structures and py-spy. Never
+//! stops or writes to the target, never returns an inconsistent stack. Start reading at
+//! [`PythonReader`] and `stacks/walk.rs`.
 
 mod attribute;
 mod code;

@@ -1,4 +1,4 @@
-//! Strings and bytes objects, copied out of the target.
+//! Decodes `str`, `bytes` and `int` objects.
 
 use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory, MemoryError};
@@ -9,7 +9,6 @@ const MAX_HEAD_LEN: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObjectDecodeError {
     Memory(MemoryError),
-    /// The object is not of the expected kind.
     Malformed,
 }
 
@@ -23,11 +22,11 @@ impl From<MemoryError> for ObjectDecodeError {
 pub(super) struct PyString {
     pub(super) text: String,
     pub(super) at: Addr,
-    /// The stored characters: 1, 2 or 4 bytes each.
+    /// 1, 2 or 4 bytes each.
     pub(super) stored: Vec<u8>,
 }
 
-/// Reads a compact `str` (PEP 393, Include/cpython/unicodeobject.h); all names are compact.
+/// All names are compact (PEP 393, Include/cpython/unicodeobject.h).
 pub(super) fn text(
     memory: &dyn Memory,
     layout: &ObjectLayout,
@@ -68,13 +67,13 @@ fn decode(stored: &[u8], width: usize) -> String {
         .map(|unit| {
             let mut value = [0; 4];
             value[..width].copy_from_slice(unit);
-            // A surrogate (a file name that is not UTF-8) has no `char`.
+            // A surrogate has no `char`.
             char::from_u32(u32::from_le_bytes(value)).unwrap_or(char::REPLACEMENT_CHARACTER)
         })
         .collect()
 }
 
-/// Reads a `bytes` object; `None` if longer than `most`.
+/// `None` if longer than `most`.
 pub(super) fn bytes(
     memory: &dyn Memory,
     layout: &ObjectLayout,
@@ -89,13 +88,12 @@ pub(super) fn bytes(
         Some(len) if len <= most as u64 => {
             Ok(Some(memory.vec(at + layout.bytes_start as u64, len as usize)?))
         }
-        // No object is this large, so this is not one.
         Some(len) if len < 1 << 47 => Ok(None),
         _ => Err(ObjectDecodeError::Malformed),
     }
 }
 
-/// Reads a non-negative `int` of at most two digits of 30 bits (Include/cpython/longintrepr.h).
+/// At most two digits of 30 bits (Include/cpython/longintrepr.h).
 pub(super) fn small_int(
     memory: &dyn Memory,
     layout: &ObjectLayout,
@@ -105,8 +103,7 @@ pub(super) fn small_int(
         return Err(ObjectDecodeError::Malformed);
     }
     let bytes = memory.vec(at, layout.int_digits + 8)?;
-    // Since 3.12 the digit count shares a word with the sign (2: negative); before, the count
-    // itself is negative.
+    // Since 3.12 the word's low bits are the sign (2: negative); before, the count is negative.
     let tag = layout.int_len.get(&bytes).ok_or(ObjectDecodeError::Malformed)?;
     if layout.int_len_bit > 0 && tag & 3 == 2 {
         return Err(ObjectDecodeError::Malformed);

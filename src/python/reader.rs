@@ -1,4 +1,4 @@
-//! The entry to this room: attach to a process, then take samples.
+//! Attach to a process, then sample.
 
 use super::attribute::IntegerAttribute;
 use super::error::PythonError;
@@ -17,9 +17,7 @@ use crate::python::stacks::fallback::PySpyReader;
 use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
-/// Reads the stacks of a running CPython from outside, without stopping it.
-///
-/// With the py-spy fallback, optional readers are `None`.
+/// Reads the stacks of a running CPython. With py-spy, optional readers are `None`.
 pub struct PythonReader {
     reader: ReaderBackend,
 }
@@ -29,25 +27,24 @@ enum ReaderBackend {
     PySpy(Box<PySpyReader>),
 }
 
-/// What a reader covers, and where its layout comes from.
+/// What a reader covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderCoverage {
-    /// Version of the target's CPython.
+    /// CPython's version.
     pub version: String,
-    /// Source of the structure layout.
+    /// Its layout's source.
     pub layout: LayoutSource,
-    /// What is not read from this target, one sentence each.
+    /// What it cannot read, one sentence each.
     pub uncovered: Vec<&'static str>,
 }
 
 impl PythonReader {
-    /// Attaches to the CPython in `process` and checks that its memory matches the layout.
+    /// Attaches and checks the layout. Uses py-spy only if memspy has no more rights than the
+    /// process.
     ///
     /// # Errors
     ///
-    /// [`PythonError::NotReady`] while the interpreter starts: try again later. The others are
-    /// final for this process: no Python, a version unknown to the built-in reader and to py-spy
-    /// (used only if memspy has no more rights than the process), no permission, process gone.
+    /// [`PythonError::NotReady`] is transient; the others are final.
     pub fn attach(process: &Process) -> Result<PythonReader, PythonError> {
         match Self::attach_own(process) {
             Ok(reader) => Ok(reader),
@@ -55,8 +52,8 @@ impl PythonReader {
                 error @ (PythonError::UnknownVersion { .. }
                 | PythonError::Unsupported { .. }
                 | PythonError::LayoutMismatch { .. }),
-                // py-spy's code follows links and waits for pipes; it is not hardened against a
-                // hostile job.
+                // py-spy is not hardened against a hostile job: it follows links and waits for
+                // pipes.
             ) if !has_no_more_rights(process) => {
                 Err(PythonError::NoFallback { why: error.to_string() })
             }
@@ -66,26 +63,24 @@ impl PythonReader {
                 | PythonError::LayoutMismatch { .. }),
             ) => match PySpyReader::attach(process) {
                 Ok(reader) => Ok(PythonReader { reader: ReaderBackend::PySpy(Box::new(reader)) }),
-                // The built-in reader's error is more informative than py-spy's.
+                // The built-in reader's error says more.
                 Err(_) => Err(error),
             },
             Err(error) => Err(error),
         }
     }
 
-    /// As [`Self::attach`], but never with py-spy.
+    /// [`Self::attach`] without py-spy.
     pub fn attach_own(process: &Process) -> Result<PythonReader, PythonError> {
         let memory = process.memory();
         let found = interpreter::find(process, &memory)?;
-        // A separate handle, for thread names and states while sampling.
         let handle = process.reopen()?;
         let mut own = StackSampler::new(process.pid(), Some(handle), Box::new(memory), found);
         own.verify()?;
         Ok(PythonReader { reader: ReaderBackend::Own(Box::new(own)) })
     }
 
-    /// The version of the target's CPython: `3.12.1`, `3.14.4t` without a GIL, or `3.9` if the
-    /// patch release is unknown.
+    /// `3.12.1`, `3.14.4t` without a GIL; `3.9` if the patch release is unknown.
     pub fn version(&self) -> &str {
         match &self.reader {
             ReaderBackend::Own(own) => &own.interpreter().version,
@@ -101,16 +96,13 @@ impl PythonReader {
         }
     }
 
-    /// Replaces the content of `out` with the stacks of all threads of all interpreters.
-    ///
-    /// Omits a thread that changes during every attempt and counts it in [`SampleStats::torn`];
-    /// omits a thread without Python frames. `table` must be the same at every call until
-    /// [`Self::forget_numbers`].
+    /// Replaces `out` with the stacks of all threads; omits those without Python frames and torn
+    /// ones ([`SampleStats::torn`]). `table` must stay the same until [`Self::forget_numbers`].
     ///
     /// # Errors
     ///
-    /// [`PythonError::Gone`] if the process has ended, [`PythonError::NotReady`] if it has no
-    /// interpreter, [`PythonError::Unreadable`] if its memory was replaced (`exec`).
+    /// [`PythonError::Gone`]; [`PythonError::NotReady`] without interpreter;
+    /// [`PythonError::Unreadable`] after `exec`.
     pub fn sample(
         &mut self,
         table: &mut StackTable,
@@ -122,9 +114,8 @@ impl PythonReader {
         }
     }
 
-    /// Per thread of the last sample: frames per call of the interpreter's C function, innermost
-    /// call first, which say where C frames belong. `None` if unreadable; empty with py-spy. The
-    /// process must be stopped.
+    /// Frames per call of the interpreter's C function, innermost first, of the stopped process.
+    /// `None` if unreadable; empty with py-spy.
     pub fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
         match &self.reader {
             ReaderBackend::Own(own) => own.frames_by_call(),
@@ -136,12 +127,12 @@ impl PythonReader {
     pub fn forget_numbers(&mut self) {
         match &mut self.reader {
             ReaderBackend::Own(own) => own.forget_numbers(),
-            // It requests every id from the table again.
+            // It requests all ids again anyway.
             ReaderBackend::PySpy(_) => {}
         }
     }
 
-    /// The threads of the last sample, with or without frames.
+    /// The last sample's threads, also those without frames.
     pub fn threads(&self) -> Vec<ThreadId> {
         match &self.reader {
             ReaderBackend::Own(own) => own.threads().collect(),
@@ -149,11 +140,11 @@ impl PythonReader {
         }
     }
 
-    /// How a kernel program walks the stacks of this process.
+    /// For a kernel program that walks these stacks.
     ///
     /// # Errors
     ///
-    /// [`PythonError::Unsupported`] with py-spy, which gives no layout.
+    /// [`PythonError::Unsupported`] with py-spy.
     pub fn unwind_info(&mut self) -> Result<UnwindInfo, PythonError> {
         match &mut self.reader {
             ReaderBackend::Own(own) => own.unwind_info(),
@@ -164,7 +155,7 @@ impl PythonReader {
         }
     }
 
-    /// Names the stacks that a kernel program walked in `process`, the one attached to.
+    /// Names stacks walked by a kernel program.
     pub fn stack_symbolizer(&self, process: &Process) -> Option<StackSymbolizer> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -174,7 +165,7 @@ impl PythonReader {
         }
     }
 
-    /// Polls and names the stacks of single threads of `process`, the one attached to.
+    /// Polls and names single stacks.
     pub fn stack_poller(&self, process: &Process) -> Option<(StackPoller, ChainNamer)> {
         match &self.reader {
             ReaderBackend::Own(own) => Some((
@@ -190,7 +181,7 @@ impl PythonReader {
         matches!(self.reader, ReaderBackend::Own(_))
     }
 
-    /// The threads of the last sample, for a [`StackPoller`]; empty with py-spy.
+    /// The last sample's threads; empty with py-spy.
     pub fn poll_targets(&self) -> Vec<PollTarget> {
         match &self.reader {
             ReaderBackend::Own(own) => own.poll_targets(),
@@ -205,7 +196,7 @@ impl PythonReader {
         }
     }
 
-    /// Locks that a thread takes while working: the GIL of each interpreter, and the allocator's.
+    /// The GILs and the allocator's locks.
     pub fn working_locks(&self) -> Vec<AddressRange> {
         match &self.reader {
             ReaderBackend::Own(own) => own.working_locks(),
@@ -213,7 +204,7 @@ impl PythonReader {
         }
     }
 
-    /// Reads single code objects of `process`, the one attached to.
+    /// Reads single code objects.
     pub fn code_reader(&self, process: &Process) -> Option<CodeReader> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -223,7 +214,7 @@ impl PythonReader {
         }
     }
 
-    /// Reads source text that is in no file of `process`, the one attached to.
+    /// Reads source text without a file.
     pub fn line_cache(&self, process: &Process) -> Option<LineCache> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -234,7 +225,7 @@ impl PythonReader {
         }
     }
 
-    /// Reads the integer variable `name` (`i`, or `function:i`) of `process`, the one attached to.
+    /// Reads the integer variable `name`: `i` or `function:i`.
     pub fn integer_variable(&self, process: &Process, name: &str) -> Option<IntegerVariable> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -245,8 +236,7 @@ impl PythonReader {
         }
     }
 
-    /// Reads the integer attribute `name` of the object at `object` of `process`, the one attached
-    /// to; `None` if the object is gone.
+    /// Reads an integer attribute; `None` if the object is gone.
     pub fn integer_attribute(
         &self,
         process: &Process,
@@ -262,7 +252,7 @@ impl PythonReader {
         }
     }
 
-    /// Finds exceptions of class `class` in `process`, the one attached to.
+    /// Finds exceptions of `class`.
     pub fn exceptions(&self, process: &Process, class: &'static str) -> Option<ExceptionFinder> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -273,7 +263,7 @@ impl PythonReader {
         }
     }
 
-    /// The object head of this CPython; the usual one with py-spy.
+    /// CPython's object head; the usual one with py-spy.
     pub fn object_head(&self) -> PyObjectHeader {
         match &self.reader {
             ReaderBackend::Own(own) => own.interpreter().layout.object.head(),
@@ -281,17 +271,16 @@ impl PythonReader {
         }
     }
 
-    /// The objects of the process, which must be stopped, read through `memory`.
+    /// Objects of the stopped process.
     ///
     /// # Errors
     ///
-    /// [`HeapError::Collecting`] and [`HeapError::Changing`] are transient; the others are final
-    /// for this process.
+    /// [`HeapError::Collecting`] and [`HeapError::Changing`] are transient; the others final.
     pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<PythonHeap<'a>, HeapError> {
         self.heap_listed(memory, HeapListing::Whole)
     }
 
-    /// The same, with an object list as complete as `listing` says.
+    /// [`Self::heap`], as complete as `listing` says.
     ///
     /// # Errors
     ///
@@ -311,7 +300,7 @@ impl PythonReader {
         }
     }
 
-    /// The heap without its object list, for following references from modules.
+    /// The heap without object list, to follow references from modules.
     pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<PythonHeap<'a>> {
         match &self.reader {
             ReaderBackend::Own(own) => Some(PythonHeap::unlisted(memory, own.interpreter())),

@@ -1,4 +1,4 @@
-//! Reads one integer variable of the running program repeatedly, such as a loop's counter.
+//! Reads one integer variable repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,12 @@ use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
 
 const SEARCH_INTERVAL: Duration = Duration::from_millis(50);
-/// The list of frames is incomplete while a call begins or ends.
+/// Frames are missing while a call begins or ends.
 const MAX_ATTEMPTS: u32 = 3;
 const MAX_FRAMES: usize = 4096;
 
-/// A variable by name: in the outermost function that has it, else a global of the main module.
-///
-/// It is read while the program runs. The value is one that it had during the call, or none.
+/// A variable of the outermost function that has it, or a global of the main module. A read value
+/// existed during the read.
 pub struct IntegerVariable {
     process: Process,
     interpreter: Interpreter,
@@ -25,7 +24,7 @@ pub struct IntegerVariable {
     searched: Option<Instant>,
     missed: u32,
     integer: Option<Addr>,
-    /// Cached, because there are thousands of modules.
+    /// Cached: there are thousands of modules.
     main: Option<Addr>,
 }
 
@@ -49,7 +48,7 @@ impl IntegerVariable {
         }
     }
 
-    /// Its value; `None` if no running function has it, or if it is no integer from 0 to 2⁶⁰.
+    /// `None` if no running function has it, or it is no integer from 0 to 2⁶⁰.
     pub fn read(&mut self) -> Option<u64> {
         for _ in 0..MAX_ATTEMPTS {
             if let Some(value) = self.place.and_then(|place| self.value(place)) {
@@ -69,18 +68,17 @@ impl IntegerVariable {
         value
     }
 
-    /// Consecutive failed searches; a single one may miss it while calls begin and end.
+    /// Consecutive failed searches; one may fail while calls begin and end.
     pub fn searches_missed(&self) -> u32 {
         self.missed
     }
 
-    /// Lets the next read search again immediately.
+    /// Searches again at the next read.
     pub fn retry_now(&mut self) {
         self.searched = None;
     }
 
-    /// Its last location, for a kernel program that reads it at events; `None` if not found, or not
-    /// readable for that program.
+    /// Its location, for a kernel program; `None` if unknown or unreadable there.
     pub fn location(&self) -> Option<StepCounterLocation> {
         let memory = self.process.memory();
         let memory: &dyn Memory = &memory;
@@ -121,7 +119,7 @@ impl IntegerVariable {
         let layout = &self.interpreter.layout;
         let reference = || match place {
             VariableLocation::Local { thread, frame, code, slot, .. } => {
-                // A finished frame keeps its last values until it is overwritten.
+                // A finished frame keeps its last values.
                 self.runs(memory, thread, frame).then_some(())?;
                 (self.code(memory, frame)? == code).then_some(())?;
                 Some(Addr(memory.pointer(slot).ok()?.0 & !TAG))
@@ -135,7 +133,7 @@ impl IntegerVariable {
         let class = memory.pointer(layout.object.type_of.in_target(before)).ok()?;
         (Some(class) == self.integer).then_some(())?;
         let value = small_int(memory, &layout.object, before).ok()?;
-        // The integer may have been freed and its memory reused meanwhile.
+        // A freed integer's memory may have been reused.
         (reference()? == before).then_some(value)
     }
 

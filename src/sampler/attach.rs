@@ -1,4 +1,4 @@
-//! Waits until a target can be attached to: the program starts, its interpreter initialises.
+//! Waits until a target can be attached to.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,10 +8,9 @@ use crate::target::ProcessError;
 use super::readers::{AttachError, TargetReaders};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// An interpreter initialises within this time.
 const INITIALIZATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Attaches to a running program. Waits only for an interpreter that is still starting.
+/// Attaches to a running program, once its interpreter has initialised.
 pub fn attach(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError> {
     let start = Instant::now();
     loop {
@@ -29,7 +28,7 @@ pub fn attach(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError>
 }
 
 /// Attaches to a program that memspy has just started. It may `exec` first (a shell script, a
-/// version manager's shim), so this waits until it is Python, ends, or `stop` is set.
+/// shim): waits until it is Python or ends.
 pub fn attach_when_python(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError> {
     loop {
         match TargetReaders::attach(pid) {

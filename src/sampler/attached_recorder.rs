@@ -7,7 +7,7 @@ use super::recorder::Recorder;
 use super::recording_loop::RecordingProgress;
 use crate::model::{RecordSink, RecordingEnd, SinkResult};
 
-/// A recorder that is attached.
+/// An attached recorder.
 pub enum AttachedRecorder {
     /// Records samples.
     Samples(Box<Recorder>),
@@ -16,7 +16,7 @@ pub enum AttachedRecorder {
 }
 
 impl AttachedRecorder {
-    /// Records into `sink` until `stop` is set, the duration is over or the process has ended.
+    /// Records until `stop` is set, the duration is over or the process has ended.
     pub fn run(
         self,
         host: String,

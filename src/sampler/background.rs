@@ -1,4 +1,4 @@
-//! Writes records on a thread of their own, so that compression and the disk do not delay sampling.
+//! Writes records on a thread, so that compression and the disk do not delay sampling.
 
 use std::io;
 use std::sync::Arc;
@@ -10,32 +10,27 @@ use parking_lot::{Condvar, Mutex};
 use super::worker::Worker;
 use crate::model::{Record, RecordSink, SinkError, SinkResult};
 
-/// A batch has this many records, or fewer once its first one is as old as the flush interval.
-/// Records not yet handed over are lost if memspy is killed.
+/// Records of an unfinished batch are lost if memspy is killed.
 const BATCH: usize = 64;
 const MAX_BATCH_AGE: Duration = Duration::from_millis(200);
-/// A batch ends at this many bytes, too: one record of exact events may be large.
 const BATCH_BYTES: usize = 1 << 20;
-/// Maximum bytes in the queue. When the sink is slower for long, sampling waits instead of using
-/// ever more memory. Missed samples are counted; exact events fill the kernel's ring and are
-/// counted there.
+/// Above this, sampling waits; missed samples and lost exact events are counted.
 const MAX_WAITING: usize = 192 << 20;
 
-/// The sink is asked to hurry when records have waited this long.
+/// The sink has to hurry when records have waited this long.
 const MAX_LAG: Duration = Duration::from_secs(10);
-/// The same once no more records come and the caller waits for the end.
+/// The same at the end, while the caller waits.
 const MAX_LAST: Duration = Duration::from_millis(500);
 
-/// The same while the caller waits for a sync, as at the begin of a recording.
+/// The same during a sync, as at the start of a recording.
 const MAX_SYNC: Duration = Duration::from_secs(3);
 
 enum QueueItem {
     Records(Batch),
-    /// Ask the sink to sync and answer with the result.
     Sync(Sender<SinkResult>),
 }
 
-/// A sink that passes records to another sink on its own thread.
+/// Passes records to another sink on a thread.
 pub struct BackgroundSink<S> {
     batch: Batch,
     since: Instant,
@@ -48,11 +43,9 @@ pub struct BackgroundSink<S> {
 struct Batch {
     records: Vec<Record>,
     bytes: usize,
-    /// When the batch was queued.
     handed: Option<Instant>,
 }
 
-/// The state of the queue between the two threads.
 #[derive(Default)]
 struct RecordQueue {
     state: Mutex<QueueState>,
@@ -62,16 +55,14 @@ struct RecordQueue {
 #[derive(Default)]
 struct QueueState {
     bytes: usize,
-    /// The reader has ended.
     over: bool,
-    /// Since when no more records come.
     ends: Option<Instant>,
-    /// Since when the caller has waited for a sync.
+    /// Since when the caller waits.
     syncs: Option<Instant>,
 }
 
 impl RecordQueue {
-    /// Waits for room for `bytes` and reserves it. A batch larger than the queue goes alone.
+    /// A batch larger than the queue goes alone.
     fn enter(&self, bytes: usize) {
         let mut state = self.state.lock();
         while state.bytes > 0 && state.bytes + bytes > MAX_WAITING && !state.over {
@@ -86,11 +77,9 @@ impl RecordQueue {
     }
 }
 
-/// Frees waiting senders when the thread ends for any reason.
 struct QueueReader(Arc<RecordQueue>);
 
 impl QueueReader {
-    /// Whether a batch queued at this time, a sync or the end has waited too long.
     fn is_late(&self, handed: Option<Instant>) -> bool {
         let (ends, syncs) = {
             let state = self.0.state.lock();
@@ -125,7 +114,7 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
         })
     }
 
-    /// Writes the rest, waits for the thread, and returns the sink with its first error.
+    /// Writes the rest; returns the sink with its first error.
     pub fn finish(mut self) -> (Option<S>, SinkResult) {
         let last = self.send_batch();
         self.queue.state.lock().ends = Some(Instant::now());
@@ -185,10 +174,9 @@ fn drain<S: RecordSink>(
             QueueItem::Records(batch) => batch,
             QueueItem::Sync(answer) => {
                 let synced = sink.sync();
-                // `finish` reports why it failed.
-                let told = synced.as_ref().map(drop).map_err(|_| SinkError::ThreadEnded);
+                let reply = synced.as_ref().map(drop).map_err(|_| SinkError::ThreadEnded);
                 // The requester may have exited.
-                let _ = answer.send(told);
+                let _ = answer.send(reply);
                 if synced.is_err() {
                     return (sink, synced);
                 }
@@ -198,7 +186,6 @@ fn drain<S: RecordSink>(
         sink.hurry(taking.is_late(handed));
         for record in &records {
             if let Err(error) = sink.record(record) {
-                // The dropped receiver ends the sampler at its next batch.
                 return (sink, Err(error));
             }
         }
@@ -229,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_synced_has_arrived_when_that_returns() {
+    fn sync_returns_after_all_records_arrived() {
         struct CountingSink(std::sync::Arc<std::sync::Mutex<(usize, usize)>>);
         impl RecordSink for CountingSink {
             fn record(&mut self, _: &Record) -> SinkResult {
@@ -256,7 +243,6 @@ mod tests {
     fn the_queue_is_bounded_by_bytes_not_records() {
         use crate::model::{DriverEvent, EventBatch, EventKind};
 
-        /// Takes nothing until the test allows it.
         struct Slow(std::sync::mpsc::Receiver<()>);
         impl RecordSink for Slow {
             fn record(&mut self, _: &Record) -> SinkResult {
@@ -281,7 +267,6 @@ mod tests {
             }
             sink.finish().1
         });
-        // The sink holds the first batch only, so the queue fills up.
         while queue.state.lock().bytes + BATCH_BYTES + one < MAX_WAITING {
             std::thread::yield_now();
         }
@@ -298,7 +283,6 @@ mod tests {
 
     #[test]
     fn a_hurried_sink_skips_its_additions_at_the_end() {
-        /// Slow for each record unless asked to hurry.
         #[derive(Default)]
         struct Adding {
             hurries: bool,

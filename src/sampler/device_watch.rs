@@ -1,4 +1,4 @@
-//! Reads the machine's GPUs and what some processes have on them, as often as the caller asks.
+//! Reads the machine's GPUs and what processes have on them.
 
 use std::time::Duration;
 
@@ -14,20 +14,18 @@ use super::readers::{TargetReaders, TorchState};
 use super::session::RecordingSession;
 use crate::suspend::PauseFile;
 
-/// How long to retry a snapshot until it is consistent.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often to ask the driver again because a target's allocator reserved or released memory.
 const READS: u32 = 10;
 
-/// One reading: the devices, and each target's part.
+/// One reading of the machine.
 pub struct MachineReading {
     /// All devices, in NVML's order.
     pub devices: Vec<DeviceStatus>,
     /// The targets that still run.
     pub targets: Vec<TargetReading>,
-    /// The pids of targets that have ended since the last reading.
+    /// Targets that ended since the last reading.
     pub ended: Vec<u32>,
-    /// Processes that hold a GPU and are orphaned or missing from the driver's list.
+    /// Processes that use a GPU but are orphans or not in the driver's list.
     pub left_behind: Vec<LeftBehind>,
 }
 
@@ -35,7 +33,7 @@ pub struct MachineReading {
 pub struct TargetReading {
     /// Its pid.
     pub pid: u32,
-    /// Whether memspy has paused it, and for how long (`None` inside: the clock was set back).
+    /// Whether and how long memspy has paused it (`None` inside: the clock was set back).
     pub paused: Option<Option<Duration>>,
     /// Its start, runtime, devices, usage, counters, snapshots and losses.
     pub records: Vec<Record>,
@@ -48,7 +46,7 @@ pub struct DevicePoll {
 }
 
 impl DevicePoll {
-    /// Loads NVML. Fails without it.
+    /// Loads NVML, or fails.
     pub fn open(targets: Vec<TargetReaders>) -> Result<DevicePoll, GpuError> {
         let machine = MachineReader::open()?;
         let targets =
@@ -61,7 +59,7 @@ impl DevicePoll {
         given > 0 && self.targets.is_empty()
     }
 
-    /// The tags of vLLM's allocator in one target, also for one that is read without Python.
+    /// The tags of vLLM's allocator, also without Python.
     pub fn sleep_tags(&self, pid: u32) -> SleepTags {
         let target = self.targets.iter().find(|target| target.readers.process.pid() == pid);
         match target.map(|target| target.readers.identity().attach()) {
@@ -84,11 +82,11 @@ impl DevicePoll {
         for target in &mut self.targets {
             target.readers.refresh();
         }
-        // The driver's figures and the allocators' must be of one instant: their difference is what
-        // the process uses outside PyTorch.
-        let mut looks = 0;
+        // The driver's figures and the allocators' must be of one instant: their difference is
+        // memory outside PyTorch.
+        let mut attempts = 0;
         loop {
-            looks += 1;
+            attempts += 1;
             let before = self.counters();
             let devices = self.machine.read()?;
             let machine = &self.machine;
@@ -97,8 +95,7 @@ impl DevicePoll {
                 .map(|(target, before)| read_target(target, before, machine, &devices, host))
                 .collect();
             let after = self.counters();
-            // If the last attempt fails too, the counters in the records show the difference.
-            if looks == READS || reserved(&before) == reserved(&after) {
+            if attempts == READS || reserved(&before) == reserved(&after) {
                 let left_behind = left_behind(&devices);
                 return Ok(MachineReading { devices, targets, ended, left_behind });
             }
@@ -118,8 +115,6 @@ fn reserved(targets: &[DeviceCounters]) -> Vec<Vec<i64>> {
     targets.iter().map(of_target).collect()
 }
 
-/// Processes that the driver lists and whose parent has ended; then those with an open GPU file
-/// that the driver does not list.
 fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
     let mut found: Vec<LeftBehind> = Vec::new();
     let listed = || devices.iter().flat_map(|status| status.processes.iter().flatten());
@@ -182,7 +177,7 @@ fn counter_records(all: &DeviceCounters, time: Nanos) -> impl Iterator<Item = Re
     all.iter().map(record)
 }
 
-/// Reads the counters again, to confirm those from before the driver's answer, and the snapshots.
+/// Reads again to confirm the counters from before the driver's answer.
 fn read_allocator(session: &mut RecordingSession, is_first: bool, records: &mut Vec<Record>) {
     let time = session.now();
     let mut counters = session.readers.counters_between_calls();

@@ -1,5 +1,4 @@
-//! What an attached target says about itself and its readers, for messages and `doctor`. Records
-//! nothing.
+//! Facts about a target and its readers, for messages and `doctor`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,18 +15,18 @@ use crate::torch::TorchError;
 use super::exact::ExactAvailability;
 use super::readers::{TargetIdentity, TargetReaders, TorchState};
 
-/// How Python stacks of a target are read.
+/// How Python stacks are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackCoverage {
     /// The CPython version.
     pub version: String,
     /// The source of its structure layout.
     pub layout: String,
-    /// What is not read from this target, one sentence each.
+    /// What is not read, one sentence each.
     pub uncovered: Vec<&'static str>,
 }
 
-/// A snapshot of a device's blocks, with its read time.
+/// A snapshot of a device's blocks.
 #[derive(Debug)]
 pub struct TimedSnapshot {
     /// The snapshot, or why there is none.
@@ -39,7 +38,7 @@ pub struct TimedSnapshot {
 /// The placed probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeCoverage {
-    /// The way they are placed.
+    /// How they are placed.
     pub backend: ProbeBackend,
     /// What is probed.
     pub probes: Vec<Arc<str>>,
@@ -58,7 +57,7 @@ impl From<&AttachedProbes> for ProbeCoverage {
 }
 
 impl TargetIdentity {
-    /// What the core file says about itself, for a core file.
+    /// What the core file says about itself.
     pub fn core_origin(&self) -> Option<CoreOrigin> {
         self.process().core_origin()
     }
@@ -68,27 +67,27 @@ impl TargetIdentity {
         self.process().pid()
     }
 
-    /// Its command line; empty if unreadable.
+    /// The command line; empty if unreadable.
     pub fn command(&self) -> Vec<String> {
         self.process().command().unwrap_or_default()
     }
 
-    /// Its pids from memspy's pid namespace down to its own; several in a container.
+    /// The pids from memspy's pid namespace down to its own.
     pub fn pids(&self) -> Vec<u32> {
         self.process().pids()
     }
 
-    /// The facts that decide whether its memory may be read.
+    /// What decides whether its memory may be read.
     pub fn access(&self) -> AccessFacts {
         AccessFacts::to(self.process())
     }
 
-    /// Its child processes, with their command lines.
+    /// Child processes with their command lines.
     pub fn children(&self) -> Vec<(u32, Vec<String>)> {
         self.process().children()
     }
 
-    /// Whether thread `id` sleeps for a time that it chose itself; `None` if unknown.
+    /// Whether thread `id` sleeps by its own choice.
     pub fn is_asleep(&self, id: u32) -> Option<bool> {
         self.process().is_asleep(id)
     }
@@ -115,7 +114,7 @@ impl TargetReaders {
         self.python.as_ref().map(|python| python.version())
     }
 
-    /// How its stacks are read; `None` without Python.
+    /// How stacks are read; `None` without Python.
     pub fn stack_coverage(&self) -> Option<StackCoverage> {
         let coverage = self.python.as_ref()?.coverage();
         Some(StackCoverage {
@@ -125,12 +124,12 @@ impl TargetReaders {
         })
     }
 
-    /// Why no source text can be read from files of the target.
+    /// Why no source text can be read.
     pub fn source_refusal(&self) -> Option<String> {
         self.process.check_files().err().map(|error| error.to_string())
     }
 
-    /// Whether PyTorch's CUDA part is loaded and readable.
+    /// Whether PyTorch's CUDA part is readable.
     pub fn has_torch(&self) -> bool {
         matches!(self.torch, TorchState::Attached(_))
     }
@@ -143,10 +142,7 @@ impl TargetReaders {
         }
     }
 
-    /// The counters of PyTorch's native allocator; `None` if it has none.
-    ///
-    /// # Errors
-    /// They cannot be read.
+    /// Counters of PyTorch's native allocator, if it has one.
     pub fn counters(&mut self) -> Option<Result<Vec<(CudaIndex, AllocatorCounters)>, TorchError>> {
         let TorchState::Attached(torch) = &mut self.torch else { return None };
         if *torch.backend() != AllocatorBackend::Native {
@@ -169,23 +165,17 @@ impl TargetReaders {
         self.gpu.as_ref().err()
     }
 
-    /// The driver version; `None` if the driver cannot be read.
-    ///
-    /// # Errors
-    /// The driver does not say.
+    /// The driver's version, if a driver can be read.
     pub fn driver_version(&self) -> Option<Result<String, GpuError>> {
         self.gpu.as_ref().ok().map(|gpu| gpu.driver_version())
     }
 
-    /// The driver's figures for a device; `None` if the driver cannot be read.
-    ///
-    /// # Errors
-    /// The driver refuses this device.
+    /// The driver's figures for a device, if a driver can be read.
     pub fn device_usage(&self, nvml_index: u32) -> Option<Result<DeviceUsage, GpuError>> {
         self.gpu.as_ref().ok().map(|gpu| gpu.usage(nvml_index, Nanos(0)))
     }
 
-    /// What an exact recording would see, and in which way.
+    /// What an exact recording can see, and how.
     pub fn exact_availability(&self) -> ExactAvailability {
         ExactAvailability::detect(&self.process)
     }

@@ -1,5 +1,4 @@
-//! Finds the text of out-of-memory errors. When the allocator counts one, a thread searches the
-//! job's memory for its exception.
+//! Finds the exception of an out-of-memory error in the job's memory.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -10,33 +9,26 @@ use crate::model::{AllocatorCounters, CudaIndex};
 use crate::python::{ExceptionFinder, FoundException, PythonReader};
 use crate::target::Process;
 
-/// PyTorch's exception (`torch.OutOfMemoryError`; `torch.cuda.OutOfMemoryError` before 2.5).
+/// `torch.OutOfMemoryError`; `torch.cuda.OutOfMemoryError` before 2.5.
 pub(super) const CLASS: &str = "OutOfMemoryError";
-/// How long to search after the allocator has counted an error.
 const SEARCH_TIMEOUT: Duration = Duration::from_millis(400);
-/// How long to search after a retry, which may become an error: the allocator frees its cache
-/// first.
+/// A retry may become an error: the allocator frees its cache first.
 const RETRY_SEARCH_TIMEOUT: Duration = Duration::from_millis(30);
-/// Search intervals by the age of a search. Most exceptions are handled at once, so it starts
-/// dense.
+/// Search intervals by the age of a search: most exceptions are handled at once.
 const SEARCH_INTERVALS: [(Duration, Duration); 3] = [
     (Duration::from_millis(20), Duration::from_micros(200)),
     (Duration::from_millis(100), Duration::from_millis(1)),
     (Duration::MAX, Duration::from_millis(4)),
 ];
-/// The thread rests at least this many times as long as a search took.
+/// The thread rests this many times as long as a search took.
 const MIN_REST_FACTOR: u32 = 4;
-/// How often to check whether known exceptions are gone.
 const KNOWN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// The longest wait for a result.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The reason of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SearchRequest {
-    /// The allocator freed its cache and retried.
+    /// The allocator frees its cache and retries.
     Retry,
-    /// The allocator counted an error.
     Error,
 }
 
@@ -49,22 +41,17 @@ impl SearchRequest {
     }
 }
 
-/// The errors found for one request; may be empty.
 pub(super) type FoundErrors = Vec<FoundException>;
 
-/// The handle of the thread.
 pub(super) struct ErrorThread {
     requests: Sender<SearchRequest>,
     found: Receiver<FoundErrors>,
-    /// Open requests.
     waits: usize,
-    /// Errors and retries of all devices at the last read.
     counts: Option<(i64, i64)>,
     _thread: Worker,
 }
 
 impl ErrorThread {
-    /// `None` if exceptions cannot be read.
     pub(super) fn start(
         python: &PythonReader,
         process: &Process,
@@ -85,14 +72,12 @@ impl ErrorThread {
         let now = counts(counters);
         let Some(before) = self.counts.replace(now) else { return };
         if now.0 > before.0 {
-            // If the thread is gone, nobody waits for an answer.
             self.waits += usize::from(self.requests.send(SearchRequest::Error).is_ok());
         } else if now.1 > before.1 {
             let _ = self.requests.send(SearchRequest::Retry);
         }
     }
 
-    /// The result of a search that has ended.
     pub(super) fn poll(&mut self) -> Option<FoundErrors> {
         match self.found.try_recv() {
             Ok(found) => {
@@ -107,7 +92,6 @@ impl ErrorThread {
         }
     }
 
-    /// Waits for the result; `None` if no search is open.
     pub(super) fn wait(&mut self) -> Option<FoundErrors> {
         if self.waits == 0 {
             return None;
@@ -124,7 +108,7 @@ pub(super) fn counts(counters: &[(CudaIndex, AllocatorCounters)]) -> (i64, i64) 
 
 struct ErrorWatcher {
     exceptions: ExceptionFinder,
-    /// Errors that were reported or are older than the recording, and still exist.
+    /// Errors reported already, or older than the recording.
     known: Vec<FoundException>,
     /// Errors seen before the allocator counted them, and when.
     early: (Instant, Vec<FoundException>),
@@ -149,7 +133,7 @@ impl ErrorWatcher {
                         }
                     }
                 }
-                // Forget exceptions that are gone: the next one may lie at the same address.
+                // Forget those that are gone: the next one may have the same address.
                 Err(RecvTimeoutError::Timeout) => {
                     let now = self.exceptions.find(true);
                     self.known.retain(|known| now.iter().any(|other| is_same(known, other)));
@@ -159,7 +143,6 @@ impl ErrorWatcher {
         }
     }
 
-    /// Searches until every request so far can be answered.
     fn search(
         &mut self,
         first: SearchRequest,
@@ -171,14 +154,13 @@ impl ErrorWatcher {
         let mut until = began + first.timeout();
         let (since, early) = std::mem::replace(&mut self.early, (began, Vec::new()));
         let mut found = if began - since < SEARCH_TIMEOUT { early } else { Vec::new() };
-        // Seen without a traceback yet.
         let mut bare: Vec<FoundException> = Vec::new();
         loop {
             while let Ok(request) = requests.try_recv() {
                 wanted += usize::from(request == SearchRequest::Error);
                 until = until.max(Instant::now() + request.timeout());
             }
-            let looked = Instant::now();
+            let began_search = Instant::now();
             for raised in self.exceptions.find(true) {
                 if self.known.iter().any(|known| is_same(known, &raised)) {
                     continue;
@@ -192,7 +174,7 @@ impl ErrorWatcher {
                     found.push(raised);
                 }
             }
-            let cost = looked.elapsed();
+            let cost = began_search.elapsed();
             if wanted > 0 && found.len() >= wanted || Instant::now() >= until || stop.is_set() {
                 break;
             }
@@ -205,7 +187,7 @@ impl ErrorWatcher {
             self.early = (Instant::now(), found);
             return Vec::new();
         }
-        // One answer a request; the last one gets the rest.
+        // The last answer gets all that is left.
         let mut answers: Vec<FoundErrors> = Vec::new();
         for left in (1..=wanted).rev() {
             let take = if left == 1 { found.len() } else { found.len().min(1) };
@@ -215,7 +197,6 @@ impl ErrorWatcher {
     }
 }
 
-/// Whether two searches saw the same error.
 fn is_same(one: &FoundException, other: &FoundException) -> bool {
     one.at == other.at && one.text == other.text
 }

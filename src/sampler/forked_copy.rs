@@ -1,6 +1,5 @@
-//! Processes forked after CUDA was initialised, such as `DataLoader` workers. They carry a copy of
-//! their parent's allocator, which describes the parent's memory; they hold no GPU memory of their
-//! own.
+//! Processes forked after CUDA was initialised, such as `DataLoader` workers: their copy of the
+//! allocator describes their parent's memory.
 
 use std::sync::Arc;
 
@@ -13,14 +12,14 @@ use crate::torch::{TorchReader, is_in_bad_fork};
 /// More generations of forks than occur.
 const MAX_GENERATIONS: usize = 16;
 
-/// Whose allocator a process has a copy of.
+/// The allocator that a process has copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForkedCopy {
-    /// The process in which CUDA was initialised; `None` if it has ended.
+    /// The process that initialised CUDA, unless it has ended.
     pub of: Option<u32>,
 }
 
-/// The copy in `process`, whose allocator is set up; `None` if the allocator is its own.
+/// `None` if the allocator, which is set up, is the process's own.
 pub(super) fn find(process: &Process) -> Option<ForkedCopy> {
     if process.is_core() {
         return None;
@@ -33,8 +32,7 @@ pub(super) fn find(process: &Process) -> Option<ForkedCopy> {
                 of: ancestors(process).iter().find(|it| began(it)).map(Process::pid),
             })
         }
-        // This PyTorch does not record it, so ask the driver: it may list one process and not the
-        // other.
+        // The driver may list one of two processes and not the other.
         None if holds_memory(process) => None,
         None => {
             let found = ancestors(process).into_iter().find(|ancestor| {
@@ -47,7 +45,7 @@ pub(super) fn find(process: &Process) -> Option<ForkedCopy> {
     }
 }
 
-/// Its ancestors by fork without a later `exec`, nearest first.
+/// Ancestors by fork without a later `exec`, nearest first.
 fn ancestors(process: &Process) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
     while found.len() < MAX_GENERATIONS
@@ -60,7 +58,6 @@ fn ancestors(process: &Process) -> Vec<Process> {
     found
 }
 
-/// Whether the driver says that it holds memory of its own.
 fn holds_memory(process: &Process) -> bool {
     let Ok(gpu) = GpuReader::open(process).map(Arc::new) else { return false };
     let devices = gpu.devices(&CudaVisibility::of_process(process)).unwrap_or_default();
@@ -71,8 +68,7 @@ fn holds_memory(process: &Process) -> bool {
 }
 
 impl TargetReaders {
-    /// The copied allocator of a process forked after CUDA was initialised; `None` if its allocator
-    /// is its own.
+    /// The copy of another process's allocator, if any.
     pub fn forked_copy(&self) -> Option<ForkedCopy> {
         self.copy
     }

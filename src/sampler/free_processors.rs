@@ -1,4 +1,4 @@
-//! Measures idle processors among those that memspy may use.
+//! Measures idle processors.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -9,32 +9,29 @@ use rustix::thread::sched_getaffinity;
 
 use crate::target::proc_files;
 
-/// With fewer processors the job needs all of them: none is free for memspy.
+/// With fewer processors the job needs all of them.
 pub const MANY_PROCESSORS: usize = 4;
-/// The kernel counts in hundredths of a second, so less time says little.
+/// The kernel counts in hundredths of a second.
 const MIN_WINDOW: Duration = Duration::from_millis(300);
-/// /proc/stat counts per second.
 const TICKS: f64 = 100.0;
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// How many processors memspy may use, by its affinity and its cgroup's limit.
+/// Processors that memspy's affinity and cgroup allow.
 pub fn processors() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Measures idle processor time from its creation on.
+/// Measures idle processor time.
 #[derive(Debug, Clone)]
 pub struct IdleMeter {
     began: Instant,
     before: Option<ProcessorUse>,
 }
 
-/// The state at one moment.
 #[derive(Debug, Clone)]
 struct ProcessorUse {
-    /// Idle seconds of all processors that memspy may run on.
     idle: f64,
-    /// Seconds used by the cgroup, if it is limited to fewer processors.
+    /// Seconds used by a cgroup with a limit.
     limited: Option<f64>,
 }
 
@@ -44,8 +41,8 @@ impl IdleMeter {
         IdleMeter { began: Instant::now(), before: ProcessorUse::now() }
     }
 
-    /// The average number of idle processors since the start: 0.5 is half of one. Waits until the
-    /// time is long enough. `None` if the kernel does not say.
+    /// The average number of idle processors since the start (0.5: half of one), after a minimum
+    /// time. `None` if the kernel does not say.
     pub fn idle(&self) -> Option<f64> {
         std::thread::sleep(MIN_WINDOW.saturating_sub(self.began.elapsed()));
         let seconds = self.began.elapsed().as_secs_f64();
@@ -64,7 +61,7 @@ impl ProcessorUse {
     fn now() -> Option<ProcessorUse> {
         let allowed = sched_getaffinity(None).ok()?;
         let idle = idle(&proc_files::of_kernel("stat").ok()?, |n| allowed.is_set(n))?;
-        // If the cgroup is limited to fewer processors, only what is left of the limit counts.
+        // Only the rest of a cgroup's limit is free.
         let limited = match processors() < allowed.count() as usize {
             true => Some(used_by_group()?),
             false => None,
@@ -73,7 +70,6 @@ impl ProcessorUse {
     }
 }
 
-/// Idle seconds of the `allowed` processors in /proc/stat; `None` if it lists none of them.
 fn idle(stat: &str, allowed: impl Fn(usize) -> bool) -> Option<f64> {
     let of_line = |line: &str| {
         let mut fields = line.strip_prefix("cpu")?.split(' ');
@@ -86,16 +82,15 @@ fn idle(stat: &str, allowed: impl Fn(usize) -> bool) -> Option<f64> {
     (!each.is_empty()).then(|| each.iter().sum())
 }
 
-/// Processor seconds used by memspy's cgroup.
 fn used_by_group() -> Option<f64> {
     let groups = proc_files::fields("self", "cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    // In a container, the own cgroup is the visible root.
+    // A container's own cgroup is the visible root.
     let files: [PathBuf; 2] = [Path::new(CGROUPS).join(own), CGROUPS.into()];
     files.iter().find_map(|group| used(&std::fs::read_to_string(group.join("cpu.stat")).ok()?))
 }
 
-/// Seconds used, from `cpu.stat`.
+/// In seconds, from the text of `cpu.stat`.
 fn used(stat: &str) -> Option<f64> {
     let micros = stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
     Some(micros.parse::<f64>().ok()? * 1e-6)

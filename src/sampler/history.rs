@@ -1,4 +1,4 @@
-//! Reads the history that a job records of its own allocations, with its stacks.
+//! Reads the allocation history that a job records itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,10 +12,9 @@ use crate::model::{
 use crate::python::CodeReader;
 use crate::torch::{RecordedFrame, RecordedHistory, RecordedStack, TorchError};
 
-/// How long to retry a snapshot of a busy job until it is consistent.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why a job's history cannot be read.
+/// Why the history cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// No PyTorch with CUDA is loaded.
@@ -27,7 +26,7 @@ pub enum HistoryError {
     /// Its allocator or history cannot be read.
     #[error(transparent)]
     Torch(#[from] TorchError),
-    /// Its Python is read through py-spy, which does not read code objects.
+    /// Its Python is read through py-spy, which reads no code objects.
     #[error("the code objects of CPython {version} cannot be read: its layout is not known")]
     NoCode {
         /// The CPython version.
@@ -40,8 +39,7 @@ pub enum HistoryError {
     NotRecorded,
 }
 
-/// Reads what the process recorded with `torch.cuda.memory._record_memory_history`, without
-/// stopping it.
+/// Reads what `torch.cuda.memory._record_memory_history` recorded, without stopping the process.
 pub fn read_history(readers: &mut TargetReaders) -> Result<AllocationHistory, HistoryError> {
     readers.refresh();
     let torch = match &mut readers.torch {
@@ -74,11 +72,9 @@ pub fn read_history(readers: &mut TargetReaders) -> Result<AllocationHistory, Hi
     Ok(joined.history)
 }
 
-/// Names the frames of all devices' stacks, each once.
 struct HistoryJoiner {
     history: AllocationHistory,
     codes: CodeReader,
-    /// The frames of the current device: `None` if the code object could not be read.
     named: FxHashMap<RecordedFrame, Option<HistoryFrame>>,
     frames: FxHashMap<Option<HistoryFrame>, u32>,
     stacks: FxHashMap<HistoryStack, u32>,
@@ -95,7 +91,6 @@ impl HistoryJoiner {
         }
     }
 
-    /// Names the frames while the job still has their code objects.
     fn keep(&mut self, recorded: &RecordedHistory) {
         self.codes.forget();
         self.named.clear();
@@ -140,7 +135,6 @@ impl HistoryJoiner {
         snapshot: Option<AllocatorSnapshot>,
         recorded: RecordedHistory,
     ) {
-        // Skips stacks of overwritten events: nothing refers to them.
         let mut numbers: FxHashMap<u32, u32> = FxHashMap::default();
         let mut number = |joiner: &mut HistoryJoiner, stack: u32| {
             if let Some(number) = numbers.get(&stack) {

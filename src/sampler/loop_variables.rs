@@ -1,23 +1,20 @@
-//! Variables of the program that count steps and epochs.
+//! Variables that count steps and epochs.
 
 use crate::abi::WatchedSteps;
 use crate::model::{Nanos, StepSource, TrainingStep};
 use crate::python::{IntegerVariable, PythonReader};
 use crate::target::Process;
 
-/// Nanoseconds that steps wait for a named epoch variable.
+/// Nanoseconds that steps wait for a named epoch.
 const EPOCH_TIMEOUT: u64 = 1_000_000_000;
 
 pub(super) struct LoopVariables {
     step: IntegerVariable,
     epoch: Option<IntegerVariable>,
-    /// When the loop was first seen running.
     inside: Option<Nanos>,
-    /// Whether an epoch was ever seen.
     has_epoch: bool,
     /// When the step was last seen; cleared once it is reported as over.
     known: Option<Nanos>,
-    /// The last two searches that did not find it.
     missed: [Option<Nanos>; 2],
 }
 
@@ -25,7 +22,6 @@ pub(super) struct LoopVariables {
 const GONE_AFTER: u32 = 2;
 
 impl LoopVariables {
-    /// The named variables; `None` if none is named or variables cannot be read.
     pub(super) fn find(
         python: Option<&PythonReader>,
         process: &Process,
@@ -43,20 +39,18 @@ impl LoopVariables {
         })
     }
 
-    /// Their last addresses, for a program in the kernel; `None` if it could not read one.
     pub(super) fn watched(&self) -> Option<WatchedSteps> {
         let epoch = self.epoch.as_ref().filter(|_| self.has_epoch);
         let epoch = epoch.map(|epoch| epoch.location().ok_or(()));
         Some(WatchedSteps { step: self.step.location()?, epoch: epoch.transpose().ok()? })
     }
 
-    /// The step was seen.
     pub(super) fn observe(&mut self, time: Nanos) {
         self.known = self.known.max(Some(time));
         self.missed = [None; 2];
     }
 
-    /// When a variable that is gone was last seen; returned once.
+    /// When the variable was last seen; returned once.
     pub(super) fn gone(&mut self) -> Option<Nanos> {
         match self.step.searches_missed() {
             GONE_AFTER.. => self.known.take(),
@@ -64,7 +58,7 @@ impl LoopVariables {
         }
     }
 
-    /// The last moment at which the variable was known to be absent or unchanged.
+    /// When the variable was last known to be absent or unchanged.
     pub(super) fn known_until(&self) -> Option<Nanos> {
         self.known.max(self.missed[0])
     }
@@ -91,12 +85,12 @@ impl LoopVariables {
         let again = self.epoch.as_mut().map(IntegerVariable::read);
         let is_known = epoch.flatten().is_some();
         self.has_epoch |= is_known;
-        // A named variable is given up only after a while: a single search may miss it.
+        // A single search may miss a named variable.
         let waits = self.epoch.is_some() && !self.has_epoch;
         if waits && self.inside.is_some_and(|since| time.0 - since.0 < EPOCH_TIMEOUT) {
             return None;
         }
-        // If the epoch ends in between, its step would get the wrong epoch.
+        // The epoch may have ended in between.
         (epoch == again && is_known == self.has_epoch).then_some(TrainingStep {
             time,
             step,

@@ -1,8 +1,7 @@
-//! Collects losses, so that a failure at every sample becomes one record a second.
+//! Sums up losses, so that a failure at every sample becomes one record a second.
 
 use crate::model::{MissReason, MissedObservation, Nanos, ReaderKind};
 
-/// Losses not recorded yet, by reader and reason.
 #[derive(Debug, Default)]
 pub(super) struct PendingLosses {
     counts: Vec<(ReaderKind, MissReason, u64)>,
@@ -19,7 +18,6 @@ impl PendingLosses {
         }
     }
 
-    /// Takes the losses as records at `time`.
     pub(super) fn drain(&mut self, time: Nanos) -> impl Iterator<Item = MissedObservation> {
         std::mem::take(&mut self.counts)
             .into_iter()

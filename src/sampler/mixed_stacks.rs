@@ -1,7 +1,6 @@
-//! Joins Python stacks and native stacks of one moment.
+//! Joins the Python and native stacks of one moment.
 //!
-//! The threads are stopped for some milliseconds while their registers, stacks and Python frames
-//! are copied. All else is done after they run again.
+//! Threads are stopped for some milliseconds while registers, stacks and Python frames are copied.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +16,8 @@ use super::readers::TargetReaders;
 
 /// The process resumes after this time, whatever has been copied.
 const MAX_STOP: Duration = Duration::from_millis(500);
-/// Thread ids are looked up within this time.
 const IDS_TIMEOUT: Duration = Duration::from_millis(30);
-/// Prefixes of the C functions that run Python; the second belongs to tail-call interpreters (3.14
-/// and newer).
+/// C functions that run Python; the second in tail-call interpreters (3.14 and newer).
 const INTERPRETER: [&str; 2] = ["_PyEval_EvalFrameDefault", "_TAIL_CALL_"];
 
 /// Why no native frames are known.
@@ -41,7 +38,7 @@ pub enum MixedStacksError {
     /// Copying took too long.
     #[error("its stacks were not copied within {} ms, for which it was stopped", MAX_STOP.as_millis())]
     TooLong,
-    /// Python does not say which thread is which.
+    /// It is unknown which thread runs which frames.
     #[error("it is not known which of its threads run which frames of Python: try again")]
     UnknownThreads,
     /// Another architecture.
@@ -52,7 +49,6 @@ pub enum MixedStacksError {
 struct CopiedMoment {
     stacks: Vec<StackCopy>,
     python: Vec<ThreadSample>,
-    /// Calls of the interpreter by thread id.
     calls: Vec<(u64, Option<Vec<u32>>)>,
     stopped_for: Option<Duration>,
 }
@@ -81,11 +77,10 @@ fn copy_moment(
     python: &mut PythonReader,
     table: &mut StackTable,
 ) -> Result<(CopiedMoment, Arc<Mappings>), MixedStacksError> {
-    // Do the slow part while it runs: function names, thread ids, mappings.
     let mut samples = Vec::new();
     python.sample(table, &mut samples)?;
     if !are_identified(&samples, table) {
-        // An old Python's thread ids are looked up some time after the first sample.
+        // An old Python's thread ids are found some time after the first sample.
         std::thread::sleep(IDS_TIMEOUT);
         python.sample(table, &mut samples)?;
     }
@@ -117,7 +112,6 @@ fn copy_moment(
     Ok((CopiedMoment { stacks, python: samples, calls, stopped_for }, mappings))
 }
 
-/// Whether the thread of each sample is known.
 fn are_identified(samples: &[ThreadSample], table: &StackTable) -> bool {
     let has_id =
         |it: &ThreadSample| table.get_thread(it.thread).is_some_and(|it| it.os_id.is_some());
@@ -153,14 +147,12 @@ fn mix(
     MixedStack { os_id, name, has_python, frames, apart_because, incomplete }
 }
 
-/// Whether the frame is the C function that runs Python.
 pub(super) fn is_interpreter(frame: &NativeFrame) -> bool {
     let name = frame.function.as_deref();
     name.is_some_and(|name| INTERPRETER.iter().any(|it| name.starts_with(it)))
 }
 
-/// Why the place of Python's frames is unknown; `None` if both stacks have the same interpreter
-/// calls.
+/// Why Python's frames cannot be placed; `None` if both stacks have the same interpreter calls.
 pub(super) fn why_apart(
     native: &[NativeFrame],
     python: &[Frame],
@@ -175,7 +167,7 @@ pub(super) fn why_apart(
     };
     let found = native.iter().filter(|frame| is_interpreter(frame)).count();
     let frames: u64 = calls.iter().map(|frames| u64::from(*frames)).sum();
-    // Assembly code without unwind tables (a kernel of a math library) ends a stack.
+    // Assembly code without unwind tables ends a stack.
     if is_incomplete && found < calls.len() {
         return Some("the native frames that are known end before those of Python".to_owned());
     }
@@ -195,7 +187,6 @@ pub(super) fn why_apart(
     })
 }
 
-/// Native frames, with Python's frames in place of the interpreter's.
 pub(super) fn between(
     native: Vec<NativeFrame>,
     python: &[Frame],
@@ -231,7 +222,6 @@ mod tests {
         (0..count).map(|line| Frame { function: FunctionId(0), line }).collect()
     }
 
-    /// `c` for a C frame, the line for a Python frame.
     fn text(frames: &[MixedFrame]) -> String {
         let one = |frame: &MixedFrame| match frame {
             MixedFrame::Python(frame) => frame.line.to_string(),
@@ -247,7 +237,6 @@ mod tests {
         let python = python(4);
         assert_eq!(why_apart(&stack, &python, Some(&[1, 3]), false), None);
         assert_eq!(text(&between(stack.clone(), &python, &[1, 3])), "c 0 c 1 2 3 c");
-        // A mismatch is never guessed.
         for (calls, part) in [
             (Some(&[4][..]), "called 2 times in them, 1 times"),
             (Some(&[1, 2]), "4 frames of Python were read, and then 3"),

@@ -1,11 +1,7 @@
-//! The sampler reads a target again and again and turns it into records in time order.
-//!
-//! Turns an attached target into [`Record`](crate::model::Record)s on a
-//! [`RecordSink`](crate::model::RecordSink).
+//! Turns an attached target into [`Record`](crate::model::Record)s in time order.
 //! May import `model`, `abi`, `ownership`, `files`, `target`, `python`, `native`, `torch`, `gpu`,
 //! `probe`, `owners`, `suspend`; only it owns threads and sleeping.
-//! Never interprets what it reads (that is `analysis`), never changes the target, stops it only to
-//! read owners, never prints.
+//! Never interprets, never changes the target, stops it only to read owners, never prints.
 //! Start reading at [`Recorder`].
 
 mod attach;

@@ -4,28 +4,26 @@ use crate::abi::StepCounterLocation;
 use crate::model::{DType, OwnershipSnapshot, TensorCategory};
 use crate::target::{Addr, Memory, Process};
 
-/// `torch.float32`, `float64`, `int64`, `int32`: the types of step counters.
+/// `torch.float32`, `float64`, `int64`, `int32`.
 const FLOAT32: DType = DType(6);
 const FLOAT64: DType = DType(7);
 const INT64: DType = DType(4);
 const INT32: DType = DType(3);
-/// More steps than any job makes. A `float32` counter stops at 2²⁴.
+/// More than any job runs; a `float32` counter stops at 2²⁴.
 const MAX_STEPS: f64 = 1e15;
 
-/// Bytes of a `c10::StorageImpl` to search for the data pointer, which is the third or fourth word.
+/// Bytes of a `c10::StorageImpl`; the data pointer is its third or fourth word.
 const STORAGE_HEAD: usize = 64;
 
-/// Where a counter is, and its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OptimizerCounter {
     at: Addr,
     dtype: DType,
-    /// Words that prove that this is still the counter's memory. malloc overwrites them with its
-    /// lists when a tensor or storage is freed.
+    /// Words that prove that this is still the counter: malloc overwrites them when a tensor or
+    /// storage is freed.
     checks: [WordCheck; 2],
 }
 
-/// A word and its expected value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WordCheck {
     at: Addr,
@@ -39,8 +37,8 @@ impl WordCheck {
 }
 
 impl OptimizerCounter {
-    /// The first optimizer counter in host memory. Counters of fused and capturable optimizers are
-    /// on the GPU and cannot be read.
+    /// The first counter in host memory. Fused and capturable optimizers count on the GPU, where it
+    /// cannot be read.
     pub(super) fn find(
         snapshot: &OwnershipSnapshot,
         process: &Process,
@@ -73,7 +71,7 @@ impl OptimizerCounter {
         counts.filter_map(clock).min_by_key(|clock| clock.at)
     }
 
-    /// The number of steps; `None` if the memory is not this counter any more.
+    /// `None` if the memory is not the counter any more.
     pub(super) fn read(&self, process: &Process) -> Option<u64> {
         let memory = process.memory();
         let memory: &dyn Memory = &memory;
@@ -81,12 +79,10 @@ impl OptimizerCounter {
             true => memory.u64(self.at).ok()?,
             false => memory.u32(self.at).ok()?.into(),
         };
-        // Checked afterwards: what is intact now was intact at the read.
         self.checks.iter().all(|check| check.holds(memory)).then_some(())?;
         self.steps(word)
     }
 
-    /// The description for a program in the kernel.
     pub(super) fn watched(&self) -> StepCounterLocation {
         let [WordCheck { at, word }, _] = self.checks;
         StepCounterLocation::Word {
@@ -101,7 +97,6 @@ impl OptimizerCounter {
         matches!(self.dtype, FLOAT64 | INT64)
     }
 
-    /// The steps encoded in `word`.
     pub(super) fn steps(&self, word: u64) -> Option<u64> {
         let value = match self.dtype {
             FLOAT32 => f64::from(f32::from_bits(word as u32)),

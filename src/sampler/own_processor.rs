@@ -1,8 +1,7 @@
 //! Moves a thread that polls without sleep to another processor if it shares its own.
 //!
-//! The kernel can let two threads that never sleep share a processor for 10 ms before it moves one,
-//! though others are idle. Polls are then half a millisecond apart again and again, and a job's
-//! thread there runs at half its speed.
+//! The kernel lets two threads share one for 10 ms though others are idle. Polls are then 0.5 ms
+//! apart, and the job's thread there runs at half its speed.
 
 use std::time::Duration;
 
@@ -11,19 +10,16 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 
 use crate::sampler::free_processors::MANY_PROCESSORS;
 
-/// After a delay this long, the thread may have lost its processor.
+/// After this delay, the thread may have lost its processor.
 const HELD_UP: Duration = Duration::from_micros(150);
-/// After this many moves in a row all processors are busy; it retries after a rest.
+/// After this many moves in a row all processors are busy.
 const MOST_MOVES: u32 = 8;
 const REST: Duration = Duration::from_secs(1);
 /// Moves further apart are not in a row.
 const APART: Duration = Duration::from_millis(50);
 
-/// Watches the calling thread.
 pub(super) struct OwnProcessor {
-    /// The processors it may use; `None` if they are too few.
     allowed: Option<CpuSet>,
-    /// The number of involuntary context switches.
     interruptions: i64,
     moves: u32,
     moved: Duration,
@@ -37,7 +33,7 @@ impl OwnProcessor {
         OwnProcessor { allowed, interruptions, moves: 0, moved: Duration::ZERO }
     }
 
-    /// The thread needed `took` between two points, without sleeping; now is `now`.
+    /// The thread needed `took` between two points without sleep.
     pub(super) fn took(&mut self, took: Duration, now: Duration) {
         let Some(allowed) = self.allowed.filter(|_| took >= HELD_UP) else { return };
         let interruptions = interruptions();
@@ -48,7 +44,6 @@ impl OwnProcessor {
         }
         let mut others = allowed;
         others.unset(sched_getcpu());
-        // If the kernel refuses, the thread stays.
         if sched_setaffinity(None, &others).is_ok() {
             let _ = sched_setaffinity(None, &allowed);
         }
@@ -68,7 +63,6 @@ impl OwnProcessor {
     }
 }
 
-/// Involuntary context switches of the thread.
 fn interruptions() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |used| used.involuntary_context_switches())
 }

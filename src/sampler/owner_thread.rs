@@ -1,5 +1,4 @@
-//! Takes owner snapshots during a recording, on a thread of its own, within a budget of the time
-//! that the process is stopped.
+//! Takes owner snapshots on a thread, within a budget of the time that the process is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,43 +17,36 @@ use crate::model::{
 use crate::owners::{OwnerError, SnapshotOptions, SnapshotRequest};
 use crate::ownership::summarize;
 
-/// Maximum snapshots that wait to be recorded.
 const MAX_QUEUED: usize = 16;
-/// The shortest rest, however short the stops are.
 const MIN_REST: Duration = Duration::from_millis(250);
-/// A due snapshot waits for its moment as long as it rested, between these limits: then the job
-/// stops half as often.
+/// A snapshot waits for its moment as long as it rested, within these limits.
 const MIN_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 /// The signal of the moment may come this late.
 const LATE: Duration = Duration::from_millis(500);
-/// memspy may work this many times as long as the job may be stopped, on a core that the job may
-/// want; at most half of the time.
+/// memspy may work this many times as long as the job may be stopped, at most half of the time: the
+/// job may want the core.
 const WORK: f64 = 10.0;
-/// After a failed snapshot, memspy's own work asks for no longer rest than this or the attempt's
-/// time.
+/// After a failed snapshot, the rest for memspy's own work is at most this or the attempt's time.
 const MAX_REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Snapshots in a row that may fail because the process needed other memory than last time. Each
-/// has its moment; the next one is taken whole at any moment.
+/// Snapshots in a row that may fail because the process needed other memory than before; the next
+/// one is taken whole.
 const MAX_MISSES: u32 = 4;
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A snapshot with the locations where training counts its steps, or why there is none.
 pub(super) type OwnerThreadReading =
     Result<(OwnershipBreakdown, Option<OptimizerCounter>, Vec<CountingObject>), String>;
 
 pub(super) struct OwnerThread {
-    looks: Receiver<OwnerThreadReading>,
+    readings: Receiver<OwnerThreadReading>,
     shared: Arc<OwnerThreadShared>,
     thread: Worker,
 }
 
-/// Shared with the recorder.
 #[derive(Default)]
 struct OwnerThreadShared {
-    /// Since when a snapshot is due, and how long its moment is worth waiting for.
+    /// Since when, and how long the moment is worth waiting for.
     due: Mutex<Option<(Instant, Duration)>>,
-    /// The moment has come.
     go: AtomicBool,
 }
 
@@ -63,7 +55,6 @@ impl OwnerThreadShared {
         *self.due.lock() = due;
     }
 
-    /// Waits for the moment, not much longer than it is worth.
     fn wait_for_moment(&self, timeout: Duration, stop: &StopSignal) {
         let since = Instant::now();
         self.go.store(false, Ordering::Relaxed);
@@ -80,9 +71,8 @@ impl OwnerThreadShared {
 }
 
 impl OwnerThread {
-    /// Starts the thread for `process`, with its own readers. On average the process is stopped for
-    /// at most `budget` of the time (0.01 is 1 %). Times count from `start`. Each snapshot but the
-    /// first that is [due](Self::due) waits a while for [its moment](Self::go).
+    /// The process is stopped for at most `budget` of the time (0.01 is 1 %). Each snapshot but the
+    /// first that is [due](Self::due) waits for [its moment](Self::go).
     pub(super) fn start(
         process: TargetIdentity,
         budget: f64,
@@ -90,8 +80,8 @@ impl OwnerThread {
         start: Instant,
     ) -> std::io::Result<OwnerThread> {
         let shared = Arc::new(OwnerThreadShared::default());
-        let (sender, looks) = sync_channel(MAX_QUEUED);
-        let told = Arc::clone(&shared);
+        let (sender, readings) = sync_channel(MAX_QUEUED);
+        let for_thread = Arc::clone(&shared);
         let thread = Worker::spawn("owners", move |stop| {
             let Ok(mut readers) = process.attach() else { return };
             let (mut timeout, mut has_blocks) = (None, false);
@@ -103,20 +93,20 @@ impl OwnerThread {
                     stop.sleep(MIN_REST);
                     continue;
                 }
-                let (looked, paused, took) =
-                    timed_snapshot(&mut readers, options, start, (&told, stop), timeout);
-                let Some(mut looked) = looked else {
+                let (result, paused, took) =
+                    timed_snapshot(&mut readers, options, start, (&for_thread, stop), timeout);
+                let Some(mut result) = result else {
                     stop.sleep(rest_after(took, paused, budget, true));
                     continue;
                 };
-                if let Ok((breakdown, ..)) = &mut looked
+                if let Ok((breakdown, ..)) = &mut result
                     && std::mem::replace(&mut has_blocks, true)
                 {
                     breakdown.blocks.clear();
                 }
-                let (began, has_failed) = (Instant::now(), looked.is_err());
+                let (began, has_failed) = (Instant::now(), result.is_err());
                 let gone = !readers.process.is_alive();
-                if gone || sender.try_send(looked).is_err() {
+                if gone || sender.try_send(result).is_err() {
                     return;
                 }
                 let rest = rest_after(took, paused, budget, has_failed);
@@ -124,22 +114,18 @@ impl OwnerThread {
                 stop.sleep(rest.saturating_sub(took).saturating_sub(began.elapsed()));
             }
         })?;
-        Ok(OwnerThread { looks, shared, thread })
+        Ok(OwnerThread { readings, shared, thread })
     }
 
-    /// The next result.
     pub(super) fn poll(&self) -> Option<OwnerThreadReading> {
-        self.looks.try_recv().ok()
+        self.readings.try_recv().ok()
     }
 
-    /// How long a snapshot has been due, and how long its moment is worth waiting for; `None` while
-    /// none is due.
     pub(super) fn due(&self) -> Option<(Duration, Duration)> {
         let due = *self.shared.due.lock();
         due.map(|(since, timeout)| (since.elapsed(), timeout))
     }
 
-    /// Lets the due snapshot start now.
     pub(super) fn go(&self) {
         self.shared.set_due(None);
         self.shared.go.store(true, Ordering::Relaxed);
@@ -147,8 +133,8 @@ impl OwnerThread {
     }
 }
 
-/// Whether the process can hold GPU memory yet. While it imports libraries it changes all the time:
-/// a stop would fail, and delay the next snapshot.
+/// Whether the process can have GPU memory. While it imports libraries, a stop would fail and delay
+/// the next snapshot.
 fn is_ready(readers: &mut TargetReaders) -> bool {
     readers.refresh();
     match readers.allocator() {
@@ -159,19 +145,17 @@ fn is_ready(readers: &mut TargetReaders) -> bool {
     }
 }
 
-/// The rest after a snapshot.
 fn rest_after(took: Duration, paused: Duration, budget: f64, has_failed: bool) -> Duration {
     let budget = budget.max(1e-6);
     let after_work = match took.div_f64((WORK * budget).min(0.5)) {
-        // The result is still wanted.
         rest if has_failed => rest.min(MAX_REST_AFTER_FAILURE.max(took)),
         rest => rest,
     };
     after_work.max(paused.div_f64(budget)).max(MIN_REST)
 }
 
-/// Takes one snapshot at its moment. Returns how long the process was stopped and how long memspy
-/// worked. None is taken while PyTorch is being imported: its libraries are there before its types.
+/// Returns how long the process was stopped and how long memspy worked. Waits while PyTorch is
+/// imported: its libraries exist before its types.
 fn timed_snapshot(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -188,44 +172,42 @@ fn timed_snapshot(
         if let Some(timeout) = timeout {
             shared.wait_for_moment(timeout, stop);
         }
-        // A whole snapshot is the last resort and succeeds at any moment.
+        // A whole snapshot succeeds at any moment.
         let is_whole = timeout.is_none() || misses >= MAX_MISSES || stop.is_set();
         let request = match SnapshotRequest::new(options, None) {
             request if is_whole => request,
             request => request.with_one_stop(),
         };
         let began = Instant::now();
-        let looked = prepared.and_then(|()| read_prepared(readers, request, &mut stops));
-        if matches!(looked, Err(OwnerError::Moved)) {
+        let result = prepared.and_then(|()| read_prepared(readers, request, &mut stops));
+        if matches!(result, Err(OwnerError::Moved)) {
             took += began.elapsed();
             misses += 1;
             continue;
         }
-        let is_importing = matches!(looked, Err(OwnerError::NoTorch));
-        let reading = (!is_importing).then(|| reading(readers, looked, start));
+        let is_importing = matches!(result, Err(OwnerError::NoTorch));
+        let reading = (!is_importing).then(|| reading(readers, result, start));
         return (reading, stops.total, took + began.elapsed());
     }
 }
 
-/// The record of a snapshot.
 fn reading(
     readers: &TargetReaders,
-    looked: Result<OwnerReading, OwnerError>,
+    result: Result<OwnerReading, OwnerError>,
     start: Instant,
 ) -> OwnerThreadReading {
-    match looked {
-        // Its sums would be taken for those of all tensors.
+    match result {
+        // Its sums would look like those of all tensors.
         Ok(OwnerReading {
             snapshot: OwnershipSnapshot { incomplete: Some(incomplete), .. },
             ..
         }) => Err(format!("{}: the look is not complete", incomplete.limit)),
-        Ok(look) => {
-            let pause = look.snapshot.pause.unwrap_or_default();
-            // When it was stopped.
-            let ago = pause + look.snapshot.age;
+        Ok(reading) => {
+            let pause = reading.snapshot.pause.unwrap_or_default();
+            let ago = pause + reading.snapshot.age;
             let time = Nanos(start.elapsed().saturating_sub(ago).as_nanos() as u64);
-            let clock = OptimizerCounter::find(&look.snapshot, &readers.process);
-            Ok((summarize(&look.snapshot, time), clock, look.snapshot.counting))
+            let clock = OptimizerCounter::find(&reading.snapshot, &readers.process);
+            Ok((summarize(&reading.snapshot, time), clock, reading.snapshot.counting))
         }
         Err(error) => Err(error.to_string()),
     }
@@ -236,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_failed_snapshot_does_not_delay_the_next_a_minute() {
+    fn a_slow_failed_snapshot_delays_the_next_only_briefly() {
         let seconds = Duration::from_secs_f64;
         let rest = |took, paused, has_failed| {
             rest_after(seconds(took), seconds(paused), 0.01, has_failed).as_secs_f64()
@@ -245,7 +227,6 @@ mod tests {
         assert_eq!(rest(5.0, 0.0, true), 5.0);
         assert_eq!(rest(7.0, 0.0, true), 7.0);
         assert_eq!(rest(0.001, 0.0, true), 0.25);
-        // The limit for stopped time still holds.
         assert_eq!(rest(5.0, 0.3, true), 30.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Takes owner snapshots; retries until the process is at a point where owners can be read.
+//! Takes owner snapshots; retries until the process is at a readable point.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,19 +18,18 @@ use crate::owners::{
 use crate::python::HeapError;
 use crate::torch::TorchError;
 
-/// Maximum attempts. Garbage collections and allocations take microseconds to some milliseconds.
+/// Garbage collections and allocations take up to some milliseconds.
 const MAX_ATTEMPTS: u32 = 50;
-/// The process runs this long between attempts, so that stops slow it by less than a tenth.
+/// Between attempts, so that stops slow the process by less than a tenth.
 const REST: Duration = Duration::from_millis(2);
-/// A running process is read whole only by luck: more attempts, without a rest.
+/// A running process is read whole only by luck.
 const MAX_RUNNING_ATTEMPTS: u32 = 200;
 
-/// Only one process can stop another. How long to wait for another tracer (memspy, py-spy) to
-/// detach, and how often to ask.
+/// Only one process can stop another: wait for another memspy or py-spy to detach.
 const MAX_WAIT_FOR_TRACER: Duration = Duration::from_secs(3);
 const ASK_TRACER_EVERY: Duration = Duration::from_millis(2);
 
-/// A snapshot, and the number of attempts.
+/// A snapshot and its attempts.
 #[derive(Debug)]
 pub struct OwnerReading {
     /// The snapshot.
@@ -39,7 +38,7 @@ pub struct OwnerReading {
     pub attempts: u32,
 }
 
-/// Takes a snapshot of the owners in the process of `readers`.
+/// Takes an owner snapshot.
 pub fn read_owners(
     readers: &mut TargetReaders,
     options: impl Into<SnapshotOptions>,
@@ -47,8 +46,7 @@ pub fn read_owners(
     read_with_retries(readers, options.into(), None, &mut StopTotals::default())
 }
 
-/// Like [`read_owners`], and finds what refers to the tensors named `asked` (or at that address,
-/// `0x…`).
+/// Also finds what refers to the tensors `asked` (names or addresses, `0x…`).
 pub fn read_referrers(
     readers: &mut TargetReaders,
     options: impl Into<SnapshotOptions>,
@@ -57,7 +55,7 @@ pub fn read_referrers(
     read_with_retries(readers, options.into(), Some(asked), &mut StopTotals::default())
 }
 
-/// The same; `stops` collects the number and the time of stops, also of failed attempts.
+/// Counts stops and their time, also of failed attempts.
 pub(super) fn read_with_retries(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -68,7 +66,6 @@ pub(super) fn read_with_retries(
     read_prepared(readers, SnapshotRequest::new(options, asked), stops)
 }
 
-/// Removes another process's tensors from a snapshot and notes their size.
 fn take_out_copies(snapshot: &mut OwnershipSnapshot, copy: ForkedCopy) {
     let (mut seen, mut bytes) = (FxHashSet::default(), 0);
     let is_on_gpu = |row: &TensorRow| row.tensor.device.is_some_and(|device| device.is_cuda());
@@ -97,7 +94,6 @@ pub(super) fn learn(
     Ok(())
 }
 
-/// Refreshes what a snapshot needs.
 pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
     readers.refresh();
     if readers.owners.is_none() {
@@ -106,14 +102,12 @@ pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
     readers.owners.as_ref().map(|_| ()).ok_or(OwnerError::NoTorch)
 }
 
-/// Takes a prepared snapshot.
 pub(super) fn read_prepared(
     readers: &mut TargetReaders,
     mut request: SnapshotRequest<'_>,
     stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
     let stop_policy = request.stop_policy();
-    // Once: the next stops are as long.
     request = request.announced_by(readers.announce.take());
     let (Some(reader), Some(python)) = (&mut readers.owners, &readers.python) else {
         return Err(OwnerError::NoTorch);
@@ -160,36 +154,35 @@ pub(super) fn read_prepared(
     }
 }
 
-/// Nonsense read from a running process was most likely changed during the read: it does not
-/// disprove the layout.
+/// A running process may change during the read: then nonsense does not disprove the layout.
 fn may_be_torn(error: &OwnerError, stop_policy: StopPolicy) -> bool {
     stop_policy == StopPolicy::Never
         && matches!(error, OwnerError::Torch(TorchError::UnknownLayout { .. }))
 }
 
-/// An unreadable list may have been met in the middle of a change; report it only if it stays so.
+/// An unreadable list may be in the middle of a change.
 fn may_pass(error: &OwnerError) -> bool {
     error.is_transient() || matches!(error, OwnerError::Heap(HeapError::NoLists { .. }))
 }
 
-/// The memory of vLLM's sleeping allocator by device and tag, in the process of `readers`.
+/// Memory of vLLM's sleeping allocator, by device and tag.
 pub fn read_sleep_tags(readers: &TargetReaders) -> SleepTags {
     let python = readers.python.as_ref();
     python.map_or(SleepTags::NotLoaded, |python| vllm_tags(&readers.process, python))
 }
 
-/// How long a process may be unreadable before it is gone.
+/// An ending process may be unreadable this long.
 const ENDING_TIME: Duration = Duration::from_millis(50);
 
-/// Takes a snapshot with the stacks of its moment.
+/// A snapshot with the stacks of its moment.
 pub type ReadOwners<'a> = &'a mut dyn FnMut(
     Result<OwnerReading, OwnerError>,
     &StackTable,
     &[ThreadSample],
 ) -> io::Result<()>;
 
-/// Takes snapshots at intervals of `every`, each with its stacks, until `stop` is set or the
-/// process has ended. `take` judges the error of a failed one.
+/// Takes snapshots at intervals of `every`, until `stop` is set or the process has ended. `take`
+/// judges a failed one.
 pub fn watch_owners(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -205,22 +198,21 @@ pub fn watch_owners(
         if !sleep_unless(rest, is_over) {
             break;
         }
-        // Never faster than asked, even if a snapshot takes longer.
         next = Instant::now() + every;
         if let Some(python) = &mut readers.python
             && python.sample(&mut table, &mut samples).is_err()
         {
             samples.clear();
         }
-        let look = read_owners(readers, options);
-        if look.is_err() {
+        let reading = read_owners(readers, options);
+        if reading.is_err() {
             // A process becomes unreadable shortly before it is gone.
             std::thread::sleep(ENDING_TIME);
             if !readers.process.is_alive() {
                 break;
             }
         }
-        take(look, &table, &samples)?;
+        take(reading, &table, &samples)?;
     }
     Ok(())
 }
@@ -230,16 +222,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unstopped_busy_job_is_reported_as_torn() {
+    fn a_busy_running_job_is_reported_as_torn() {
         let unknown = || {
             let (version, what) = ("2.11.0".to_owned(), "no known layout".to_owned());
             OwnerError::Torch(TorchError::UnknownLayout { version, what })
         };
         assert!(may_be_torn(&unknown(), StopPolicy::Never));
-        // In a stopped process it is the truth.
         assert!(!may_be_torn(&unknown(), StopPolicy::Stop));
         assert!(!may_be_torn(&OwnerError::NoTorch, StopPolicy::Never));
-        let told = OwnerError::Torch(TorchError::Torn { what: "its tensors", attempts: 9 });
-        assert!(told.is_transient(), "the advice is to try again");
+        let torn = OwnerError::Torch(TorchError::Torn { what: "its tensors", attempts: 9 });
+        assert!(torn.is_transient(), "the advice is to try again");
     }
 }

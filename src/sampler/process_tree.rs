@@ -1,10 +1,8 @@
-//! A process with all its descendants: which of them use CUDA and are worth recording.
+//! A process and its descendants: which of them use CUDA and are recorded.
 //!
-//! Launchers such as `torchrun` start ranks, and ranks start workers. Recorded are processes that
-//! use CUDA: a rank (with `RANK` in its environment) once it has loaded CUDA's libraries, so that
-//! its first allocations are seen; any other process once CUDA is initialised. A process forked
-//! from one that uses CUDA, such as a `DataLoader` worker, has a dead copy of its allocator. It is
-//! left out, unless the driver says that it has memory of its own.
+//! A rank (`RANK` in its environment) is recorded once CUDA's libraries are loaded, so that its
+//! first allocations are seen; any other process once CUDA is initialised; a fork of a CUDA process
+//! only if the driver lists its memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,16 +12,13 @@ use super::readers::{AttachError, TargetIdentity, TargetReaders, TorchState};
 use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::{CommandPattern, Mappings, Process, environment};
 
-/// How often to check a process again that was left out.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// A younger process may be importing PyTorch.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Loaded by PyTorch before its CUDA part (torch/__init__.py: `_load_global_deps`), and its CPU
-/// part.
+/// Loaded before PyTorch's CUDA part (torch/__init__.py: `_load_global_deps`).
 const PYTORCH: [&str; 3] = ["libtorch_global_deps.so", "libc10.so", "libtorch_cpu.so"];
-/// Loaded by a process that may use CUDA.
 const CUDA: [&str; 2] = ["libcuda.so", "libc10_cuda.so"];
-/// How Python's `multiprocessing` marks spawned processes (Lib/multiprocessing/spawn.py).
+/// In the command of processes spawned by `multiprocessing` (Lib/multiprocessing/spawn.py).
 const SPAWNED: &str = "--multiprocessing-fork";
 
 /// A process to record.
@@ -48,15 +43,12 @@ impl RankProcess {
 /// A process and its descendants.
 pub struct ProcessTree {
     roots: TreeRoots,
-    /// Includes processes without Python.
     any: bool,
     known: HashMap<u32, KnownProcess>,
 }
 
 enum TreeRoots {
-    /// One process and its descendants.
     Process(Arc<Process>),
-    /// All matching processes, without their descendants.
     Called(CommandPattern),
 }
 
@@ -66,29 +58,26 @@ struct KnownProcess {
 }
 
 enum MemberState {
-    /// No sign of CUDA yet.
     Idle,
-    /// It may use CUDA later.
     Waiting(Box<TargetReaders>),
-    /// Forked from a process that uses CUDA; last checked at this time.
+    /// A fork, last checked at this time.
     Copy(Instant),
-    /// Already returned.
     Selected,
 }
 
 impl ProcessTree {
-    /// The tree of process `pid`; with `any`, members need not run Python.
+    /// The tree of process `pid`; with `any`, also processes without Python.
     pub fn new(pid: u32, any: bool) -> Result<ProcessTree, AttachError> {
         let roots = TreeRoots::Process(Arc::new(Process::open(pid)?));
         Ok(ProcessTree { roots, any, known: HashMap::new() })
     }
 
-    /// The processes that match whenever the tree is polled; with `any`, they need not run Python.
+    /// All processes that match; with `any`, also those without Python.
     pub fn called(pattern: CommandPattern, any: bool) -> ProcessTree {
         ProcessTree { roots: TreeRoots::Called(pattern), any, known: HashMap::new() }
     }
 
-    /// Whether the root still runs. With a pattern, more processes may always come.
+    /// With a pattern always true: more processes may come.
     pub fn root_is_alive(&self) -> bool {
         match &self.roots {
             TreeRoots::Process(root) => root.is_alive(),
@@ -96,8 +85,7 @@ impl ProcessTree {
         }
     }
 
-    /// The members that became worth recording since the last call. Descendants of an ended root
-    /// are found if they were seen before.
+    /// The members that became worth recording since the last call.
     pub fn poll(&mut self) -> Vec<RankProcess> {
         let mut pids = match &self.roots {
             TreeRoots::Process(root) => [vec![root.pid()], root.descendants()].concat(),
@@ -155,7 +143,7 @@ impl ProcessTree {
                 readers
             }
         };
-        // The driver comes last: asking takes milliseconds and a driver lock.
+        // The driver comes last: it takes milliseconds and a driver lock.
         let is_copy = self.is_copy(&process);
         let seems = !is_copy && (is_rank(&process) || uses_cuda(&readers));
         let standing = if seems || holds_memory(&readers) {
@@ -177,7 +165,6 @@ impl ProcessTree {
         }
     }
 
-    /// Whether it was forked from a recorded process.
     fn is_copy(&self, process: &Process) -> bool {
         let mut parent = process.parent();
         while let Some(known) = parent.and_then(|pid| self.known.get(&pid)) {
@@ -197,7 +184,6 @@ fn attach(process: &Arc<Process>, any: bool) -> Option<TargetReaders> {
     if any { process.attach_any().ok() } else { process.attach().ok() }
 }
 
-/// Whether the driver says that it holds memory of its own.
 fn holds_memory(readers: &TargetReaders) -> bool {
     let Ok(gpu) = &readers.gpu else { return false };
     readers.devices().iter().filter_map(|device| device.nvml_index).any(|device| {
@@ -206,7 +192,6 @@ fn holds_memory(readers: &TargetReaders) -> bool {
     })
 }
 
-/// Whether PyTorch has initialised CUDA, or something else has loaded the driver.
 fn uses_cuda(readers: &TargetReaders) -> bool {
     match readers.allocator() {
         // Nothing is known about an ending process.
@@ -220,27 +205,25 @@ fn uses_cuda(readers: &TargetReaders) -> bool {
     }
 }
 
-/// Whether the driver is loaded without PyTorch on its way. Launchers load both and never use a
-/// device. The libraries of an earlier check may be gone after an `exec`.
+/// Launchers load PyTorch and the driver and never use a device.
 fn has_driver_alone(process: &Process) -> bool {
     let Ok(mappings) = process.mappings() else { return false };
     let is_young = process.age().is_some_and(|age| age < IMPORT_TIMEOUT);
     has(&mappings, &CUDA) && !(is_young && has(&mappings, &PYTORCH))
 }
 
-/// Whether one of these libraries is loaded.
 fn has(mappings: &Mappings, libraries: &[&str]) -> bool {
     let is_one = |name: &str| libraries.iter().any(|library| name.starts_with(library));
     mappings.object(is_one).is_some()
 }
 
-/// Whether a launcher started it as a rank. Processes spawned by a rank inherit its environment.
+/// Processes spawned by a rank inherit its environment.
 fn is_rank(process: &Process) -> bool {
     let spawned = process.command().is_ok_and(|words| words.iter().any(|word| word == SPAWNED));
     !spawned && variable(process, "RANK").is_some()
 }
 
-/// `RANK` in the environment of process `pid`; `None` also if there is no such process.
+/// `RANK` in the environment of a process.
 pub fn rank_of(pid: u32) -> Option<u32> {
     rank(&Process::open(pid).ok()?)
 }
@@ -249,7 +232,6 @@ pub(super) fn rank(process: &Process) -> Option<u32> {
     variable(process, "RANK")?.parse().ok()
 }
 
-/// A variable of its current environment.
 fn variable(process: &Process, name: &str) -> Option<String> {
     let mappings = process.mappings().ok()?;
     match environment::read(&process.memory(), &mappings) {

@@ -1,24 +1,21 @@
-//! Moments at which the allocator has been quiet for a while: a snapshot started then is likely
-//! consistent.
+//! Moments at which the allocator is quiet: a snapshot is then likely consistent.
 //!
-//! A job that allocates every 50 µs changes its blocks during a snapshot for hundreds of
-//! milliseconds at a time. In between it waits for the device, for data or for a loss; the thread
-//! that polls its counters sees that.
+//! A job that allocates every 50 µs changes its blocks for hundreds of milliseconds, then waits for
+//! the device, data or a loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the counters must be unchanged, at least and at most.
 const SHORTEST: Duration = Duration::from_micros(100);
 const LONGEST: Duration = Duration::from_millis(1);
 
-/// When the counters last changed, set by the thread that polls them. Clones share it.
+/// When the counters last changed. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastChange(Arc<AtomicU64>);
 
 impl LastChange {
-    /// The counters changed this many nanoseconds after the recording started.
+    /// In nanoseconds since the recording started.
     pub(super) fn set(&self, nanos: u64) {
         self.0.store(nanos, Ordering::Relaxed);
     }
@@ -28,19 +25,15 @@ impl LastChange {
     }
 }
 
-/// Waits until `until` for a quiet moment in which `takes` is likely enough.
+/// Waits for a moment likely to last for `takes`.
 pub(super) struct QuietMoments {
     pub(super) last_change: LastChange,
-    /// When the recording started.
     pub(super) start: Instant,
-    /// The usual time of the work.
     pub(super) takes: Duration,
-    /// The deadline.
     pub(super) until: Instant,
 }
 
 impl QuietMoments {
-    /// Returns in a quiet moment or at the deadline.
     pub(super) fn wait(&self) {
         let wanted = self.takes.clamp(SHORTEST, LONGEST);
         while self.start.elapsed().saturating_sub(self.last_change.get()) < wanted

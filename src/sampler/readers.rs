@@ -1,4 +1,4 @@
-//! The attached readers of one target: what can be read, and why the rest cannot.
+//! The readers of one target: what can be read, and why the rest cannot.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +41,6 @@ pub enum AttachError {
     },
 }
 
-/// Why the Python in a core file cannot be read; names what the file lacks.
 fn core_reason(source: &PythonError, missing: &[String]) -> String {
     match missing {
         [] => source.to_string(),
@@ -50,12 +49,12 @@ fn core_reason(source: &PythonError, missing: &[String]) -> String {
 }
 
 impl AttachError {
-    /// Whether Python is only starting (or ending).
+    /// Whether Python is starting (or ending).
     pub fn is_starting(&self) -> bool {
         matches!(self, AttachError::Python { source, .. } if source.is_transient())
     }
 
-    /// Whether the process may become Python by an `exec` or by starting up.
+    /// Whether the process may still become Python.
     pub fn may_become_python(&self) -> bool {
         self.is_starting()
             || matches!(
@@ -86,20 +85,15 @@ impl AttachError {
         matches!(self, AttachError::Python { source: PythonError::NotPython { .. }, .. })
             || matches!(
                 self,
-                // Unknown otherwise.
                 AttachError::CorePython { source: PythonError::NotPython { .. }, missing, .. }
                     if missing.is_empty()
             )
     }
 }
 
-/// PyTorch in the target.
 pub(super) enum TorchState {
-    /// Its CUDA part is not loaded.
     NotLoaded,
-    /// Loaded and readable.
     Attached(Box<TorchReader>),
-    /// Loaded but not readable.
     Refused(TorchError),
 }
 
@@ -114,27 +108,21 @@ impl TorchState {
 
 /// Everything that reads one target.
 pub struct TargetReaders {
-    /// The process.
     pub(super) process: Arc<Process>,
-    /// `None` without Python, or if it is not needed.
+    /// `None` without Python, or if not needed.
     pub(super) python: Option<PythonReader>,
     pub(super) torch: TorchState,
     pub(super) gpu: Result<Arc<GpuReader>, GpuError>,
-    /// What its environment says about devices.
     pub(super) visibility: CudaVisibility,
-    /// How long attaching took.
     pub(super) took: Duration,
-    /// Reads its owners, once asked to.
     pub(super) owners: Option<OwnerReader>,
-    /// Whose allocator it has a copy of, if not its own.
     pub(super) copy: Option<ForkedCopy>,
-    /// PyTorch's version in such a process.
+    /// PyTorch's version in a forked copy.
     copied_version: Option<String>,
-    /// Announces a long stop in advance.
     pub(super) announce: Option<AnnounceStop>,
 }
 
-/// A process opened once, for attaching later or again; never another process that got its pid.
+/// A process opened once, for attaching again; never another process with its pid.
 #[derive(Debug, Clone)]
 pub struct TargetIdentity(Arc<Process>);
 
@@ -144,7 +132,7 @@ impl TargetIdentity {
         Ok(TargetIdentity(Arc::new(Process::open(pid)?)))
     }
 
-    /// How long ago it started; `None` if the kernel does not say.
+    /// Time since it started, if known.
     pub fn age(&self) -> Option<Duration> {
         self.0.age()
     }
@@ -172,7 +160,7 @@ impl TargetIdentity {
         Ok(TargetReaders::around(process, python, start))
     }
 
-    /// A new handle of the same process, which may run another program by now.
+    /// It may run another program by now.
     fn same(&self) -> Result<Arc<Process>, ProcessError> {
         self.0.reopen().map(Arc::new)
     }
@@ -190,8 +178,7 @@ impl TargetReaders {
         TargetIdentity::from(&self.process)
     }
 
-    /// The counters of PyTorch's allocator on each device while no thread is inside it; empty if
-    /// there was no such moment or no readable allocator.
+    /// Read while no thread is inside the allocator; empty if there was no such moment.
     pub(super) fn counters_between_calls(&mut self) -> Vec<(CudaIndex, AllocatorCounters)> {
         let mut counters = Vec::new();
         if let TorchState::Attached(torch) = &mut self.torch
@@ -202,16 +189,15 @@ impl TargetReaders {
         counters
     }
 
-    /// Attaches to process `pid`. Fails if it is not Python or may not be read; PyTorch and the
-    /// driver may be missing.
+    /// Attaches to a process that runs Python. PyTorch and the driver may be missing.
     pub fn attach(pid: u32) -> Result<Self, AttachError> {
         TargetIdentity::open(pid)?.attach()
     }
 
-    /// Attaches to the process in the core file `path`, as of the time it was written.
+    /// Attaches to the process in a core file.
     ///
     /// # Errors
-    /// It is no core file, or its Python cannot be read; says what it lacks.
+    /// No core file, or its Python cannot be read; says what the file lacks.
     pub fn attach_core(path: &Path) -> Result<Self, AttachError> {
         let (start, process) = (Instant::now(), Arc::new(Process::open_core(path)?));
         let python = PythonReader::attach(&process).map_err(|source| AttachError::CorePython {
@@ -222,7 +208,7 @@ impl TargetReaders {
         Ok(TargetReaders::around(process, Some(python), start))
     }
 
-    /// What the core file says about itself; `None` for a running process.
+    /// What the core file says about itself.
     pub fn core_origin(&self) -> Option<CoreOrigin> {
         self.process.core_origin()
     }
@@ -232,7 +218,7 @@ impl TargetReaders {
         TargetIdentity::open(pid)?.attach_any()
     }
 
-    /// Like [`Self::attach`], but skips Python: enough for all that concerns devices.
+    /// Like [`Self::attach`], but skips Python: enough for devices.
     pub fn attach_devices(pid: u32) -> Result<Self, AttachError> {
         let start = Instant::now();
         Ok(Self::around(Arc::new(Process::open(pid)?), None, start))
@@ -254,7 +240,7 @@ impl TargetReaders {
             announce: None,
         };
         readers.find_torch();
-        readers.tell_locks();
+        readers.set_locks();
         readers.took = start.elapsed();
         readers
     }
@@ -264,8 +250,8 @@ impl TargetReaders {
         self.announce = Some(announce);
     }
 
-    /// Looks again for what was missing: PyTorch being imported, CUDA being initialised. Cheap once
-    /// all is attached. Returns whether anything changed.
+    /// Finds a newly imported PyTorch or initialised CUDA; cheap once attached. Returns whether
+    /// anything changed.
     pub fn refresh(&mut self) -> bool {
         let before = self.allocator();
         match &mut self.torch {
@@ -276,7 +262,7 @@ impl TargetReaders {
             }
             TorchState::Refused(_) => {}
         }
-        self.tell_locks();
+        self.set_locks();
         let changed = before != self.allocator();
         if changed {
             self.find_copy();
@@ -287,7 +273,7 @@ impl TargetReaders {
     }
 
     /// A thread that waits for the allocator's lock is at work.
-    fn tell_locks(&mut self) {
+    fn set_locks(&mut self) {
         if let (Some(python), TorchState::Attached(torch)) = (&mut self.python, &self.torch) {
             let locks = torch.counter_poller().map(|poller| poller.locks());
             python.set_allocator_locks(locks.unwrap_or_default());
@@ -299,7 +285,6 @@ impl TargetReaders {
         self.find_copy();
     }
 
-    /// Finds out whether the process owns its allocator, once it exists.
     fn find_copy(&mut self) {
         let is_set_up = matches!(&self.torch, TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native);
         if is_set_up && let Some(copy) = forked_copy::find(&self.process) {
@@ -326,7 +311,7 @@ impl TargetReaders {
         }
     }
 
-    /// Why its allocator can never be followed; `None` if it can be, now or later.
+    /// Why its allocator can never be followed.
     pub fn follow_refusal(&self) -> Option<String> {
         match &self.python {
             None => Some("it runs no Python".to_owned()),
@@ -337,7 +322,7 @@ impl TargetReaders {
         }
     }
 
-    /// Why its allocator can never be read; `None` if it can be, now or later.
+    /// Why its allocator can never be read.
     pub fn allocator_refusal(&self) -> Option<String> {
         match self.allocator() {
             AllocatorBackend::Native
@@ -358,10 +343,10 @@ impl TargetReaders {
         }
     }
 
-    /// PyTorch's version; `None` if it is not loaded or does not say.
+    /// PyTorch's version, if known.
     pub fn torch_version(&self) -> Option<String> {
         match &self.torch {
-            // For a core file, ask its modules: the package's file may have changed since.
+            // The package's file may have changed since the core file was written.
             TorchState::Attached(torch) => match (torch.version(), &self.python) {
                 (None, Some(python)) if self.process.is_core() => {
                     torch_version(&self.process, python)

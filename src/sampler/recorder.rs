@@ -1,4 +1,4 @@
-//! The recorder reads the target at every tick and passes on records.
+//! Reads the target at every tick and passes on records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,13 +27,12 @@ use super::snapshot_thread::{SnapshotRead, SnapshotThread};
 use super::step_shape::StepMoment;
 use super::ticker::Ticker;
 
-/// How long to retry a snapshot until it is consistent: in a recording, and in a single reading.
+/// For a recording, and for a single reading.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 const ONE_SHOT_TIMEOUT: Duration = Duration::from_secs(1);
 const NAMES_TIMEOUT: Duration = Duration::from_millis(25);
-/// How often a single reading is retried while counters or threads are torn.
 const MAX_READS: u32 = 50;
-/// How often the driver is asked in one reading if the job's reserved memory changes meanwhile.
+/// Attempts while the job's reserved memory changes.
 const MAX_USAGE_READS: u32 = 8;
 
 /// Options of a recording.
@@ -43,7 +42,7 @@ pub struct RecordOptions {
     pub rate: u32,
     /// How long; `None`: until stopped.
     pub duration: Option<Duration>,
-    /// Follows the allocator, too: polls it while it allocates, within this budget.
+    /// Polls the allocator, too, within this budget.
     pub follow: Option<FollowBudget>,
     /// Options of every recording.
     pub common: CommonOptions,
@@ -55,7 +54,7 @@ pub struct Recorder {
     options: RecordOptions,
     sample: StackSample,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
-    /// The counters read right before the sample; empty if they could not be read.
+    /// From right before the sample; empty if that failed.
     before: Vec<(CudaIndex, AllocatorCounters)>,
     devices: FxHashMap<CudaIndex, DeviceState>,
     snapshots: Option<SnapshotThread>,
@@ -64,17 +63,15 @@ pub struct Recorder {
     pace: Ticker,
 }
 
-/// The recorder's state for a device.
 #[derive(Default)]
 struct DeviceState {
     recorded: Option<AllocatorCounters>,
     policy: SnapshotPolicy,
-    /// Whether a snapshot is being read.
     snapshot_wanted: bool,
 }
 
 impl Recorder {
-    /// A recorder over `readers`; its clock starts now.
+    /// A recorder whose clock starts now.
     pub fn new(readers: TargetReaders, wanted: RecordOptions) -> Self {
         let session = RecordingSession::new(readers, wanted.common.forget_after);
         Recorder {
@@ -91,15 +88,14 @@ impl Recorder {
         }
     }
 
-    /// Sets the shortest time between two snapshots of a device, for a reader that needs fewer.
+    /// Sets the shortest time between two snapshots of a device.
     pub fn with_snapshot_interval(mut self, apart: Duration) -> Self {
         self.snapshot_interval = apart;
         self
     }
 
-    /// Records until the duration is over, `stop` is set or the target ends. Returns the
-    /// [`RecordingEnd`], which is also the last record. Calls `observe` when the first sample is
-    /// recorded and synced, then a few times a second. An error comes from the sink.
+    /// Records until the duration is over, `stop` is set or the target ends. Calls `observe` after
+    /// the first sync, then a few times a second. Returns the last record.
     pub fn run(
         mut self,
         host: String,
@@ -110,7 +106,7 @@ impl Recorder {
         recording_loop::record(&mut self, host, sink, stop, observe)
     }
 
-    /// Reads everything once and ends: the content of `dump`.
+    /// Reads everything once: the content of `dump`.
     pub fn record_once(mut self, host: String, sink: &mut dyn RecordSink) -> SinkResult {
         let mut order = ReorderBuffer::new(sink);
         let sink = &mut order;
@@ -139,8 +135,8 @@ impl Recorder {
         self.session.record_losses(sink)
     }
 
-    /// Asks the driver, and PyTorch for its reserved bytes right before and after. If a job
-    /// reserves or releases memory meanwhile, asks again; if it goes on, records both.
+    /// Reads PyTorch's reserved bytes right before and after the driver's. If they keep changing,
+    /// records both.
     fn observe_usage(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         let devices: Vec<u32> =
             self.session.readers.devices().iter().filter_map(|d| d.nvml_index).collect();
@@ -183,7 +179,6 @@ impl Recorder {
         Ok(())
     }
 
-    /// The allocator's counters now, retried as in a single reading; empty if they cannot be read.
     fn counters_now(&mut self) -> Vec<(CudaIndex, AllocatorCounters)> {
         let mut counters = Vec::new();
         for _ in 0..MAX_READS {
@@ -195,7 +190,6 @@ impl Recorder {
         counters
     }
 
-    /// Lets a due owner snapshot start if this is its moment.
     fn see_moment(&mut self) {
         let is_backward = self.session.is_backward(&self.sample.threads);
         let sum = |of: &dyn Fn(&AllocatorCounters) -> i64| {
@@ -206,7 +200,6 @@ impl Recorder {
         self.session.see_moment(StepMoment { allocations, level, is_backward });
     }
 
-    /// Starts the threads that follow the allocator, if wanted, and that read snapshots.
     fn start_threads(&mut self) {
         let Some(budget) = &self.options.follow else {
             return self.request_snapshots(SNAPSHOT_TIMEOUT, None);
@@ -222,7 +215,6 @@ impl Recorder {
         self.request_snapshots(SNAPSHOT_TIMEOUT, last_change);
     }
 
-    /// Records the deltas up to the sample just read, and plans what to poll next.
     fn record_followed(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         let Some(following) = &mut self.following else { return Ok(()) };
         following.record(&mut self.session, self.sample.time, sink)?;
@@ -231,7 +223,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Reads the stacks; returns why the recording has to end.
+    /// Returns why the recording ends.
     fn read_stacks(&mut self) -> Option<EndReason> {
         self.sample.time = self.session.now();
         let Some(python) = &mut self.session.readers.python else {
@@ -270,8 +262,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// A line may run for less time than its stack takes to read. So the counters at the stack's
-    /// moment are known only from two reads, one on each side.
+    /// A line may run for less time than its stack takes to read: only reads on both sides show its
+    /// counters.
     fn read_counters_before(&mut self) {
         read_counters(&mut self.session.readers.torch, &mut self.before);
     }
@@ -297,7 +289,6 @@ impl Recorder {
                 ..DeviceState::default()
             });
             let before = self.before.iter().find(|(d, _)| d == device).map(|(_, c)| *c);
-            // If that read failed, use the last recorded counters.
             let before = before.or(state.recorded).unwrap_or(*counters);
             if state.recorded != Some(before) || before != *counters {
                 let counters = Box::new(before);
@@ -322,7 +313,6 @@ impl Recorder {
         self.record_snapshots(sink)
     }
 
-    /// Records the snapshots that have come.
     fn record_snapshots(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         while let Some(read) = self.snapshots.as_mut().and_then(SnapshotThread::poll) {
             self.record_snapshot(read, sink)?;
@@ -372,7 +362,6 @@ impl Recorder {
     }
 }
 
-/// Reads the counters into `out`; empty if they cannot be read.
 fn read_counters(torch: &mut TorchState, out: &mut Vec<(CudaIndex, AllocatorCounters)>) {
     let read = match torch {
         TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
@@ -421,7 +410,6 @@ impl RecordingSource for Recorder {
         sleep_unless(tick.wait, || stop.load(Ordering::Relaxed))
     }
 
-    /// One tick: stacks, counters, and snapshots if worth their cost.
     fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>> {
         self.session.totals.ticks += 1;
         if self.session.waits_for_devices() {
@@ -437,8 +425,7 @@ impl RecordingSource for Recorder {
         self.see_moment();
         self.session.record_oom_exceptions(sink)?;
         if self.session.record_step(sink)? {
-            // Record the next reading in any case: it shows whether the last one before the step's
-            // end was at its end.
+            // Record the next reading: it shows whether the reading before was at the step's end.
             self.devices.values_mut().for_each(|device| device.recorded = None);
         }
         Ok(None)
@@ -482,7 +469,6 @@ impl RecordingSource for Recorder {
     }
 }
 
-/// Why the allocator could not be read, as a record's reason.
 fn why(error: TorchError) -> MissReason {
     match error {
         TorchError::Torn { .. } => MissReason::Torn,

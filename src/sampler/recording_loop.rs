@@ -1,4 +1,4 @@
-//! The recording loop for any source: begin, read again and again, check the target, end.
+//! The recording loop of any source.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,14 +10,11 @@ use crate::model::{
     SinkResult,
 };
 
-/// Interval between checks that the target is still the same process and program.
 const ALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Interval between searches for a PyTorch or CUDA that did not exist yet.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval between records of losses.
 const LOSSES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The progress of a recording, for display.
+/// The progress of a recording.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RecordingProgress {
     /// Time since it started.
@@ -30,13 +27,11 @@ pub struct RecordingProgress {
     pub reserved: Option<i64>,
 }
 
-/// The source of records: samples or exact events.
 pub(super) trait RecordingSource {
-    /// Whether [`Self::begin`] prepares something slow, such as probes. The recording and its
-    /// duration then start after that; otherwise with the first reading.
+    /// [`Self::begin`] is slow, as with probes: time counts from its end, otherwise from the first
+    /// reading.
     const IS_PREPARED: bool;
 
-    /// The state that all sources share.
     fn session(&self) -> &RecordingSession;
 
     fn session_mut(&mut self) -> &mut RecordingSession;
@@ -44,46 +39,37 @@ pub(super) trait RecordingSource {
     /// Samples a second; 0 without sampling.
     fn rate(&self) -> u32;
 
-    /// How long to record; `None`: until stopped.
     fn duration(&self) -> Option<Duration>;
 
-    /// Starts the threads beside the loop.
     fn begin(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
-    /// Waits for the next reading; `false` once `stop` is set.
+    /// Returns `false` once `stop` is set.
     fn wait(&mut self, stop: &AtomicBool) -> bool;
 
-    /// One reading; returns why the recording has to end.
+    /// Returns why the recording ends.
     fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>>;
 
-    /// Called after each check that the target runs.
     fn on_alive(&mut self, _sink: &mut ReorderBuffer<'_>) -> SinkResult {
         Ok(())
     }
 
-    /// A few times a second: looks for what did not exist before.
+    /// Called a few times a second.
     fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
-    /// Once a second: losses, and tables that grew too large.
+    /// Called once a second.
     fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
-    /// Called after each reading.
     fn on_observed(&mut self, _sink: &mut ReorderBuffer<'_>) -> SinkResult {
         Ok(())
     }
 
-    /// Ends the threads beside the loop and records the rest.
     fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
     fn totals(&self) -> RecordingTotals;
 
-    /// The counters read last.
     fn counters(&self) -> &[(CudaIndex, AllocatorCounters)];
 }
 
-/// Records until the duration is over, `stop` is set or the target ends. Returns the
-/// [`RecordingEnd`], which is also the last record. Calls `observe` when the first records are
-/// synced, then a few times a second. An error comes from the sink.
 pub(super) fn record(
     source: &mut impl RecordingSource,
     host: String,
@@ -112,7 +98,7 @@ fn follow<S: RecordingSource>(
     let mut began = Duration::ZERO;
     let mut is_begun = S::IS_PREPARED;
     if is_begun {
-        // Somebody who waits for the start may then kill memspy at once: the records must be safe.
+        // memspy may be killed from now on: the records must be safe.
         sink.sync()?;
         observe(&progress(source, source.session().start.elapsed()));
         began = source.session().start.elapsed();
@@ -130,7 +116,6 @@ fn follow<S: RecordingSource>(
             return Ok(reason);
         }
         if !std::mem::replace(&mut is_begun, true) {
-            // As above, for the first sample.
             sink.sync()?;
             observe(&progress(source, now));
         }

@@ -1,8 +1,7 @@
-//! Keeps records in time order: those seen while a snapshot is being read wait for it.
+//! Keeps records in time order: those of the time of a snapshot wait for it.
 
 use crate::model::{FollowedChanges, Record, RecordSink, SinkResult};
 
-/// A sink that passes records on in time order, although snapshots come late.
 pub(super) struct ReorderBuffer<'a> {
     sink: &'a mut dyn RecordSink,
     held: Vec<Record>,
@@ -14,12 +13,11 @@ impl<'a> ReorderBuffer<'a> {
         ReorderBuffer { sink, held: Vec::new(), waiting: 0 }
     }
 
-    /// Records now wait for one more late record.
     pub(super) fn expect_late(&mut self) {
         self.waiting += 1;
     }
 
-    /// A late record has come; `None` if it failed.
+    /// `None` if the late record failed.
     pub(super) fn late(&mut self, record: Option<Record>) -> SinkResult {
         if let Some(record) = record {
             let time = record.time();
@@ -33,8 +31,7 @@ impl<'a> ReorderBuffer<'a> {
         if self.waiting > 0 { Ok(()) } else { self.release() }
     }
 
-    /// Held counter deltas come in batches. Splits the next batch, so that its deltas before the
-    /// record at `at` go first.
+    /// Splits the next batch, so that its deltas before the record at `at` go first.
     fn divide_changes(&mut self, at: usize) {
         let Some(time) = self.held.get(at).and_then(Record::time) else { return };
         let next = self.held.iter().skip(at + 1).position(|held| held.time().is_some());
@@ -46,13 +43,11 @@ impl<'a> ReorderBuffer<'a> {
         }
         let changes = batch.changes.drain(..later).collect();
         let earlier = Record::Followed(FollowedChanges { changes });
-        // The batch's definitions stay before it.
         let record = self.held.remove(at);
         self.held.insert(next - 1, earlier);
         self.held.insert(next, record);
     }
 
-    /// Nothing late will come any more.
     pub(super) fn release(&mut self) -> SinkResult {
         self.waiting = 0;
         self.held.drain(..).try_for_each(|record| self.sink.record(&record))
@@ -68,7 +63,6 @@ impl RecordSink for ReorderBuffer<'_> {
         Ok(())
     }
 
-    /// Records that wait for a late one keep waiting.
     fn sync(&mut self) -> SinkResult {
         self.sink.sync()
     }
@@ -103,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_record_comes_where_its_time_says() {
+    fn a_late_record_is_sorted_by_time() {
         let mut sink = Vec::new();
         let mut order = ReorderBuffer::new(&mut sink);
         order.record(&sample(1)).unwrap();
@@ -125,7 +119,6 @@ mod tests {
         Record::Followed(FollowedChanges { changes: times.iter().map(change).collect() })
     }
 
-    /// Otherwise its blocks would belong to deltas that the trace has after it.
     #[test]
     fn a_late_snapshot_splits_a_batch_of_deltas() {
         let mut sink = Vec::new();

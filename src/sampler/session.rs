@@ -1,4 +1,4 @@
-//! The state of any recording of one target: readers, clock, names, sums.
+//! The state of any recording: readers, clock, names, sums.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,11 +23,9 @@ use super::steps::{CounterMeaning, StepLocations, StepTracker};
 use crate::probe::RawStep;
 use crate::python::FoundException;
 
-/// Stacks for which the backward pass is cached.
 const MAX_STACKS: usize = 1 << 16;
 
-/// Whether a function calls the autograd engine (torch/autograd/graph.py since PyTorch 2.1,
-/// torch/autograd/__init__.py before).
+/// torch/autograd/graph.py since PyTorch 2.1, torch/autograd/__init__.py before.
 fn calls_engine(function: &Function) -> bool {
     match &*function.name {
         "_engine_run_backward" => function.file.ends_with("torch/autograd/graph.py"),
@@ -36,45 +34,38 @@ fn calls_engine(function: &Function) -> bool {
     }
 }
 
-/// Options of every recording, besides stacks and memory.
+/// Options of every recording.
 #[derive(Debug, Clone, Default)]
 pub struct CommonOptions {
-    /// The share of time that the target may be stopped for owner snapshots; `None`: no owner
-    /// snapshots.
+    /// The share of time that owner snapshots may stop the target; `None`: no snapshots.
     pub owners: Option<f64>,
     /// Limits of each owner snapshot.
     pub owner_options: SnapshotOptions,
-    /// An integer variable of the program that counts training steps: `i`, or `function:i`.
+    /// A variable that counts training steps: `i`, or `function:i`.
     pub step_variable: Option<String>,
     /// One that counts epochs.
     pub epoch_variable: Option<String>,
-    /// Number of stacks, frames or threads after which all numbers restart
-    /// ([`Definition::Reset`](crate::model::Definition::Reset)), so that memory stays bounded for
-    /// days; `None`: never.
+    /// Numbers restart ([`Definition::Reset`](crate::model::Definition::Reset)) above this many
+    /// stacks, frames or threads; `None`: never.
     pub forget_after: Option<usize>,
 }
 
-/// A running recording.
 pub(super) struct RecordingSession {
     pub(super) readers: TargetReaders,
-    /// Time 0.
     pub(super) start: Instant,
     pub(super) table: StackTable,
     pub(super) losses: PendingLosses,
     pub(super) totals: RecordingTotals,
     gpu: Option<GpuWatch>,
     owners: Option<OwnerThread>,
-    /// Whether an owner snapshot, or the reason for its absence, has come.
-    saw_owners: bool,
+    /// An owner snapshot, or the reason for its absence, has come.
+    has_owner_result: bool,
     errors: Option<ErrorThread>,
     steps: StepTracker,
-    /// When owner snapshots show most.
     shape: StepShape,
-    /// Whether a stack is in the backward pass, by its number.
     backward: FxHashMap<StackId, bool>,
-    /// Whether every allocation is recorded: then unnamed tensors have allocation sites.
+    /// Every allocation is recorded: unnamed tensors then have allocation sites.
     pub(super) exact: bool,
-    /// Numbers restart at this size of the table; `None`: never.
     forget_after: Option<usize>,
 }
 
@@ -88,7 +79,7 @@ impl RecordingSession {
             totals: RecordingTotals::default(),
             gpu: None,
             owners: None,
-            saw_owners: false,
+            has_owner_result: false,
             errors: None,
             steps: StepTracker::default(),
             shape: StepShape::default(),
@@ -98,8 +89,8 @@ impl RecordingSession {
         }
     }
 
-    /// Restarts all numbers if there are very many; returns the old table. Callers that store
-    /// numbers must forget them, too.
+    /// Restarts numbers if there are many; returns the old table. Callers must forget their
+    /// numbers.
     pub(super) fn forget(&mut self, sink: &mut dyn RecordSink) -> SinkResult<Option<StackTable>> {
         if self.forget_after.is_none_or(|most| self.table.size() <= most) {
             return Ok(None);
@@ -107,7 +98,6 @@ impl RecordingSession {
         self.restart_numbers(sink).map(Some)
     }
 
-    /// The same at any size.
     pub(super) fn restart_numbers(&mut self, sink: &mut dyn RecordSink) -> SinkResult<StackTable> {
         self.record_definitions(sink)?;
         sink.record(&Record::Definition(Definition::Reset))?;
@@ -118,7 +108,6 @@ impl RecordingSession {
         Ok(std::mem::take(&mut self.table))
     }
 
-    /// Counts a snapshot by its consistency.
     pub(super) fn count_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
         match snapshot.consistency {
             SnapshotConsistency::Consistent => self.totals.snapshots_consistent += 1,
@@ -130,7 +119,7 @@ impl RecordingSession {
         Nanos(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// Why the recording has to end: the target is gone or runs another program.
+    /// The target is gone or runs another program.
     pub(super) fn is_over(&self) -> Option<EndReason> {
         if !self.readers.process.is_alive() {
             Some(EndReason::TargetExited)
@@ -141,7 +130,6 @@ impl RecordingSession {
         }
     }
 
-    /// Starts to watch the devices.
     pub(super) fn watch_gpu(&mut self) {
         let indices: Vec<u32> =
             self.readers.devices().iter().filter_map(|d| d.nvml_index).collect();
@@ -155,7 +143,6 @@ impl RecordingSession {
         }
     }
 
-    /// Starts the other wanted readers.
     pub(super) fn watch_also(&mut self, wanted: &CommonOptions) {
         let process = &self.readers.process;
         self.steps.follow(LoopVariables::find(
@@ -180,13 +167,11 @@ impl RecordingSession {
         }
     }
 
-    /// Records the new device readings and owner snapshots.
     pub(super) fn record_watched(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
-        while let Some(look) = self.owners.as_ref().and_then(OwnerThread::poll) {
-            self.saw_owners = true;
-            match look {
-                // Now, not milliseconds ago: other records of that time have already been passed
-                // on.
+        while let Some(result) = self.owners.as_ref().and_then(OwnerThread::poll) {
+            self.has_owner_result = true;
+            match result {
+                // Records of the snapshot's own time have already been passed on.
                 Ok((snapshot, counter, counting)) => {
                     self.steps.found(counter);
                     let (python, process) = (self.readers.python.as_ref(), &self.readers.process);
@@ -204,8 +189,8 @@ impl RecordingSession {
                 Err(why) => self.losses.add(ReaderKind::Owners, MissReason::Failed(why), 1),
             }
         }
-        while let Some(look) = self.gpu.as_ref().and_then(GpuWatch::poll) {
-            match look {
+        while let Some(result) = self.gpu.as_ref().and_then(GpuWatch::poll) {
+            match result {
                 Ok(mut usage) => {
                     usage.time = self.now();
                     sink.record(&Record::Usage(usage))?;
@@ -216,17 +201,15 @@ impl RecordingSession {
         Ok(())
     }
 
-    /// Records the last results. If owner snapshots were wanted and none came, records a loss.
     pub(super) fn end_watching(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.record_watched(sink)?;
-        if self.owners.is_some() && !self.saw_owners {
+        if self.owners.is_some() && !self.has_owner_result {
             let why = "the recording ended before the first one was taken: record longer";
             self.losses.add(ReaderKind::Owners, MissReason::Failed(why.to_owned()), 1);
         }
         Ok(())
     }
 
-    /// Whether one of `threads` is in the backward pass.
     pub(super) fn is_backward(&mut self, threads: &[ThreadSample]) -> bool {
         if self.owners.is_none() {
             return false;
@@ -244,7 +227,6 @@ impl RecordingSession {
         threads.iter().any(|it| *known.entry(it.stack).or_insert_with(|| runs_engine(it.stack)))
     }
 
-    /// Takes the job's current state; lets a due owner snapshot start if this is its moment.
     pub(super) fn see_moment(&mut self, now: StepMoment) {
         let Some(owners) = &self.owners else { return };
         self.shape.see(now);
@@ -252,17 +234,15 @@ impl RecordingSession {
             && self.shape.is_time(waited, timeout)
         {
             owners.go();
-            self.shape.looked();
+            self.shape.on_snapshot();
         }
     }
 
-    /// Where training steps are counted now.
     pub(super) fn step_locations(&mut self) -> StepLocations {
         let time = self.now();
         self.steps.locations(&self.readers.process, time)
     }
 
-    /// The step seen at an event at most `within` ago, if it is new.
     pub(super) fn step_at_event(
         &mut self,
         counts: &CounterMeaning,
@@ -273,30 +253,25 @@ impl RecordingSession {
         self.steps.at_event(counts, seen, time, within)
     }
 
-    /// The last recorded step, and until when it, or no step, is known to have run.
     pub(super) fn last_step(&self) -> (Option<TrainingStep>, Option<Nanos>) {
         (self.steps.last(), self.steps.known_until())
     }
 
-    /// Takes a step that memspy itself read, if it is new.
     pub(super) fn on_step(&mut self, step: TrainingStep) -> Option<TrainingStep> {
         self.steps.on_step(step)
     }
 
-    /// The end of the last step, if its counter is gone; returned once.
     pub(super) fn step_over(&mut self) -> Option<TrainingStep> {
         let time = self.now();
         self.steps.over(time)
     }
 
-    /// Takes the counters just read. If they count an error, its exception is searched for.
     pub(super) fn observe_counters(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
         if let Some(errors) = &mut self.errors {
             errors.observe(counters);
         }
     }
 
-    /// Records the errors found.
     pub(super) fn record_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         while let Some(found) = self.errors.as_mut().and_then(ErrorThread::poll) {
             self.record_found(found, sink)?;
@@ -304,7 +279,6 @@ impl RecordingSession {
         Ok(())
     }
 
-    /// The same, but waits for open searches.
     pub(super) fn wait_for_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         while let Some(found) = self.errors.as_mut().and_then(ErrorThread::wait) {
             self.record_found(found, sink)?;
@@ -335,7 +309,6 @@ impl RecordingSession {
         RaisedError { thread, stack, text: raised.text }
     }
 
-    /// Records training steps when they change; returns whether they did.
     pub(super) fn record_step(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
         let time = self.now();
         match self.steps.next(&self.readers.process, time) {
@@ -344,7 +317,7 @@ impl RecordingSession {
         }
     }
 
-    /// Records the start; `rate` is samples a second, 0 without sampling.
+    /// `rate` is in samples a second; 0 without sampling.
     pub(super) fn record_start(
         &mut self,
         host: String,
@@ -367,8 +340,7 @@ impl RecordingSession {
         self.record_runtime(sink)
     }
 
-    /// Looks for PyTorch being imported and CUDA being initialised. If the runtime has changed,
-    /// records it and returns true.
+    /// Records a changed runtime and returns true.
     pub(super) fn refresh(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
         let changed = self.readers.refresh();
         if changed {
@@ -377,12 +349,11 @@ impl RecordingSession {
         Ok(changed)
     }
 
-    /// Whether PyTorch is loaded but no device has an allocator yet.
     pub(super) fn waits_for_devices(&self) -> bool {
         matches!(&self.readers.torch, TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::NotInitialized)
     }
 
-    /// Records that there is still no allocator: all its counts will be from later.
+    /// Without an allocator now, all its counts will be from later.
     pub(super) fn record_waiting(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         match self.waits_for_devices() {
             true => self.record_what_runs(sink),
@@ -390,7 +361,7 @@ impl RecordingSession {
         }
     }
 
-    /// Records the target's runtime and devices: device numbers may depend on it.
+    /// Device numbers may depend on the runtime.
     pub(super) fn record_runtime(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.record_what_runs(sink)?;
         for device in self.readers.devices() {
@@ -408,7 +379,6 @@ impl RecordingSession {
         }))
     }
 
-    /// Records functions, frames, stacks, threads and sites that are new since the last call.
     pub(super) fn record_definitions(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if self.table.has_definitions() {
             for definition in self.table.take_definitions() {

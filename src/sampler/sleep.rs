@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// How often to check for an early end.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Sleeps for `time`, or until `is_over`, which is checked first and then every 20 ms. Returns
-/// whether it slept to the end.
+/// Sleeps for `time`, or until `is_over`, asked first and then every 20 ms. Returns whether it
+/// slept to the end.
 pub fn sleep_unless(time: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !is_over() {
@@ -28,10 +27,10 @@ mod tests {
         assert!(sleep_unless(Duration::from_millis(1), || false));
         assert!(!sleep_unless(Duration::ZERO, || true));
         let mut asked = 0;
-        let told = || {
+        let is_over = || {
             asked += 1;
             asked == 3
         };
-        assert!(!sleep_unless(Duration::from_secs(3600), told));
+        assert!(!sleep_unless(Duration::from_secs(3600), is_over));
     }
 }

@@ -1,22 +1,17 @@
-//! When a snapshot is worth reading: it costs more than the counters, and most samples do not need
-//! it.
+//! When a snapshot is worth its cost; most samples need none.
 
 use std::time::Duration;
 
 use crate::model::AllocatorCounters;
 
-/// The longest time without a snapshot while the counters change.
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
-/// A snapshot is worth it when allocated bytes change by one part in this many of the reserved
-/// bytes.
+/// Take a snapshot if allocated bytes change by one part in this many of the reserved bytes.
 const MIN_CHANGE_FRACTION: i64 = 50;
-/// Snapshots of one device take at most one part in this many of the time.
+/// One part in this many of the time, for a device.
 const BUDGET: u32 = 10;
 
-/// Decides for one device at which samples to read a snapshot.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotPolicy {
-    /// The shortest time between two snapshots.
     apart: Duration,
     last: Option<LastSnapshot>,
     highest: i64,
@@ -27,8 +22,7 @@ pub(super) struct SnapshotPolicy {
 struct LastSnapshot {
     at: Duration,
     allocated: i64,
-    /// Allocated bytes so far (running total): differs after any allocation, even if as much was
-    /// freed.
+    /// Total of allocated bytes: rises at each allocation, even if as much was freed.
     churn: (i64, i64),
 }
 
@@ -37,7 +31,6 @@ impl SnapshotPolicy {
         SnapshotPolicy { apart, ..SnapshotPolicy::default() }
     }
 
-    /// Whether to read a snapshot at `now` (since the recording started) with these counters.
     pub(super) fn wants(&self, now: Duration, counters: &AllocatorCounters) -> bool {
         let Some(last) = &self.last else { return true };
         if churn(counters) == last.churn && counters.allocated() == last.allocated {
@@ -54,17 +47,15 @@ impl SnapshotPolicy {
         counters.allocated() > self.highest || change > counters.reserved() / MIN_CHANGE_FRACTION
     }
 
-    /// Notes that a snapshot is read from `now` on, with these counters.
     pub(super) fn asked(&mut self, now: Duration, counters: &AllocatorCounters) {
         self.last =
             Some(LastSnapshot { at: now, allocated: counters.allocated(), churn: churn(counters) });
     }
 
-    /// Notes its cost, and its allocated bytes if it is consistent.
+    /// `allocated` is set if the snapshot is consistent.
     pub(super) fn has_read(&mut self, cost: Duration, allocated: Option<u64>) {
         self.highest = self.highest.max(allocated.unwrap_or(0) as i64);
-        // Averages, so that one slow read (a page fault, a context switch) does not starve the next
-        // ones.
+        // One slow read (a page fault, a context switch) must not starve the next ones.
         self.cost = if self.cost.is_zero() { cost } else { (self.cost + cost) / 2 };
     }
 }
@@ -96,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_map_and_then_only_changes_that_matter() {
+    fn the_first_snapshot_then_only_large_changes() {
         let mut policy = SnapshotPolicy::default();
         let now = counters(10, 500 * MIB);
         assert!(policy.wants(ms(0), &now));
@@ -110,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_may_be_wanted_seldom() {
+    fn a_longer_interval_means_fewer_snapshots() {
         let mut policy = SnapshotPolicy::apart(ms(50));
         policy.asked(ms(0), &counters(10, 100 * MIB));
         policy.has_read(ms(1), None);
@@ -119,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_map_is_read_less_often() {
+    fn a_costly_snapshot_is_read_less_often() {
         let mut policy = SnapshotPolicy::default();
         policy.asked(ms(0), &counters(10, 100 * MIB));
         policy.has_read(ms(40), None);

@@ -1,5 +1,4 @@
-//! Reads snapshots on a thread of its own: one takes as long as the target keeps changing, for
-//! which the next sample must not wait.
+//! Reads snapshots on a thread: each takes as long as the target keeps changing.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -12,20 +11,16 @@ use crate::model::{AllocatorSnapshot, CudaIndex, MissReason, Nanos, SnapshotCons
 use crate::target::Process;
 use crate::torch::{TorchError, TorchReader};
 
-/// Maximum queued devices.
 const MAX_QUEUED: usize = 64;
 
-/// How long to wait for a quiet moment, if the counters are polled.
 const WAIT_FOR_QUIET: Duration = Duration::from_millis(150);
-/// How long all attempts may then take, without the wait: a snapshot of a thousand blocks takes up
-/// to a millisecond.
+/// A snapshot of a thousand blocks takes up to a millisecond.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(8);
 
-/// A snapshot, or why there is none.
 pub(super) struct SnapshotRead {
     pub(super) device: CudaIndex,
     pub(super) snapshot: Result<AllocatorSnapshot, MissReason>,
-    /// Processor time that it took.
+    /// Processor time.
     pub(super) cost: Duration,
 }
 
@@ -37,8 +32,8 @@ pub(super) struct SnapshotThread {
 }
 
 impl SnapshotThread {
-    /// Starts the thread with its own reader, which retries for `timeout` until the target is at
-    /// rest. Times count from `start`. If the counters are polled, waits for quiet moments.
+    /// Retries for `timeout`; if the counters are polled, waits for quiet moments. Times count from
+    /// `start`.
     pub(super) fn start(
         process: Arc<Process>,
         start: Instant,
@@ -62,14 +57,12 @@ impl SnapshotThread {
         Ok(SnapshotThread { wanted, read, outstanding: 0, _thread: thread })
     }
 
-    /// Asks for a snapshot of a device; returns whether that was possible.
     pub(super) fn want(&mut self, device: CudaIndex) -> bool {
         let sent = self.wanted.try_send(device).is_ok();
         self.outstanding += usize::from(sent);
         sent
     }
 
-    /// The next snapshot.
     pub(super) fn poll(&mut self) -> Option<SnapshotRead> {
         let read = self.read.try_recv();
         match &read {
@@ -80,12 +73,11 @@ impl SnapshotThread {
         read.ok()
     }
 
-    /// Whether a snapshot is outstanding.
     pub(super) fn is_waited_for(&self) -> bool {
         self.outstanding > 0
     }
 
-    /// Waits for the next snapshot; `None` if none is outstanding or the thread has ended.
+    /// `None` if no snapshot is outstanding or the thread has ended.
     pub(super) fn wait(&mut self) -> Option<SnapshotRead> {
         if self.outstanding == 0 {
             return None;
@@ -96,13 +88,11 @@ impl SnapshotThread {
     }
 }
 
-/// Reads the thread's snapshots.
 struct SnapshotSource<'a> {
     process: &'a Process,
     start: Instant,
     timeout: Duration,
     last_change: Option<LastChange>,
-    /// Duration of the last consistent attempt.
     takes: Duration,
     reader: Option<TorchReader>,
 }
@@ -156,7 +146,7 @@ impl SnapshotSource<'_> {
                 | TorchError::NoDevice(_)
                 | TorchError::NotSupported { .. },
             ) => {
-                // The allocator appeared or changed after this reader had looked for it.
+                // The allocator may have appeared or changed.
                 torch.refresh()?;
                 torch.blocks_when(device, now(), &mut before_attempt)
             }
@@ -166,8 +156,7 @@ impl SnapshotSource<'_> {
             self.takes = attempt_began.elapsed();
         }
         read.map(|mut snapshot| {
-            // The time of the last attempt, which succeeded: earlier ones may have gone on for
-            // milliseconds, in which a job allocates gigabytes.
+            // The time of the successful attempt: a job allocates gigabytes during earlier ones.
             snapshot.time = now();
             snapshot
         })

@@ -1,4 +1,4 @@
-//! Adds source text to functions, from the target's files while it runs them, or from its memory.
+//! Adds source text to functions, from the target's files or its memory.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -10,19 +10,17 @@ use crate::target::{JobFiles, Process};
 
 use super::readers::TargetReaders;
 
-/// No source file is larger, and a recording must not be either.
+/// No source file is larger.
 const MAX_FILE_BYTES: u64 = 8 << 20;
-/// Maximum lines of a function or module body.
 const MAX_LINES: u32 = 2_000;
-/// Files kept in memory: a stack's functions come from a few files again and again.
+/// A stack's functions come from a few files again and again.
 const FILES_KEPT: usize = 16;
 
-/// Where the source text of a target's functions is read from.
+/// Reads the source text of functions.
 pub struct SourceReader {
     process: Arc<Process>,
-    /// The process may end before the last functions are known.
+    /// The process may end before its last functions are known.
     kept: Option<JobFiles>,
-    /// Has the source of code that is in no file.
     line_cache: Option<LineCache>,
 }
 
@@ -37,7 +35,7 @@ impl TargetReaders {
 }
 
 impl SourceReader {
-    /// The content of a file; after the process has ended, by what was known at the start.
+    /// After the process has ended, by what was known at the start.
     fn file(&self, name: &str) -> Option<Vec<u8>> {
         let path = Path::new(name);
         let read = self.process.read_file(path, MAX_FILE_BYTES);
@@ -49,17 +47,16 @@ impl SourceReader {
     }
 }
 
-/// A sink that adds to each defined function its source text from the target's file system.
+/// Adds source text to functions.
 pub struct SourceEmbedder<S> {
     inner: S,
     sources: SourceReader,
     files: VecDeque<(Arc<str>, Option<Arc<str>>)>,
-    /// Whether to skip the text for lack of time.
     hurries: bool,
 }
 
 impl<S: RecordSink> SourceEmbedder<S> {
-    /// Adds sources to the records for `inner`.
+    /// Passes records with sources to `inner`.
     pub fn new(inner: S, sources: SourceReader) -> Self {
         SourceEmbedder { inner, sources, files: VecDeque::new(), hurries: false }
     }
@@ -88,7 +85,6 @@ impl<S: RecordSink> SourceEmbedder<S> {
         })
     }
 
-    /// The text of a file or `None`; both are cached.
     fn file(&mut self, name: &Arc<str>) -> Option<Arc<str>> {
         if let Some((_, text)) = self.files.iter().find(|(known, _)| known == name) {
             return text.clone();
@@ -180,7 +176,7 @@ mod tests {
         std::fs::write(folder.path().join("job.py"), "def f():\n    return 1\n").unwrap();
         let mut job = std::process::Command::new("sleep");
         let mut job = job.arg("60").current_dir(folder.path()).spawn().unwrap();
-        // Right after its start the kernel may still be replacing the program of the process.
+        // Right after its start the kernel may still be replacing the program.
         let open = || {
             std::thread::sleep(std::time::Duration::from_millis(10));
             let process = Process::open(job.id()).unwrap();
@@ -208,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_gives_no_source() {
+    fn a_missing_file_gives_no_source() {
         for name in ["<string>", "/dev/zero", "/no/such/file.py", "/"] {
             let function = Function {
                 name: "f".into(),

@@ -1,34 +1,28 @@
-//! The shape of a training step, to choose the moments at which an owner snapshot shows most: the
-//! end of the forward pass, when all that is saved for backward exists, and the step's peak.
+//! The shape of a training step: an owner snapshot shows most at the end of the forward pass and at
+//! the peak.
 //!
-//! A steady loop makes the same allocations in every step. So the forward pass ends as many
-//! allocations after the start of the last backward pass as in the steps before.
+//! A steady loop repeats its allocations in every step, so the forward pass ends as many
+//! allocations after the start of the last backward pass as before.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Steps kept.
 const STEPS: usize = 16;
-/// Time spans between two snapshots whose highest and lowest levels are kept.
 const SPANS: usize = 6;
-/// Part of a step's allocations, or of the range of its levels: at first only a moment this near to
-/// the end of the forward pass, or to the peak, is accepted. The longer the wait, the more is.
+/// How near a moment must be to the end of the forward pass or the peak, in a step's allocations or
+/// range of levels. It grows with the wait.
 const NEAR: f64 = 0.03;
-/// If the level at the end of the forward pass is this near to the peak, one snapshot serves both.
+/// One snapshot serves both if the level at the end of the forward pass is this near to the peak.
 const SAME: f64 = 0.8;
-/// After this many lengths of a forward pass, the start of a backward pass was missed.
+/// After this many forward passes, a backward pass was missed.
 const MANY_STEPS: f64 = 1.5;
-/// One snapshot in this many is for the peak, if that is elsewhere.
+/// One snapshot in this many is for a peak elsewhere.
 const PEAK_EVERY: u32 = 3;
 
-/// The job's state at one reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StepMoment {
-    /// Allocations so far.
     pub(super) allocations: i64,
-    /// Bytes allocated.
     pub(super) level: i64,
-    /// Whether the backward pass runs.
     pub(super) is_backward: bool,
 }
 
@@ -37,12 +31,11 @@ pub(super) struct StepShape {
     last: Option<StepMoment>,
     /// Allocations when the last backward pass started.
     begun: Option<i64>,
-    /// For each of the last steps: allocations from there to the last moment before the next
-    /// backward pass, and the level then.
+    /// For each step: allocations from there to the last moment before the next backward pass, and
+    /// the level then.
     forward: VecDeque<(i64, i64)>,
-    /// The lowest and the highest level of the last spans.
     levels: VecDeque<(i64, i64)>,
-    looks: u32,
+    snapshots: u32,
 }
 
 impl StepShape {
@@ -62,23 +55,20 @@ impl StepShape {
         }
     }
 
-    /// A snapshot was taken.
-    pub(super) fn looked(&mut self) {
-        self.looks = self.looks.wrapping_add(1);
+    pub(super) fn on_snapshot(&mut self) {
+        self.snapshots = self.snapshots.wrapping_add(1);
         if let Some(last) = self.last {
             push(&mut self.levels, (last.level, last.level), SPANS);
         }
     }
 
-    /// Whether a snapshot that has been due for `waited` should be taken now. After `timeout` it
-    /// always is.
+    /// A snapshot has been due for `waited`; after `timeout` it is always time.
     pub(super) fn is_time(&self, waited: Duration, timeout: Duration) -> bool {
         let Some(now) = self.last else { return true };
         let part = waited.as_secs_f64() / timeout.as_secs_f64().max(1e-9);
         if part >= 1.0 {
             return true;
         }
-        // Grows slowly: the next step may be better.
         let slack = NEAR + (1.0 - NEAR) * part.powi(3);
         let low = self.levels.iter().map(|it| it.0).min().unwrap_or(now.level);
         let high = self.levels.iter().map(|it| it.1).max().unwrap_or(now.level);
@@ -86,7 +76,7 @@ impl StepShape {
         let (Some(begun), Some(end)) = (self.begun, self.forward_end()) else { return near_peak };
         let range = (high - low) as f64;
         let is_peak = (end.1 - low) as f64 >= SAME * range;
-        if !is_peak && self.looks.is_multiple_of(PEAK_EVERY) {
+        if !is_peak && self.snapshots.is_multiple_of(PEAK_EVERY) {
             return near_peak;
         }
         if now.is_backward {
@@ -95,16 +85,14 @@ impl StepShape {
         }
         let near_level = (now.level - end.1).abs() as f64 <= slack * range;
         let (made, length) = ((now.allocations - begun) as f64, end.0 as f64);
-        // Short backward passes are missed. The counts are then those of several steps, and only
-        // the level helps.
+        // Short backward passes are missed: then only the level helps.
         let longest = self.forward.iter().map(|it| it.0).max().unwrap_or_default() as f64;
         let is_unsure = made.max(longest) > MANY_STEPS * length;
         let in_time = length * (1.0 - slack)..=length * (1.0 + slack / 4.0);
         near_level && (is_peak || is_unsure || in_time.contains(&made))
     }
 
-    /// The end of the forward pass: the median of the last steps, because some backward passes may
-    /// have been missed.
+    /// The median, because some backward passes may have been missed.
     fn forward_end(&self) -> Option<(i64, i64)> {
         let mut ends: Vec<(i64, i64)> = self.forward.iter().copied().collect();
         ends.sort_unstable();
@@ -125,8 +113,8 @@ mod tests {
 
     const MAX_WAIT: Duration = Duration::from_secs(1);
 
-    /// A step of 100 allocations: 60 forward, all kept; 30 backward, each of which frees two; 10 in
-    /// the optimizer, of `optimizer` bytes each until the step ends. Yields every `every`th moment.
+    /// A step of 100 allocations: 60 forward, all kept; 30 backward, each frees two; 10 in the
+    /// optimizer, of `optimizer` bytes each until the step ends.
     fn train(every: usize, optimizer: i64) -> impl Iterator<Item = (usize, StepMoment)> {
         (0i64..).step_by(every).map(move |n| {
             let level = match n % 100 {
@@ -139,8 +127,10 @@ mod tests {
         })
     }
 
-    /// The positions in the step of the first `count` snapshots; one is due every three steps.
-    fn looks(steps: impl Iterator<Item = (usize, StepMoment)>, count: usize) -> Vec<usize> {
+    fn snapshot_positions(
+        steps: impl Iterator<Item = (usize, StepMoment)>,
+        count: usize,
+    ) -> Vec<usize> {
         let mut shape = StepShape::default();
         let (mut due, mut made) = (0, Vec::new());
         for (at, now) in steps {
@@ -148,7 +138,7 @@ mod tests {
             // A step is a tenth of the timeout.
             let waited = u32::try_from((now.allocations - due).max(0)).unwrap();
             if now.allocations >= due && shape.is_time(MAX_WAIT / 1000 * waited, MAX_WAIT) {
-                shape.looked();
+                shape.on_snapshot();
                 due = now.allocations + 317;
                 made.push(at);
                 if made.len() == count {
@@ -162,35 +152,34 @@ mod tests {
     #[test]
     fn snapshots_come_at_the_end_of_forward() {
         for every in [1, 3, 7] {
-            let made = looks(train(every, 1), 40);
+            let made = snapshot_positions(train(every, 1), 40);
             let late = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
             assert!(late >= 35, "every {every}: {made:?}");
         }
     }
 
-    /// A backward pass of 1 ms is seen in one step of seven: counted from there, no allocation was
-    /// near the end of the forward pass.
+    /// A backward pass of 1 ms is seen in one step of seven.
     #[test]
-    fn snapshots_come_there_even_if_most_backward_passes_are_missed() {
+    fn snapshots_come_at_forward_end_despite_missed_backward_passes() {
         let steps = train(3, 1).map(|(at, mut now)| {
             now.is_backward &= now.allocations / 100 % 7 == 0;
             (at, now)
         });
-        let made = looks(steps, 40);
+        let made = snapshot_positions(steps, 40);
         let late = made[3..].iter().filter(|at| (50..64).contains(*at)).count();
         assert!(late >= 33, "{made:?}");
     }
 
     #[test]
     fn a_peak_elsewhere_gets_every_third_snapshot() {
-        let made = looks(train(1, 20), 40);
+        let made = snapshot_positions(train(1, 20), 40);
         let forward = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
         let peak = made[3..].iter().filter(|at| **at >= 97).count();
         assert!(forward >= 20 && peak >= 10 && forward + peak >= 36, "{made:?}");
     }
 
     #[test]
-    fn a_snapshot_is_taken_without_a_shape_or_at_the_timeout() {
+    fn a_snapshot_is_taken_without_a_shape_or_after_timeout() {
         let mut shape = StepShape::default();
         assert!(shape.is_time(Duration::ZERO, MAX_WAIT));
         let moment = |level| StepMoment { allocations: level, level, is_backward: false };

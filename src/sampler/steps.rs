@@ -1,5 +1,5 @@
-//! Counts training steps: by a named variable, else by the optimizer's counter for its first
-//! parameter, else by a counting object of the program.
+//! Counts training steps: by a named variable, else by the optimizer's counter, else by a counting
+//! object.
 
 use super::loop_variables::LoopVariables;
 use super::optimizer_counter::OptimizerCounter;
@@ -9,60 +9,51 @@ use crate::probe::RawStep;
 use crate::python::{IntegerAttribute, PythonReader};
 use crate::target::Process;
 
-/// The meaning of the words that a program in the kernel reads to see steps between events.
+/// Words that the kernel program reads to see steps between events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CounterMeaning {
     pub(super) places: WatchedSteps,
-    /// The optimizer's counter, if it counts.
     counter: Option<OptimizerCounter>,
 }
 
-/// Where steps are counted now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StepLocations {
-    /// There, with the step that memspy itself reads there.
+    /// With the step that memspy reads there now.
     At(Box<CounterMeaning>, TrainingStep),
-    /// Not readable at this moment: unchanged.
+    /// Unreadable at this moment: unchanged.
     Unknown,
     /// Nothing counts yet, or any more.
     Nowhere,
-    /// Only memspy itself can read it.
     Unreadable,
 }
 
-/// The step counter of a recording.
 #[derive(Default)]
 pub(super) struct StepTracker {
     variables: Option<LoopVariables>,
     counter: Option<OptimizerCounter>,
     object: Option<(StepSource, IntegerAttribute)>,
-    /// When the counter was last read.
     counted: Option<Nanos>,
     last: Option<TrainingStep>,
-    /// Whether the last [`Self::next`] could read the counter.
     was_read: bool,
 }
 
 impl StepTracker {
-    /// From now on counts by variables, not by an optimizer's counter.
+    /// Counts by variables, not by an optimizer's counter.
     pub(super) fn follow(&mut self, variables: Option<LoopVariables>) {
         self.variables = variables;
     }
 
-    /// Takes the result of an owner snapshot.
     pub(super) fn found(&mut self, counter: Option<OptimizerCounter>) {
         if counter.is_some() {
             self.object = None;
         }
         if self.variables.is_none() && counter.is_some() && counter != self.counter {
-            // Another counter's value has nothing to do with the last.
             (self.last, self.counted) = (None, None);
         }
         self.counter = counter;
     }
 
-    /// Takes the counting objects that an owner snapshot found. Uses the first one and keeps it
-    /// while it is among them.
+    /// Keeps the first object while it is found.
     pub(super) fn found_objects(
         &mut self,
         python: Option<&PythonReader>,
@@ -85,12 +76,11 @@ impl StepTracker {
         (self.last, self.counted) = (None, None);
     }
 
-    /// The last reported step.
     pub(super) fn last(&self) -> Option<TrainingStep> {
         self.last
     }
 
-    /// Until when the last reported step, or no step, is known to have run.
+    /// Until when the last step, or no step, is known to have run.
     pub(super) fn known_until(&self) -> Option<Nanos> {
         match &self.variables {
             Some(variables) => variables.known_until(),
@@ -118,8 +108,7 @@ impl StepTracker {
         }
     }
 
-    /// The step in the words that `counts` describes, seen at an event at most `within` ago, if it
-    /// has changed since the last call.
+    /// The step at an event at most `within` ago, if it is new.
     pub(super) fn at_event(
         &mut self,
         counts: &CounterMeaning,
@@ -139,7 +128,7 @@ impl StepTracker {
         self.on_step(TrainingStep { time, step, epoch, clock, uncertainty: within, is_over: false })
     }
 
-    /// The step now if it has changed since the last call, or the end of the last one.
+    /// The step now if it is new, or the end of the last one.
     pub(super) fn next(&mut self, process: &Process, time: Nanos) -> Option<TrainingStep> {
         let until = self.known_until();
         let read = self.read(process, time);
@@ -165,7 +154,7 @@ impl StepTracker {
             variables.observe(time);
             return Some(step);
         }
-        // The next owner snapshot searches for a new counter.
+        // The next owner snapshot searches for another counter.
         if let Some(counter) = self.counter {
             let read = counter.read(process);
             self.counter = self.counter.filter(|_| read.is_some());
@@ -178,7 +167,7 @@ impl StepTracker {
         read.map(|step| TrainingStep { time, step, clock, ..TrainingStep::default() })
     }
 
-    /// Takes a step; returns it if it differs from the last.
+    /// Returns the step if it is new.
     pub(super) fn on_step(&mut self, now: TrainingStep) -> Option<TrainingStep> {
         let last = self.last.replace(now);
         let is_new = match (last, now.clock) {

@@ -1,30 +1,27 @@
-//! When to read next: a fixed grid of ticks, with a count of missed ones.
+//! A fixed grid of ticks that counts missed ones.
 
 use std::time::{Duration, Instant};
 
-/// A grid of ticks, one every period.
 #[derive(Debug, Clone)]
 pub(super) struct Ticker {
     period: Duration,
     next: Instant,
 }
 
-/// The next tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tick {
-    /// Ticks that are wholly in the past and will not be sampled.
+    /// Ticks wholly in the past, which are not sampled.
     pub missed: u64,
-    /// How long to wait for it; zero if it has come.
+    /// Zero if the tick has come.
     pub wait: Duration,
 }
 
 impl Ticker {
-    /// `rate` ticks a second (at least one), the first at `start`.
+    /// `rate` ticks a second, at least one.
     pub(super) fn new(rate: u32, start: Instant) -> Self {
         Ticker { period: Duration::from_secs(1) / rate.max(1), next: start }
     }
 
-    /// Takes the next tick that is not over by more than a period.
     pub(super) fn tick(&mut self, now: Instant) -> Tick {
         let late = now.saturating_duration_since(self.next);
         let missed = (late.as_nanos() / self.period.as_nanos()) as u64;
@@ -41,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn coming_in_time_misses_nothing_and_coming_late_is_counted() {
+    fn late_ticks_are_counted_as_missed() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut pace = Ticker::new(100, start);

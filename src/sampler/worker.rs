@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::sleep::sleep_unless;
 
-/// Whether a worker should stop.
+/// Asks a worker to stop.
 #[derive(Debug, Clone, Default)]
 pub struct StopSignal(Arc<AtomicBool>);
 
@@ -18,7 +18,7 @@ impl StopSignal {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, for code that watches one.
+    /// The flag, for code that watches one.
     pub fn flag(&self) -> &AtomicBool {
         &self.0
     }
@@ -33,10 +33,9 @@ impl StopSignal {
     }
 }
 
-/// A thread. Dropping it stops it and joins it.
+/// A thread; dropping it stops and joins it.
 ///
-/// A worker that waits on a channel ends when the other end is dropped. If both are fields, declare
-/// that end before the worker.
+/// If it waits on a channel, declare the other end before it: dropping that end stops the wait.
 #[derive(Debug)]
 pub struct Worker<T = ()> {
     stop: StopSignal,
@@ -44,20 +43,20 @@ pub struct Worker<T = ()> {
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// Starts a thread named `memspy-NAME` that does `work`.
+    /// Starts a thread named `memspy-NAME`.
     pub fn spawn(
         name: &str,
         work: impl FnOnce(&StopSignal) -> T + Send + 'static,
     ) -> io::Result<Worker<T>> {
         let stop = StopSignal::default();
-        let told = stop.clone();
+        let signal = stop.clone();
         let thread = std::thread::Builder::new()
             .name(format!("memspy-{name}"))
-            .spawn(move || work(&told))?;
+            .spawn(move || work(&signal))?;
         Ok(Worker { stop, thread: Some(thread) })
     }
 
-    /// Joins it without stopping it; `None` if it panicked, which has been printed by then.
+    /// Joins it without stopping it; `None` after a panic.
     pub fn join(mut self) -> Option<T> {
         self.thread.take().and_then(|thread| thread.join().ok())
     }
@@ -82,7 +81,7 @@ impl<T> Drop for Worker<T> {
         self.stop.set();
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // Joining fails only after a panic, which has been printed.
+            // Joining fails only after a panic, which was printed.
             let _ = thread.join();
         }
     }
@@ -95,11 +94,11 @@ mod tests {
     #[test]
     fn a_dropped_worker_is_stopped_and_joined() {
         let done = Arc::new(AtomicBool::new(false));
-        let tell = Arc::clone(&done);
+        let flag = Arc::clone(&done);
         let worker = Worker::spawn("test", move |stop| {
             stop.sleep(Duration::from_secs(3600));
             std::thread::park_timeout(Duration::from_secs(3600 * u64::from(!stop.is_set())));
-            tell.store(true, Ordering::Relaxed);
+            flag.store(true, Ordering::Relaxed);
         });
         drop(worker.unwrap());
         assert!(done.load(Ordering::Relaxed));

@@ -1,9 +1,6 @@
-//! The driver's checkpoint calls: lock a process's CUDA calls, move its device memory to the host
-//! and back.
+//! The driver's checkpoint calls (CUDA driver API, "CUDA Checkpointing", driver 570 and newer).
 //!
-//! CUDA driver API, group "CUDA Checkpointing" (driver 570 and newer). cudarc has its types, not
-//! its calls, and looks for `libcuda.so` first, which may be a toolkit's stub; so all calls come
-//! from the driver's own library.
+//! cudarc lacks them and looks for `libcuda.so` first, which may be a toolkit's stub.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Duration;
@@ -11,20 +8,18 @@ use std::time::Duration;
 use cudarc::driver::sys::{CUcheckpointLockArgs, CUprocessState, CUresult};
 use libloading::Library;
 
-/// The library name that only the driver has.
+/// Only the driver has this name.
 const LIBRARY: &str = "libcuda.so.1";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CudaState {
-    /// Calls run.
     Running,
-    /// Calls wait; memory is on the devices.
+    /// Memory is on the devices.
     Locked,
-    /// Calls wait; memory is on the host.
+    /// Memory is on the host.
     Checkpointed,
-    /// A checkpoint or restore failed beyond repair.
     Failed,
-    /// Between two states (newer drivers), or unknown to memspy: the driver's number.
+    /// Between two states (newer drivers), or unknown: the driver's number.
     Other(u32),
 }
 
@@ -43,7 +38,7 @@ pub enum CheckpointError {
         /// The first missing call.
         call: &'static str,
     },
-    /// The process's calls and kernels did not end in time. The driver lets it run on.
+    /// CUDA work did not end in time; the process runs on.
     #[error("the CUDA work of process {pid} did not come to a rest within {} s", after.as_secs_f64())]
     TimedOut {
         /// The pid.
@@ -71,7 +66,7 @@ impl CheckpointError {
         matches!(self, CheckpointError::Refused { code, .. } if of(*code))
     }
 
-    /// Whether the user lacks rights.
+    /// Whether rights are lacking.
     pub fn is_denied(&self) -> bool {
         self.is(&[
             CUresult::CUDA_ERROR_NOT_PERMITTED,
@@ -90,7 +85,7 @@ impl CheckpointError {
         self.is(&[CUresult::CUDA_ERROR_OUT_OF_MEMORY])
     }
 
-    /// Whether the process has no CUDA by the driver's account.
+    /// Whether the driver sees no CUDA in the process.
     pub fn is_no_cuda(&self) -> bool {
         self.is(&[
             CUresult::CUDA_ERROR_INVALID_VALUE,
@@ -105,7 +100,7 @@ type ErrorNameFn = unsafe extern "C" fn(code: c_uint, name: *mut *const c_char) 
 type GetStateFn = unsafe extern "C" fn(pid: c_int, state: *mut c_uint) -> c_uint;
 type CheckpointFn = unsafe extern "C" fn(pid: c_int, args: *mut c_void) -> c_uint;
 
-/// The driver's checkpoint calls. Nothing here creates a CUDA context.
+/// They create no CUDA context.
 pub(super) struct CheckpointApi {
     error_name: ErrorNameFn,
     get_state: GetStateFn,
@@ -113,13 +108,11 @@ pub(super) struct CheckpointApi {
     checkpoint: CheckpointFn,
     restore: CheckpointFn,
     unlock: CheckpointFn,
-    /// Keeps the calls above valid.
     _library: Library,
 }
 
 impl CheckpointApi {
-    /// Loads the driver and initialises it in memspy's process, which takes up to seconds if GPUs
-    /// sleep. Fails without a driver of 570 or newer.
+    /// Initialises the driver, which takes seconds if GPUs sleep.
     pub(super) fn load() -> Result<CheckpointApi, CheckpointError> {
         // Safety: the driver's library may be loaded into any process.
         let library = unsafe { Library::new(LIBRARY) }
@@ -166,9 +159,8 @@ impl CheckpointApi {
         })
     }
 
-    /// Running → locked: new CUDA calls of the process wait; current ones and its kernels end
-    /// first. `TimedOut` if they do not within `timeout` (whole milliseconds, at least one): it
-    /// then runs on.
+    /// Running → locked: new CUDA calls wait; current ones and kernels end first. If they take
+    /// longer than `timeout` (whole milliseconds, at least one), the process runs on.
     pub(super) fn lock(&self, pid: u32, timeout: Duration) -> Result<(), CheckpointError> {
         let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
         let mut args =
@@ -183,17 +175,17 @@ impl CheckpointApi {
         self.result("lock", pid, code)
     }
 
-    /// Locked → checkpointed: its device memory moves to the host, its devices are released.
+    /// Locked → checkpointed: device memory moves to the host.
     pub(super) fn checkpoint(&self, pid: u32) -> Result<(), CheckpointError> {
         self.step(self.checkpoint, "move to the host the device memory of", pid)
     }
 
-    /// Checkpointed → locked: its memory moves back, to the same devices and addresses.
+    /// Checkpointed → locked: memory moves back, to the same devices and addresses.
     pub(super) fn restore(&self, pid: u32) -> Result<(), CheckpointError> {
         self.step(self.restore, "move back the device memory of", pid)
     }
 
-    /// Locked → running: its CUDA calls go on.
+    /// Locked → running.
     pub(super) fn unlock(&self, pid: u32) -> Result<(), CheckpointError> {
         self.step(self.unlock, "unlock", pid)
     }
@@ -216,7 +208,6 @@ impl CheckpointApi {
         Err(CheckpointError::Refused { action, pid, code, name: self.name(code) })
     }
 
-    /// The driver's name of an error code.
     fn name(&self, code: u32) -> String {
         let mut name = std::ptr::null();
         // Safety: the driver writes a pointer to text that it keeps, or leaves NULL.
@@ -228,10 +219,8 @@ impl CheckpointApi {
     }
 }
 
-/// A function of the library.
-///
 /// # Safety
-/// `F` must be its type.
+/// `F` must be the type of function `name`.
 unsafe fn call<F: Copy>(library: &Library, name: &'static str) -> Result<F, CheckpointError> {
     // Safety: the caller's promise.
     let symbol = unsafe { library.get::<F>(name.as_bytes()) };

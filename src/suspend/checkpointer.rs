@@ -1,4 +1,4 @@
-//! Moves a job's GPU memory to the host and back, step by step, and undoes failures.
+//! Moves a job's GPU memory to the host and back, and undoes failures.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +14,8 @@ use super::pause_file::PauseFile;
 
 /// The first driver with these calls.
 const MIN_DRIVER: u32 = 570;
-/// The driver's own host memory: one part in this many of the moved memory.
+/// The driver needs one part in this many of the moved memory.
 const OVERHEAD: u64 = 16;
-/// Most steps back to running from any state.
 const STEPS_BACK: u32 = 3;
 
 /// Why memory was not moved.
@@ -48,17 +47,17 @@ pub enum SuspendError {
     HostMemory {
         /// Bytes required.
         needed: u64,
-        /// Bytes to move, including the driver's own.
+        /// Bytes to move, with the driver's own.
         moved: u64,
-        /// Available host memory, and its limit.
+        /// Available host memory.
         host: HostMemory,
     },
-    /// A GPU lacks memory to take the job's back.
+    /// A GPU lacks memory for the job.
     #[error("GPU {nvml_index} has too little memory free")]
     DeviceMemory {
         /// The GPU.
         nvml_index: u32,
-        /// Bytes that the job had there.
+        /// The job's bytes there.
         needed: u64,
         /// Bytes free.
         free: u64,
@@ -68,11 +67,11 @@ pub enum SuspendError {
     Paused {
         /// The pid.
         pid: u32,
-        /// How long; `None`: another program paused it.
+        /// How long; `None`: by another program.
         since: Option<Duration>,
     },
-    /// Its CUDA calls are locked, with its memory on the GPU: a pause was interrupted, or is under
-    /// way.
+    /// Its CUDA calls are locked, with its memory on the GPU: a pause is under way or was
+    /// interrupted.
     #[error(
         "the CUDA calls of process {pid} are locked already: a pause of it was interrupted, or is under way"
     )]
@@ -94,12 +93,12 @@ pub enum SuspendError {
         /// The pid.
         pid: u32,
     },
-    /// Another checkpoint of it is under way.
+    /// Another checkpoint is under way.
     #[error("the driver is at work on process {pid} already (state {state})")]
     Busy {
         /// The pid.
         pid: u32,
-        /// The driver's number of the state.
+        /// The driver's state number.
         state: u32,
     },
     /// A step failed.
@@ -107,13 +106,13 @@ pub enum SuspendError {
     Step {
         /// The step's error.
         source: CheckpointError,
-        /// The job's state now.
+        /// The job's state.
         outcome: JobState,
     },
-    /// memspy was told to stop.
+    /// memspy was interrupted.
     #[error("interrupted; {outcome}")]
     Interrupted {
-        /// The job's state now.
+        /// The job's state.
         outcome: JobState,
     },
 }
@@ -132,7 +131,7 @@ pub enum JobState {
     Failed,
     /// It has ended.
     Ended,
-    /// Unknown, with the reason.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 
@@ -156,17 +155,17 @@ impl fmt::Display for JobState {
 /// The result of a move.
 #[derive(Debug, Clone)]
 pub struct CheckpointReport {
-    /// The job's devices, and others whose use changed: before and after.
+    /// Before and after: the job's devices, and others whose use changed.
     pub devices: Vec<(GpuDevice, DeviceUsage, DeviceUsage)>,
-    /// The process's host memory in bytes, before and after.
+    /// The process's host bytes, before and after.
     pub process_host: (Option<u64>, Option<u64>),
-    /// Host memory available to it in bytes, before and after.
+    /// Host bytes available to it, before and after.
     pub host_available: (Option<u64>, Option<u64>),
-    /// Time until the job's CUDA calls were locked; `None`: they were already.
+    /// Time of locking; `None`: it was locked.
     pub lock: Option<Duration>,
-    /// Time of moving memory; `None`: it stayed.
+    /// Time of moving; `None`: memory stayed.
     pub transfer: Option<Duration>,
-    /// Time of unlocking the job; `None`: it waits.
+    /// Time of unlocking; `None`: it waits.
     pub unlock: Option<Duration>,
 }
 
@@ -184,7 +183,7 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Prepares without touching the job. Fails if its CUDA or the driver does not allow moving.
+    /// Prepares without touching the job. Fails if its CUDA or the driver cannot move memory.
     pub fn new(pid: u32) -> Result<Checkpointer, SuspendError> {
         let process = Process::open(pid)?;
         let gpu = GpuReader::open(&process)?;
@@ -205,12 +204,12 @@ impl Checkpointer {
         self.process.is_alive()
     }
 
-    /// The job's command line; empty if unreadable.
+    /// The command line; empty if unreadable.
     pub fn command(&self) -> Vec<String> {
         self.process.command().unwrap_or_default()
     }
 
-    /// Whether the job is still paused: `false` if it ended or another program resumed it.
+    /// Whether it is still paused: `false` if it ended or another program resumed it.
     pub fn is_away(&self) -> bool {
         self.process.is_alive() && matches!(self.state(), Ok(CudaState::Checkpointed))
     }
@@ -226,9 +225,9 @@ impl Checkpointer {
         })
     }
 
-    /// Moves the job's GPU memory to the host. Waits at most `patience` for its kernels to end. The
-    /// host must keep `keep_free` bytes available afterwards. Calls `begin` after all checks,
-    /// before touching the job. If a step fails or `stop` is set meanwhile, the job is resumed.
+    /// Moves the job's GPU memory to the host. Waits at most `patience` for its kernels; leaves
+    /// `keep_free` bytes of host memory. Calls `begin` right before touching the job; resumes it
+    /// after a failure or `stop`.
     pub fn suspend(
         &self,
         timeout: Duration,
@@ -260,7 +259,7 @@ impl Checkpointer {
         let start = Instant::now();
         step(self.calls.lock(pid, timeout))?;
         let lock = start.elapsed();
-        // Before the move, so that the paused job has its note whatever becomes of memspy.
+        // Before the move: the paused job has its note even if memspy is killed.
         PauseFile::new(&before.devices, SystemTime::now()).write(&self.process);
         let start = Instant::now();
         if let Err(error) = step(self.calls.checkpoint(pid)) {
@@ -271,7 +270,7 @@ impl Checkpointer {
         Ok(self.moved(before, Some(lock), Some(transfer), None))
     }
 
-    /// Moves the job's memory back and lets it run; also unlocks a job whose pause was interrupted.
+    /// Moves the memory back; also unlocks a job whose pause was interrupted.
     pub fn resume(&self) -> Result<CheckpointReport, SuspendError> {
         let pid = self.pid();
         let state = self.state()?;
@@ -299,7 +298,6 @@ impl Checkpointer {
         Ok(self.moved(before, None, transfer, Some(unlock)))
     }
 
-    /// Undoes what was done, as far as the driver allows.
     fn undo(&self) -> JobState {
         for _ in 0..STEPS_BACK {
             let done = match self.calls.state(self.pid()) {
@@ -336,7 +334,6 @@ impl Checkpointer {
         Ok(MemoryFigures { devices, process_host, host: HostMemory::read(&self.process).ok() })
     }
 
-    /// Whether the host has room for the move.
     fn check_host(&self, before: &MemoryFigures, keep_free: u64) -> Result<(), SuspendError> {
         let device_bytes = bytes_of(&before.devices);
         let moved = device_bytes + device_bytes / OVERHEAD;
@@ -351,8 +348,7 @@ impl Checkpointer {
         }
     }
 
-    /// Whether the GPUs have room for the job's memory. A restore that fails half-way may be beyond
-    /// repair.
+    /// A restore that fails half-way may be beyond repair.
     fn check_devices(&self, now: &MemoryFigures) -> Result<(), SuspendError> {
         let Some(note) = PauseFile::read(&self.process) else { return Ok(()) };
         for (device, usage) in &now.devices {
@@ -393,7 +389,7 @@ impl Checkpointer {
     }
 }
 
-/// A job's bytes on devices. If the driver does not say, all used memory there may be the job's.
+/// If the driver does not say, all used memory there may be the job's.
 fn bytes_of(devices: &[(GpuDevice, DeviceUsage)]) -> u64 {
     let listed = devices.iter().any(|(_, u)| matches!(u.process, ProcessUsage::Bytes(_)));
     let on = |usage: &DeviceUsage| match usage.process {

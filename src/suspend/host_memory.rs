@@ -1,4 +1,4 @@
-//! Host memory still available to a process: of the machine, and of its control groups.
+//! Host memory available to a process and its control groups.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use crate::target::{Process, ProcessError, proc_files};
 
-/// The kernel's folder of control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Version 1 writes "no limit" as the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 60;
@@ -14,9 +13,9 @@ const NO_LIMIT: u64 = 1 << 60;
 /// What limits a process's host memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// The machine's available memory (`MemAvailable`).
+    /// The machine's `MemAvailable`.
     Machine,
-    /// This control group's limit (a container, a service, a batch job).
+    /// A control group: a container, a service, a batch job.
     Group(PathBuf),
 }
 
@@ -29,7 +28,7 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// Host memory still available to a process.
+/// Host memory available to a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostMemory {
     /// Bytes.
@@ -39,7 +38,7 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// Reads what is available to `process`. Fails if /proc/meminfo is unreadable.
+    /// Fails if /proc/meminfo is unreadable.
     pub fn read(process: &Process) -> Result<HostMemory, ProcessError> {
         let pid = process.pid();
         let action = "find the host memory available to";
@@ -58,7 +57,7 @@ impl HostMemory {
 }
 
 impl Process {
-    /// Host memory it uses in bytes, resident and swapped out; `None`: the kernel does not say.
+    /// Bytes of host memory, resident and swapped out.
     pub fn host_bytes(&self) -> Option<u64> {
         let status = proc_files::read(self.pid(), "status", proc_files::MAX_FIELDS).ok()?;
         let status = String::from_utf8_lossy(&status.bytes);
@@ -67,13 +66,12 @@ impl Process {
     }
 }
 
-/// Bytes of the line `name`, which is in kilobytes.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Bytes left by each limited group in /proc/PID/cgroup, and the group.
+/// Bytes left by each limited group in /proc/PID/cgroup.
 fn rooms(root: &Path, groups: &str) -> Vec<(u64, PathBuf)> {
     let mut rooms = Vec::new();
     for line in groups.lines() {
@@ -94,7 +92,7 @@ fn rooms(root: &Path, groups: &str) -> Vec<(u64, PathBuf)> {
             continue;
         };
         let root = if controllers.is_empty() { root.to_owned() } else { root.join("memory") };
-        // Inside a container its own path may be hidden; visible groups still count.
+        // A container may hide its own path; visible groups still count.
         let own = root.join(path.trim_start_matches('/'));
         let seen = own.ancestors().take_while(|group| group.starts_with(&root));
         rooms.extend(seen.filter_map(|group| Some((files.room(group)?, group.to_owned()))));
@@ -102,7 +100,6 @@ fn rooms(root: &Path, groups: &str) -> Vec<(u64, PathBuf)> {
     rooms
 }
 
-/// File names of a version of control groups.
 struct CgroupFiles {
     limit: &'static str,
     used: &'static str,
@@ -110,7 +107,7 @@ struct CgroupFiles {
 }
 
 impl CgroupFiles {
-    /// Bytes that `group` leaves; `None`: no limit.
+    /// `None`: no limit.
     fn room(&self, group: &Path) -> Option<u64> {
         let number = |name: &str| -> Option<u64> {
             fs::read_to_string(group.join(name)).ok()?.trim().parse().ok()

@@ -1,9 +1,7 @@
-//! Pauses and resumes a job: the driver's checkpoint calls move its GPU memory to the host and
-//! back.
+//! Pauses and resumes a job.
 //!
 //! Turns a process into one without GPU memory, and back, and reports what moved.
-//! May import `model`, `files`, `target`, `gpu`. Only this room uses cudarc and the driver's
-//! checkpoint calls.
+//! May import `model`, `files`, `target`, `gpu`. Only this room uses cudarc.
 //! Never runs unless requested by name: only this room changes a job.
 //! Start reading at [`Checkpointer`].
 

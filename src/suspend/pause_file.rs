@@ -1,8 +1,7 @@
-//! A note of a paused job: since when, and its bytes on each GPU, which the driver does not say.
+//! A note on a paused job: its bytes on each GPU, which the driver does not say.
 //!
-//! Text: a line with the job's pid and start, one with the seconds since 1970, then `UUID BYTES`
-//! for each GPU. It may be in a folder where others write, so it is trusted only as a file of this
-//! user or root, and as the note of this very job.
+//! Lines: pid and start; seconds since 1970; `UUID BYTES` for each GPU. A note counts only as a
+//! file of this user or root, for this very job: others may write to the folder.
 
 use std::fs;
 use std::io::Write;
@@ -13,24 +12,21 @@ use crate::files::{FileCreation, is_own_folder, read_own};
 use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
 use crate::target::{Process, ProcessError};
 
-/// Prefix of the notes' file names.
 const PREFIX: &str = "memspy-paused-";
-/// Names examined in a folder for notes of ended jobs.
 const MAX_NAMES: usize = 10_000;
 /// More than any note has.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// The contents of a note.
+/// A note.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PauseFile {
     /// Seconds since 1970.
     since: u64,
-    /// The job's bytes by GPU UUID.
     devices: Vec<(String, u64)>,
 }
 
 impl PauseFile {
-    /// The note of a job with `devices`, paused at `now`.
+    /// A note on a job that is paused at `now`.
     pub fn new(devices: &[(GpuDevice, DeviceUsage)], now: SystemTime) -> PauseFile {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let devices = devices.iter().filter_map(|(device, usage)| match usage.process {
@@ -40,7 +36,7 @@ impl PauseFile {
         PauseFile { since, devices: devices.collect() }
     }
 
-    /// Time since the pause; `None`: the clock was set back since.
+    /// Time since the pause; `None`: the clock was set back.
     pub fn age(&self) -> Option<Duration> {
         SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(self.since)).ok()
     }
@@ -50,7 +46,7 @@ impl PauseFile {
         self.devices.iter().find(|(known, _)| known == uuid).map(|(_, bytes)| *bytes)
     }
 
-    /// Writes it for `process`. Failing costs only the note's facts.
+    /// Writes the note; failing costs only its facts.
     pub fn write(&self, process: &Process) {
         remove_ended(&folder());
         let path = path(process);
@@ -64,13 +60,13 @@ impl PauseFile {
         }
     }
 
-    /// The note on `process`, if there is one that this user may trust.
+    /// The note, if this user may trust it.
     pub fn read(process: &Process) -> Option<PauseFile> {
         remove_ended(&folder());
         PauseFile::read_text(process, &read_own(&path(process), MAX_FILE_BYTES)?)
     }
 
-    /// Parses the note on `process`. The file's name proves nothing: it may have been renamed.
+    /// The file's name proves nothing: it may be renamed.
     fn read_text(process: &Process, text: &str) -> Option<PauseFile> {
         let (about, rest) = text.split_once('\n')?;
         (about == job(process)).then(|| PauseFile::parse(rest)).flatten()
@@ -92,7 +88,6 @@ impl PauseFile {
     }
 }
 
-/// Identifies a process in a note: a reused pid is another one.
 fn job(process: &Process) -> String {
     format!("{}-{}", process.pid(), process.start_time())
 }
@@ -101,13 +96,13 @@ fn path(process: &Process) -> PathBuf {
     folder().join(format!("{PREFIX}{}", job(process)))
 }
 
-/// Removes this user's notes on ended jobs: nothing else would.
+/// Nothing else removes notes on ended jobs.
 fn remove_ended(folder: &Path) {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_NAMES);
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
         let Some(about) = name.strip_prefix(PREFIX) else { continue };
         let note = folder.join(&name);
-        // Anyone who may write to the folder may use such a name.
+        // Others may write to the folder and use such a name.
         let is_own =
             read_own(&note, MAX_FILE_BYTES).is_some_and(|text| text.lines().next() == Some(about));
         let pid = about.split_once('-').and_then(|(pid, _)| pid.parse().ok());
@@ -142,7 +137,6 @@ mod tests {
         let theirs = path(&other);
         assert_eq!(PauseFile::read(&other), Some(note));
         let text = fs::read_to_string(&theirs).unwrap();
-        // Renamed by someone who may write to the folder.
         assert_eq!(PauseFile::read_text(&own, &text), None);
         let given = std::os::unix::fs::chown(&theirs, Some(65534), None);
         given.expect("this test has to run as root");
@@ -162,7 +156,7 @@ mod tests {
         let (of_own, of_ended) = (format!("{PREFIX}{}", job(&own)), format!("{PREFIX}{ended}"));
         write(&of_own, &format!("{}\n1\n", job(&own)));
         write(&of_ended, &format!("{ended}\n1\n"));
-        // The job's pid now belongs to another process.
+        // The pid now belongs to another process.
         let reused = format!("{}-1", own.pid());
         write(&format!("{PREFIX}{reused}"), &format!("{reused}\n1\n"));
         write(&format!("{PREFIX}7-7"), "a file of somebody else\n");

@@ -1,37 +1,37 @@
-//! Facts about what the kernel lets memspy do with a target.
+//! What the kernel lets memspy do with a target.
 
 use std::fs;
 
 use super::proc_files;
 use super::process::{Process, ProcessError};
 
-/// Bit numbers of linux/capability.h.
+/// From linux/capability.h.
 const CAP_SYS_PTRACE: u8 = 19;
 const CAP_SYS_ADMIN: u8 = 21;
 const CAP_PERFMON: u8 = 38;
 const CAP_BPF: u8 = 39;
 
-/// Facts that decide whether a target's memory may be read.
+/// Decides whether a target's memory may be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessFacts {
-    /// `/proc/sys/kernel/yama/ptrace_scope`: 0 same user, 1 descendants only, 2 administrators
-    /// only, 3 nobody; `None` without Yama.
+    /// Yama's `ptrace_scope`: 0 same user, 1 descendants, 2 administrators, 3 nobody; `None`
+    /// without Yama.
     pub ptrace_scope: Option<u8>,
-    /// Effective user id of memspy.
+    /// memspy's effective user id.
     pub user: u32,
-    /// User id of the target's owner; `None` if unreadable.
+    /// The target's user id; `None` if unreadable.
     pub target_user: Option<u32>,
-    /// Whether memspy has CAP_SYS_PTRACE.
+    /// memspy has CAP_SYS_PTRACE.
     pub sys_ptrace: bool,
-    /// Whether memspy has CAP_SYS_ADMIN.
+    /// memspy has CAP_SYS_ADMIN.
     pub sys_admin: bool,
-    /// Whether memspy has CAP_PERFMON.
+    /// memspy has CAP_PERFMON.
     pub perfmon: bool,
-    /// Whether memspy has CAP_BPF.
+    /// memspy has CAP_BPF.
     pub bpf: bool,
-    /// Whether memspy seems to run in a container.
+    /// memspy seems to run in a container.
     pub in_container: bool,
-    /// Whether the target is in another pid namespace than memspy (a container seen from outside).
+    /// The target is in another pid namespace than memspy.
     pub target_in_container: bool,
 }
 
@@ -56,7 +56,7 @@ impl AccessFacts {
     }
 }
 
-/// Whether memspy has the same user as `process` and no capability that the process lacks.
+/// `process` has memspy's user and all of its capabilities.
 pub fn has_no_more_rights(process: &Process) -> bool {
     let statuses =
         Process::open(std::process::id()).and_then(|own| Ok((own.status()?, process.status()?)));
@@ -79,20 +79,19 @@ fn effective_capabilities() -> Result<u64, ProcessError> {
         .ok_or_else(|| error("no CapEff line".to_owned()))
 }
 
-/// Signals ignored since memspy's start: bit 0 is signal 1; none if the kernel does not say.
+/// Signals ignored since memspy's start: bit 0 is signal 1; 0 if unknown.
 pub fn ignored_signals() -> u64 {
     let status = proc_files::fields("self", "status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The host's name; `None` if the kernel does not say.
+/// The host's name, if the kernel gives it.
 pub fn host_name() -> Option<String> {
     let name = proc_files::of_kernel("sys/kernel/hostname").ok()?.trim().to_owned();
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// Container runtimes leave these marks.
 fn in_container() -> bool {
     ["/.dockerenv", "/run/.containerenv"].iter().any(|p| fs::exists(p).unwrap_or(false))
         || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()

@@ -1,5 +1,4 @@
-//! Runs work that may never end (an unresponsive file system or driver) on a thread and gives up
-//! after a time limit.
+//! Gives work that may never end (a file system, a driver) a thread and a time limit.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -10,7 +9,6 @@ use parking_lot::Mutex;
 
 use super::job_files::FileError;
 
-/// Time limit for opening and reading a file.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Why work on a thread failed.
@@ -21,7 +19,7 @@ pub enum WorkerError {
         /// The time limit.
         seconds: u64,
     },
-    /// The thread could not start, or it died.
+    /// The thread could not start, or died.
     Io(io::Error),
 }
 
@@ -34,19 +32,15 @@ impl From<WorkerError> for FileError {
     }
 }
 
-/// Runs work on threads, one at a time, and abandons those that take too long.
+/// Runs one piece of work at a time and abandons what takes too long.
 #[derive(Debug, Clone, Default)]
 pub struct BoundedWorker {
-    /// Held by an abandoned thread while it works.
+    /// Alive while an abandoned thread works.
     hanging: Arc<Mutex<Weak<()>>>,
 }
 
 impl BoundedWorker {
-    /// Returns the result of `work`. Its new thread ends with it, so rights that it gives up stay
-    /// given up nowhere else.
-    ///
-    /// # Errors
-    /// It took too long, or earlier work still runs.
+    /// The new thread ends with `work`, so the rights that `work` gives up are lost nowhere else.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
@@ -54,15 +48,14 @@ impl BoundedWorker {
         self.run_within(LIMIT, work)
     }
 
-    /// Whether an abandoned thread still works.
     fn hangs(&self) -> bool {
         self.hanging.lock().strong_count() > 0
     }
 
-    /// The same with a time limit of its own.
+    /// Runs `work` on a new thread.
     ///
     /// # Errors
-    /// Those of the work, and a [`WorkerError`] if it did not end.
+    /// Those of `work`; [`WorkerError`] if it did not end.
     pub fn run_within<T: Send + 'static, E: From<WorkerError> + Send + 'static>(
         &self,
         limit: Duration,
@@ -83,7 +76,7 @@ impl BoundedWorker {
         let thread = thread.map_err(WorkerError::Io)?;
         match from_thread.recv_timeout(limit) {
             Ok(result) => {
-                // The work is done; its rights must not outlive this call.
+                // The thread's rights must not outlive this call.
                 let _ = thread.join();
                 result
             }

@@ -1,14 +1,13 @@
-//! A limit of time and of memspy's memory for reading a process.
+//! Limits memspy's time and memory while it reads a process.
 
 use std::time::{Duration, Instant};
 
 use super::memory::MemoryError;
 use super::proc_files;
 
-/// memspy's page size on x86-64.
 const PAGE: u64 = 4096;
 
-/// A limit of time and memory, kept by readers ([`super::PageCache::within`]).
+/// A limit of time and memory ([`super::PageCache::within`]).
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     until: Option<Instant>,
@@ -37,7 +36,7 @@ impl Budget {
         self.until.map_or(Duration::MAX, left)
     }
 
-    /// The limit that is used up, with `more` bytes allowed on top. Takes some microseconds.
+    /// The exceeded limit; `more` bytes are allowed on top. Takes some microseconds.
     pub(super) fn exceeded(&self, more: u64) -> Option<MemoryError> {
         if self.left() == Duration::ZERO {
             return Some(MemoryError::TimeUp);
@@ -47,7 +46,7 @@ impl Budget {
     }
 }
 
-/// memspy's resident bytes (second number of `/proc/self/statm`); 0 if unreadable.
+/// 0 if unreadable.
 fn resident() -> u64 {
     let statm = proc_files::fields("self", "statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -67,7 +66,7 @@ mod tests {
         assert!(Budget::new(hour, 0).with_time_limit(hour / 2).left() <= hour / 2);
         let budget = Budget::new(hour, 16 << 20);
         assert_eq!(budget.exceeded(0), None);
-        // Written, so that it is resident; larger than what parallel tests free meanwhile.
+        // Written, so that it is resident; more than parallel tests free meanwhile.
         let taken = vec![1u8; 256 << 20];
         assert_eq!(budget.exceeded(0), Some(MemoryError::OutOfRoom));
         assert_eq!(budget.exceeded(1 << 40), None);

@@ -1,4 +1,4 @@
-//! Finds processes by a regular expression on their command line or name.
+//! Finds processes by a pattern of their command line or name.
 
 use std::str::FromStr;
 
@@ -6,7 +6,6 @@ use regex::{Regex, RegexBuilder};
 
 use super::proc_files::{self, MAX_COMMAND_LINE};
 
-/// Largest compiled pattern in bytes.
 const MAX_PATTERN: usize = 1 << 20;
 
 /// A pattern for command lines and names.
@@ -14,9 +13,8 @@ const MAX_PATTERN: usize = 1 << 20;
 pub struct CommandPattern(Regex);
 
 impl CommandPattern {
-    /// The processes whose command line, joined by spaces, or name (`/proc/PID/comm`) matches now,
-    /// in order; never memspy itself. Processes can change both while they run, as setproctitle
-    /// does.
+    /// Pids, in order, whose command line (joined by spaces) or name matches now; never memspy's
+    /// own.
     pub fn find(&self) -> Vec<u32> {
         let own = std::process::id();
         let is_one = |pid: &u32| *pid != own && self.is_called(*pid);
@@ -35,7 +33,7 @@ impl CommandPattern {
     }
 }
 
-/// The command line as one line, without zeros left by a longer, overwritten one.
+/// Drops the zeros that a longer, overwritten line left.
 fn command_text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.trim_end_matches(['\0', '\n', ' ']).replace('\0', " ")

@@ -1,8 +1,6 @@
 //! Finds symbols of a loaded library or program in the target's memory.
 //!
-//! The loader maps the dynamic symbol table, so a look-up needs a few small reads and no file.
-//! Deleted files, containers and 500 MB libraries make no difference. Only unexported symbols need
-//! the file.
+//! The loader maps the dynamic symbol table, so only unexported symbols need the file.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,14 +21,14 @@ use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::process::Process;
 
 const LE: LittleEndian = LittleEndian;
-/// Longest symbol name and hash chain: bounds against damage.
+/// Bounds against damage.
 const MAX_NAME_LEN: usize = 512;
 const MAX_CHAIN_LEN: u64 = 4096;
 
 /// Why a loaded ELF object could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// Its headers in memory could not be read.
+    /// Headers unreadable.
     #[error("cannot read the ELF headers at {at}: {source}")]
     Memory {
         /// The address.
@@ -38,7 +36,7 @@ pub enum ObjectError {
         /// Why.
         source: MemoryError,
     },
-    /// Not a 64-bit little-endian ELF object, or a damaged one.
+    /// Damaged, or not 64-bit little-endian ELF.
     #[error("no usable ELF object at {at}: {why}")]
     Malformed {
         /// The address.
@@ -51,7 +49,7 @@ pub enum ObjectError {
 /// Why a symbol was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum SymbolError {
-    /// Neither the dynamic nor the full symbol table has it.
+    /// In neither symbol table.
     #[error("{object} has no symbol {name}")]
     Missing {
         /// The object's file.
@@ -59,7 +57,7 @@ pub enum SymbolError {
         /// The symbol.
         name: String,
     },
-    /// It is not exported, and the file with the full symbol table could not be opened.
+    /// Not exported, and the file cannot be opened.
     #[error("{object} does not export {name}, and its file cannot be opened: {source}")]
     NoFile {
         /// The object's file.
@@ -69,7 +67,7 @@ pub enum SymbolError {
         /// Why.
         source: io::Error,
     },
-    /// The object's tables could not be read.
+    /// Tables unreadable.
     #[error(transparent)]
     Object(#[from] ObjectError),
 }
@@ -83,14 +81,14 @@ pub struct LoadedObject {
     dynamic: Addr,
     dynamic_len: usize,
     end: Addr,
-    /// `.eh_frame_hdr`: the unwind table.
+    /// `.eh_frame_hdr`.
     unwind_header: Option<AddressRange>,
-    /// First and last address of each loaded segment.
+    /// Start and end of each loaded segment.
     loads: Vec<(Addr, Addr)>,
 }
 
 impl LoadedObject {
-    /// Reads the object whose ELF header is at the start of `mapping`.
+    /// `mapping` starts with the ELF header.
     pub fn read(memory: &dyn Memory, mapping: &Mapping) -> Result<Self, ObjectError> {
         let at = mapping.start;
         let malformed = |why| ObjectError::Malformed { at, why };
@@ -116,7 +114,6 @@ impl LoadedObject {
         let segments: &[ProgramHeader64<LittleEndian>] =
             slice_from_all_bytes(&bytes).map_err(|()| malformed("program headers cut"))?;
         let loads = || segments.iter().filter(|s| s.p_type(LE) == PT_LOAD);
-        // The segment with file offset 0 is the one in this mapping.
         let first = loads()
             .find(|s| s.p_offset(LE) == 0)
             .ok_or(malformed("no segment holds the header"))?;
@@ -155,7 +152,7 @@ impl LoadedObject {
         mappings.object(wanted).map(|mapping| Self::read(memory, mapping))
     }
 
-    /// The mapping with its header.
+    /// The mapping with the ELF header.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
@@ -165,7 +162,7 @@ impl LoadedObject {
         self.mapping.path.clone().unwrap_or_default()
     }
 
-    /// Whether `addr` is in its image.
+    /// `addr` is in its image.
     pub fn contains(&self, addr: Addr) -> bool {
         (self.mapping.start..self.end).contains(&addr)
     }
@@ -175,21 +172,17 @@ impl LoadedObject {
         self.unwind_header
     }
 
-    /// The end of the loaded segment around `addr`.
+    /// End of the loaded segment that contains `addr`.
     pub fn end_of_piece(&self, addr: Addr) -> Option<Addr> {
         self.loads.iter().find(|(start, end)| (*start..*end).contains(&addr)).map(|(_, end)| *end)
     }
 
-    /// Converts a target address to a virtual address in the file.
+    /// Virtual address in the file.
     pub fn virtual_of(&self, addr: Addr) -> u64 {
         addr.0.wrapping_sub(self.bias)
     }
 
-    /// The functions that contain `addresses`, by their names in the file; `None` outside any
-    /// function of known size.
-    ///
-    /// # Errors
-    /// Its file cannot be opened or read.
+    /// Names of the functions that contain `addresses`; `None`: no function of known size.
     pub fn functions_at(
         &self,
         process: &Process,
@@ -201,15 +194,12 @@ impl LoadedObject {
     }
 
     /// All functions of its file, for [`Self::names_of`].
-    ///
-    /// # Errors
-    /// Its file cannot be opened or read.
     pub fn function_table(&self, process: &Process) -> io::Result<Arc<FunctionTable>> {
         let file = process.open_mapped(&self.mapping)?;
         Ok(process.work_on_file(move || FunctionTable::read(file).map(Arc::new))?)
     }
 
-    /// Like [`Self::functions_at`] with a table; `None` if the file became unreadable.
+    /// By a table; `None` if the file became unreadable.
     pub fn names_of(
         &self,
         process: &Process,
@@ -223,19 +213,19 @@ impl LoadedObject {
             .unwrap_or_else(|_| vec![None; addresses.len()])
     }
 
-    /// Converts a virtual address in the file to a target address.
+    /// Target address of a virtual address in the file.
     pub fn at_virtual(&self, virtual_address: u64) -> Addr {
         Addr(self.bias.wrapping_add(virtual_address))
     }
 
-    /// The address of an exported symbol; `Ok(None)`: not exported.
+    /// Address of an exported symbol; `Ok(None)`: not exported.
     pub fn exported(&self, memory: &dyn Memory, name: &str) -> Result<Option<Addr>, ObjectError> {
         let fault = |source| ObjectError::Memory { at: self.dynamic, source };
         let Some(tables) = self.tables(memory)? else { return Ok(None) };
         self.look_up(memory, &tables, name).map_err(fault)
     }
 
-    /// The address of a symbol: exported, else from the file's full symbol table.
+    /// From the exported symbols, else from the file's full symbol table.
     pub fn symbol(
         &self,
         process: &Process,
@@ -283,7 +273,7 @@ impl LoadedObject {
         })())
     }
 
-    /// The dynamic loader's look-up (`DT_GNU_HASH`), without the Bloom filter.
+    /// The loader's look-up (`DT_GNU_HASH`), without the Bloom filter.
     fn look_up(
         &self,
         memory: &dyn Memory,
@@ -360,7 +350,7 @@ mod tests {
 
     #[test]
     fn an_unexported_symbol_comes_from_the_file() {
-        // Its own program: the test binary may be linked without symbols.
+        // The test binary may be linked without symbols.
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("a.c"), folder.path().join("a"));
         let text = "#include <unistd.h>\nstatic int inside(void) { char c; return write(1, &c, 1) + read(0, &c, 1); }\n\
@@ -370,7 +360,7 @@ mod tests {
         assert!(compiled.success());
         let mut child =
             Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // It prints when it is loaded, then waits for an answer.
+        // It prints when loaded, then waits.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let process = Process::open(child.id()).unwrap();
         let memory = process.memory();
@@ -400,7 +390,6 @@ mod tests {
     fn a_segment_beyond_the_last_address_does_not_panic() {
         let mut header = [0; 64];
         header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
-        // The program headers follow the header: their offset, size and number.
         (header[32], header[54], header[56]) = (64, 56, 2);
         let segment = |kind: u32, address: u64, size: u64| {
             let mut bytes = [0; 56];

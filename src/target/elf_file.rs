@@ -1,7 +1,6 @@
-//! Reads an ELF file on disk: sections, segments and symbols, piece by piece.
+//! Reads an ELF file on disk.
 //!
-//! The job owns the file and may truncate it meanwhile. So it is read, not mapped: a failed read is
-//! an error, an access to a lost mapping would kill memspy.
+//! The job may truncate it, so it is not mapped: access to a lost mapping would kill memspy.
 
 use std::fs::File;
 use std::io;
@@ -18,23 +17,22 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use super::function_table::FunctionSymbol;
 
 const LE: LittleEndian = LittleEndian;
-/// Above any section; a symbol table and its names come near it.
+/// Only a symbol table and its names come near it.
 const MAX_SECTION: u64 = 1 << 30;
 /// Above the sections or segments of any library.
 const MAX_HEADERS: u64 = 1 << 16;
 
-/// Functions of one symbol table; PyTorch's largest library has half a million.
+/// Per symbol table; PyTorch's largest library has half a million.
 const MAX_FUNCTIONS: usize = 1 << 22;
 
-/// The longest function name: those of C++ may have kilobytes.
+/// C++ names may have kilobytes.
 pub(super) const MAX_NAME: usize = 1 << 16;
 
-/// The headers of a 64-bit little-endian ELF file.
 pub(super) struct ElfFile<'a> {
     file: &'a File,
     segments: Vec<ProgramHeader64<LittleEndian>>,
     sections: Vec<SectionHeader64<LittleEndian>>,
-    /// The section names.
+    /// Of sections.
     names: Vec<u8>,
 }
 
@@ -75,7 +73,7 @@ impl<'a> ElfFile<'a> {
         let first: Vec<SectionHeader64<LittleEndian>> =
             if at == 0 { Vec::new() } else { headers(file, at, 1)? };
         if let Some(first) = first.first() {
-            // Numbers that do not fit into the header are in the first section (ELF specification).
+            // Numbers that do not fit the header are in the first section (ELF specification).
             if count == 0 {
                 count = first.sh_size(LE);
             }
@@ -104,7 +102,6 @@ impl<'a> ElfFile<'a> {
         read(self.file, section.sh_offset(LE), section.sh_size(LE))
     }
 
-    /// The file offset of virtual address `address`.
     pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
         self.segments.iter().filter(|s| s.p_type(LE) == PT_LOAD).find_map(|segment| {
             let inside = address.checked_sub(segment.p_vaddr(LE))?;
@@ -112,7 +109,7 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// The functions that contain `addresses`: the smallest if several do.
+    /// Of nested functions the smallest.
     pub(super) fn functions_at(&self, addresses: &[u64]) -> io::Result<Vec<Option<String>>> {
         let mut order: Vec<(u64, usize)> = addresses.iter().copied().zip(0..).collect();
         order.sort_unstable();
@@ -132,7 +129,7 @@ impl<'a> ElfFile<'a> {
         Ok(found.into_iter().map(|it| it.map(|(_, name)| name)).collect())
     }
 
-    /// All functions that the file defines, those of the full symbol table first.
+    /// Those of the full symbol table first.
     pub(super) fn functions(&self) -> io::Result<Vec<FunctionSymbol>> {
         let mut functions = Vec::new();
         for kind in [SHT_SYMTAB, SHT_DYNSYM] {
@@ -155,7 +152,6 @@ impl<'a> ElfFile<'a> {
         Ok(functions)
     }
 
-    /// The address of a symbol that the file defines.
     pub(super) fn symbol(&self, name: &str) -> io::Result<Option<u64>> {
         self.find_symbol(|symbol, names| {
             let is_it = symbol.st_shndx(LE) != SHN_UNDEF && is_at(names, symbol.st_name(LE), name);
@@ -163,16 +159,17 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// The first result of `look` over all symbols, each with its table's names.
+    /// `visit` also gets the table's names.
     fn find_symbol<T>(
         &self,
-        mut look: impl FnMut(&Sym64<LittleEndian>, &[u8]) -> Option<T>,
+        mut visit: impl FnMut(&Sym64<LittleEndian>, &[u8]) -> Option<T>,
     ) -> io::Result<Option<T>> {
         for kind in [SHT_SYMTAB, SHT_DYNSYM] {
             for table in self.sections.iter().filter(|s| s.sh_type(LE) == kind) {
                 let Some(names) = self.sections.get(table.sh_link(LE) as usize) else { continue };
                 let (bytes, names) = (self.content(table)?, self.content(names)?);
-                if let Some(found) = symbols(&bytes)?.iter().find_map(|symbol| look(symbol, &names))
+                if let Some(found) =
+                    symbols(&bytes)?.iter().find_map(|symbol| visit(symbol, &names))
                 {
                     return Ok(Some(found));
                 }
@@ -188,12 +185,10 @@ fn symbols(bytes: &[u8]) -> io::Result<&[Sym64<LittleEndian>]> {
         .map_err(|()| malformed("no usable ELF file: its symbols are cut"))
 }
 
-/// Whether the file defines it, and it is a function.
 fn is_function(symbol: &Sym64<LittleEndian>) -> bool {
     symbol.st_shndx(LE) != SHN_UNDEF && [STT_FUNC, STT_GNU_IFUNC].contains(&symbol.st_type())
 }
 
-/// The name at `at`, unless it is too long.
 fn name_at(names: &[u8], at: u32) -> Option<String> {
     let name = names.get(at as usize..)?;
     let name = &name[..name.len().min(MAX_NAME)];
@@ -262,7 +257,7 @@ mod tests {
         let path = folder.path().join("library");
         copy(&path);
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        // A sparse file costs nothing; reading such a section would take all memory.
+        // The file is sparse; reading such a section would take all memory.
         file.set_len(1 << 40).unwrap();
         let elf = ElfFile::read(&file).unwrap();
         let mut table = *elf.section(".dynsym").unwrap();

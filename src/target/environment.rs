@@ -1,20 +1,19 @@
-//! The target's current environment: programs change it (`os.environ[...] = ...`) after they start.
+//! The target's environment now, which `os.environ[...] = ...` changes.
 
 use super::elf::LoadedObject;
 use super::mappings::Mappings;
 use super::memory::{Addr, Memory};
 
-/// Bounds against a damaged array of variables.
+/// Bounds against a damaged array.
 const MAX_VARIABLES: usize = 4096;
 const MAX_VARIABLE_LEN: usize = 4096;
 
-/// The value of `name` among `variables`.
+/// The value of `name`.
 pub fn variable(variables: &[String], name: &str) -> Option<String> {
     variables.iter().find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
-/// All variables, as `NAME=value`, from the C library's array (`environ` of glibc and musl); `None`
-/// if it cannot be found or read.
+/// `NAME=value` of each, from the C library's `environ` (glibc, musl).
 pub fn read(memory: &dyn Memory, mappings: &Mappings) -> Option<Vec<String>> {
     let c_library = |name: &str| {
         name.starts_with("libc.so") || name.starts_with("libc-2.") || name.starts_with("ld-musl")

@@ -1,14 +1,14 @@
-//! A field of a foreign structure: an offset that knows its type.
+//! A typed offset of a field in a foreign structure.
 
 use std::marker::PhantomData;
 
 use super::memory::Addr;
 
-/// A type that a foreign structure stores in little-endian order.
+/// A little-endian type in a foreign structure.
 pub trait Scalar: Sized {
     /// Bytes.
     const SIZE: usize;
-    /// Decodes it from exactly [`Self::SIZE`] bytes.
+    /// Decodes exactly [`Self::SIZE`] bytes.
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -31,10 +31,10 @@ impl Scalar for Addr {
     }
 }
 
-/// Byte offset of a field of type `T` in its structure.
+/// Byte offset of a field of type `T`.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Field<T> {
-    /// Bytes from the start of the structure.
+    /// From the start of the structure.
     pub offset: usize,
     of: PhantomData<fn() -> T>,
 }
@@ -48,7 +48,7 @@ impl<T> Clone for Field<T> {
 impl<T> Copy for Field<T> {}
 
 impl<T: Scalar> Field<T> {
-    /// The field `offset` bytes into its structure.
+    /// The field at `offset`.
     pub const fn at(offset: usize) -> Self {
         Field { offset, of: PhantomData }
     }
@@ -63,7 +63,7 @@ impl<T: Scalar> Field<T> {
         base + self.offset as u64
     }
 
-    /// Its end: the least length of a copy that contains it.
+    /// The least length of a copy that contains it.
     pub const fn end(self) -> usize {
         self.offset + T::SIZE
     }

@@ -6,17 +6,15 @@ use std::os::unix::fs::FileExt;
 
 use super::elf_file::{ElfFile, MAX_NAME};
 
-/// Symbols searched before an address: functions can be nested.
+/// Functions can be nested.
 const MAX_BEFORE: usize = 32;
-/// Bytes of a name read at first.
 const USUAL_NAME: usize = 512;
 
-/// A function's address range and the place of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FunctionSymbol {
     pub(super) start: u64,
     pub(super) len: u64,
-    /// Offset in the file.
+    /// In the file.
     pub(super) name_at: u64,
 }
 
@@ -30,14 +28,14 @@ pub struct FunctionTable {
 impl FunctionTable {
     pub(super) fn read(file: File) -> io::Result<FunctionTable> {
         let mut functions = ElfFile::read(&file)?.functions()?;
-        // Of several names for one function keep the first, from the full table.
+        // Keep a function's first name, from the full table.
         functions.sort_by_key(|it| (it.start, it.len));
         functions.dedup_by_key(|it| (it.start, it.len));
         functions.shrink_to_fit();
         Ok(FunctionTable { file, functions })
     }
 
-    /// The functions that contain `addresses`: the smallest if several do.
+    /// Of nested functions the smallest.
     pub(super) fn names(&self, addresses: &[u64]) -> Vec<Option<String>> {
         addresses.iter().map(|at| self.name(self.find(*at)?)).collect()
     }
@@ -76,7 +74,7 @@ mod tests {
         let start = elf.symbol("qsort").unwrap().unwrap();
         let addresses: Vec<u64> = (0..400).map(|n| start + 97 * n).chain([0, u64::MAX]).collect();
         let table = FunctionTable::read(open(library)).unwrap();
-        // A function may have several names of one size.
+        // Functions may have several names.
         let one_by_one = elf.functions_at(&addresses).unwrap();
         for (at, (one, name)) in
             addresses.iter().zip(one_by_one.iter().zip(table.names(&addresses)))

@@ -1,32 +1,31 @@
-//! Finds processes by the GPU driver's pids, which may belong to another pid namespace.
+//! Finds processes by the GPU driver's pids, perhaps of another pid namespace.
 
 use procfs::process::Process;
 
 use super::proc_files::{self, MAX_MAPPINGS};
 
-/// Inode of the first pid namespace (include/linux/proc_ns.h, `PROC_PID_INIT_INO`).
+/// `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A process found by the driver's pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundProcess {
-    /// Its pid in memspy's pid namespace.
+    /// In memspy's pid namespace.
     pub pid: u32,
-    /// Its pid in its innermost namespace, if different.
+    /// In its innermost namespace, if different.
     pub pid_inside: Option<u32>,
-    /// Its command line, else its name in brackets; `None`: it just ended.
+    /// Command line, else the name in brackets.
     pub command: Option<String>,
 }
 
-/// How the driver's pids relate to the processes that memspy sees.
+/// Translates the driver's pids.
 ///
-/// The driver uses the host's pids; newer drivers use those of the asking process. In a container
-/// such a number may by chance be another process's.
+/// The driver gives the host's pids; newer ones give those of the asking process's namespace. In a
+/// container such a number may by chance be another process's.
 #[derive(Debug, Clone, Copy)]
 pub struct HostPids {
-    /// memspy is in the host's pid namespace.
     initial: bool,
-    /// Levels between memspy's namespace and the one that /proc shows.
+    /// Levels between memspy's namespace and that of /proc.
     depth: usize,
 }
 
@@ -41,14 +40,14 @@ impl HostPids {
         }
     }
 
-    /// Whether the driver's pids are certainly those of memspy's namespace.
+    /// The driver's pids are those of memspy's namespace.
     pub fn is_on_host(self) -> bool {
         self.initial
     }
 
-    /// The processes with the driver's pids `listed`; `None`: ambiguous or hidden.
+    /// The processes with these pids; `None`: ambiguous or hidden.
     pub fn find(self, listed: &[u32]) -> Vec<Option<FoundProcess>> {
-        // Below the host, trust the numbers only if all are processes here that can use a GPU, or
+        // In a container, trust the numbers only if all are processes here that can use a GPU, or
         // if /proc is the host's and gives both numbers.
         if self.initial || self.depth > 0 || listed.iter().all(|pid| may_use_gpu(*pid)) {
             listed.iter().map(|pid| self.found(*pid)).collect()
@@ -70,15 +69,15 @@ impl HostPids {
     }
 }
 
-/// Whether process `pid` has mapped anything of the driver; `true` if that is unreadable.
+/// `true` if unreadable.
 fn may_use_gpu(pid: u32) -> bool {
     let mut is_one = false;
-    let mut look = |line: &[u8]| {
+    let mut check = |line: &[u8]| {
         let holds = |name: &[u8]| line.windows(name.len()).any(|window| window == name);
         is_one = holds(b"nvidia") || holds(b"libcuda");
         !is_one
     };
-    match proc_files::each_line(pid, "maps", MAX_MAPPINGS, &mut look) {
+    match proc_files::each_line(pid, "maps", MAX_MAPPINGS, &mut check) {
         Ok(()) => is_one,
         // The driver may be mapped beyond the limit.
         Err(error) => matches!(
@@ -103,15 +102,15 @@ mod tests {
     }
 
     #[test]
-    fn a_host_pid_of_a_process_without_the_driver_is_unknown() {
+    fn host_pid_of_a_process_without_the_driver_is_unknown() {
         let below = HostPids { initial: false, depth: 0 };
         assert_eq!(below.find(&[std::process::id()]), [None]);
         assert_eq!(below.find(&[0x3fff_fff0]), [None]);
     }
 
     #[test]
-    fn pids_of_an_outer_proc_are_translated_where_it_shows_them() {
-        // This /proc shows no deeper namespace, so there is no number to translate to.
+    fn pids_of_an_outer_proc_are_translated_if_shown() {
+        // This /proc shows no deeper namespace to translate to.
         let own = Process::myself().unwrap().status().unwrap().nspid.unwrap();
         let below = HostPids { initial: false, depth: own.len() };
         assert_eq!(below.find(&[std::process::id()]), [None]);

@@ -1,4 +1,4 @@
-//! Captured memory, so that a test can repeat a read anywhere.
+//! Captured memory, with which tests repeat a read.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -8,29 +8,29 @@ use parking_lot::Mutex;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 
 const MAGIC: &[u8; 8] = b"MEMIMG\x01\n";
-/// Longest range accepted from a file; longer ones are damage.
+/// Longer ranges in a file are damage.
 const MAX_RANGE_LEN: u64 = 1 << 30;
 
-/// Memory ranges by address. They never overlap or touch.
+/// Memory ranges by address; they never overlap or touch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct MemoryImage {
-    stretches: BTreeMap<u64, Vec<u8>>,
+    ranges: BTreeMap<u64, Vec<u8>>,
 }
 
 impl MemoryImage {
-    /// Adds `bytes` at `addr`; replaces bytes that are there.
+    /// Adds `bytes` at `addr`; replaces older ones.
     pub fn insert(&mut self, addr: Addr, bytes: &[u8]) {
         let (mut start, mut merged) = (addr.0, bytes.to_vec());
         let end = start + bytes.len() as u64;
         let touching: Vec<u64> = self
-            .stretches
+            .ranges
             .range(..=end)
             .rev()
             .take_while(|(at, old)| **at + old.len() as u64 >= addr.0)
             .map(|(at, _)| *at)
             .collect();
         for at in touching {
-            let Some(old) = self.stretches.remove(&at) else { continue };
+            let Some(old) = self.ranges.remove(&at) else { continue };
             let old_end = at + old.len() as u64;
             let merged_end = start + merged.len() as u64;
             if old_end > merged_end {
@@ -42,23 +42,23 @@ impl MemoryImage {
                 (start, merged) = (at, head);
             }
         }
-        self.stretches.insert(start, merged);
+        self.ranges.insert(start, merged);
     }
 
     /// Bytes in all.
     pub fn len(&self) -> usize {
-        self.stretches.values().map(Vec::len).sum()
+        self.ranges.values().map(Vec::len).sum()
     }
 
-    /// Whether it has no bytes.
+    /// Has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.stretches.is_empty()
+        self.ranges.is_empty()
     }
 
-    /// Writes the magic, then `u64` address, `u64` length and bytes of every range.
+    /// Writes the magic, then address (`u64`), length (`u64`) and bytes of each range.
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(MAGIC)?;
-        for (addr, bytes) in &self.stretches {
+        for (addr, bytes) in &self.ranges {
             out.write_all(&addr.to_le_bytes())?;
             out.write_all(&(bytes.len() as u64).to_le_bytes())?;
             out.write_all(bytes)?;
@@ -66,7 +66,7 @@ impl MemoryImage {
         Ok(())
     }
 
-    /// Reads the result of [`Self::write_to`]. `InvalidData`: something else, or damaged.
+    /// Reads what [`Self::write_to`] wrote; anything else is `InvalidData`.
     pub fn read_from(input: &mut dyn Read) -> io::Result<Self> {
         let mut magic = [0; 8];
         input.read_exact(&mut magic)?;
@@ -99,7 +99,7 @@ impl Memory for MemoryImage {
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         let mut done = 0;
         for (index, span) in spans.iter().enumerate() {
-            let found = self.stretches.range(..=span.addr.0).next_back().and_then(|(at, bytes)| {
+            let found = self.ranges.range(..=span.addr.0).next_back().and_then(|(at, bytes)| {
                 let from = (span.addr.0 - at) as usize;
                 bytes.get(from..from.checked_add(span.len)?)
             });
@@ -113,7 +113,7 @@ impl Memory for MemoryImage {
     }
 }
 
-/// Memory that captures everything read from it.
+/// Captures everything read through it.
 pub struct RecordingMemory<M> {
     inner: M,
     seen: Mutex<MemoryImage>,
@@ -154,7 +154,7 @@ mod tests {
         image.insert(Addr(100), b"aaaa");
         image.insert(Addr(108), b"cccc");
         image.insert(Addr(102), b"bbbbbb");
-        assert_eq!(image.stretches.len(), 1);
+        assert_eq!(image.ranges.len(), 1);
         let mut out = [0; 12];
         image.read(Addr(100), &mut out).unwrap();
         assert_eq!(&out, b"aabbbbbbcccc");

@@ -1,9 +1,8 @@
-//! Opens files that a target names, inside its own root and with its own user's rights.
+//! Opens files that a target names, inside its root and with its user's rights.
 //!
-//! The job chooses the names of its source files and libraries. memspy may have more rights than
-//! the job's user and must not lend them. So `openat2` resolves a name below the job's root, on a
-//! thread that took on the job's user, groups and capabilities (the kernel keeps them per thread).
-//! Only regular files are opened.
+//! The job chooses the names, and memspy may have more rights than the job's user. So `openat2`
+//! resolves them below the job's root, on a thread that took on the user, groups and capabilities
+//! (the kernel keeps them per thread).
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -20,15 +19,15 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use super::proc_files;
 use super::process::Process;
 
-/// `openat2` asks for a retry while names change; more retries are no accident.
+/// `openat2` asks for a retry while names change.
 const MAX_ATTEMPTS: u32 = 32;
-/// `AT_SECURE` of <linux/auxvec.h>: the program has more rights than the user who started it.
+/// <linux/auxvec.h>: the program has more rights than the user who started it.
 const AT_SECURE: u64 = 23;
-/// Finds a file without opening it.
+/// Finds without opening.
 const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-/// File systems whose files the kernel generates, some for the very process that reads them (magic
-/// numbers of <linux/magic.h>): proc, sysfs, debugfs, tracefs, securityfs, cgroup, cgroup2, bpf,
-/// configfs, selinuxfs, pstore, efivarfs, nsfs, binfmt_misc.
+/// File systems with generated files, some different for each reader (<linux/magic.h>): proc,
+/// sysfs, debugfs, tracefs, securityfs, cgroup, cgroup2, bpf, configfs, selinuxfs, pstore,
+/// efivarfs, nsfs, binfmt_misc.
 const GENERATED: [u32; 14] = [
     0x9fa0,
     0x6265_6572,
@@ -69,7 +68,7 @@ pub enum FileError {
          (set-user-id), or runs as several users"
     )]
     Changed,
-    /// A directory, device, pipe or generated file.
+    /// Directory, device, pipe or generated file.
     #[error("it is no stored file")]
     NotRegular,
     /// Larger than the limit.
@@ -104,36 +103,33 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// The kernel's start information; it differs between programs by its addresses.
+/// Differs from start to start by its addresses.
 pub(super) fn auxiliary_vector(pid: u32) -> Option<Vec<u8>> {
     let vector = proc_files::read(pid, "auxv", proc_files::MAX_FIELDS).ok()?.bytes;
     Some(vector).filter(|vector| !vector.is_empty())
 }
 
-/// Whether the program has more rights than the user who started it.
 fn has_raised_rights(auxiliary_vector: &[u8]) -> bool {
     let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let mut entries = auxiliary_vector.chunks_exact(16);
     entries.any(|entry| word(entry) == AT_SECURE && word(&entry[8..]) != 0)
 }
 
-/// The rights of a target's user and its root: what opening a file as the target needs.
 #[derive(Debug)]
 struct UserRights {
     root: OwnedFd,
     user: u32,
     group: u32,
     groups: BTreeSet<u32>,
-    /// Capabilities to read what file modes forbid.
+    /// To read what file modes forbid.
     capabilities: CapabilitySet,
-    /// Whether paths mean the same as for memspy.
+    /// Paths mean the same as for memspy.
     same_root: bool,
 }
 
 impl UserRights {
-    /// Reads the rights of `process`, if it still runs the program that it ran when opened: else a
-    /// job could make memspy read with the rights of a more privileged program that took over its
-    /// pid.
+    /// Fails if `process` became another program: else a job could make memspy read with the rights
+    /// of a privileged program that took over its pid.
     fn new(process: &Process, started_with: Option<&[u8]>) -> Result<UserRights, FileError> {
         let pid = process.through();
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -144,12 +140,12 @@ impl UserRights {
             own.is_some() && own == proc_files::link(pid, name).ok()
         };
         let same_root = same("ns/mnt") && same("root");
-        // The worth of capabilities in another user namespace is unknown outside of it.
+        // Capabilities of another user namespace mean nothing here.
         let capabilities = match same("ns/user") {
             true => CapabilitySet::from_bits_truncate(status.capeff),
             false => CapabilitySet::empty(),
         };
-        // Last: proves that everything before belongs to the same program.
+        // Last: proves that all of the above belongs to one program.
         let now = auxiliary_vector(pid);
         let unchanged = now.is_some() && now.as_deref() == started_with;
         let users = [status.ruid, status.euid, status.suid, status.fuid];
@@ -173,7 +169,7 @@ impl UserRights {
         })
     }
 
-    /// Gives this thread these rights, for good.
+    /// For this thread, for good.
     fn assume(&self) -> Result<(), FileError> {
         let own_user = rustix::process::geteuid().as_raw();
         let own_group = rustix::process::getegid().as_raw();
@@ -213,7 +209,6 @@ impl UserRights {
         Ok(rustix::thread::set_capabilities(None, sets)?)
     }
 
-    /// Finds `path` without opening it.
     fn find(&self, path: &Path) -> Result<OwnedFd, FileError> {
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         for _ in 0..MAX_ATTEMPTS {
@@ -226,7 +221,7 @@ impl UserRights {
         Err(Errno::AGAIN.into())
     }
 
-    /// The same on an old kernel, only if memspy and the job share user and root.
+    /// Only if memspy and the job share user and root.
     fn find_without_openat2(&self, path: &Path) -> Result<OwnedFd, FileError> {
         if !self.same_root || self.user != rustix::process::getuid().as_raw() {
             return Err(FileError::NoOpenat2);
@@ -235,7 +230,7 @@ impl UserRights {
     }
 }
 
-/// Opens the found file if it is a stored one. Opening anything else may block or have effects.
+/// Only a stored file: opening anything else may block or have effects.
 pub(super) fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileError> {
     let stat = rustix::fs::fstat(found)?;
     let kind = rustix::fs::fstatfs(found)?.f_type as u32;
@@ -249,17 +244,13 @@ pub(super) fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileErro
     Ok((File::from(file), stat.st_size as u64))
 }
 
-/// Opens the very file behind a name of `/proc/PID`, whatever it is called.
 fn open_exact(name: &Path) -> Result<File, FileError> {
     let found = rustix::fs::open(name, FOUND, Mode::empty())?;
     open_stored(found.as_fd()).map(|(file, _)| file)
 }
 
 impl Process {
-    /// Whether files that it names can be read with its user's rights.
-    ///
-    /// # Errors
-    /// Why none can.
+    /// Whether files can be read with its user's rights.
     pub fn check_files(&self) -> Result<(), FileError> {
         if self.core().is_some() {
             return Err(FileError::Io(io::Error::other("a core file holds no files")));
@@ -271,22 +262,19 @@ impl Process {
         })
     }
 
-    /// Reads the file `path` (relative paths: from its working directory) with its own user's
-    /// rights: only a stored file of at most `limit` bytes.
+    /// Reads the stored file `path` (relative: from its working directory), at most `limit` bytes,
+    /// with its user's rights.
     ///
     /// # Errors
-    /// Its user may not read it; it is no stored file; its file system does not answer.
+    /// Its user may not read it; not stored; its file system does not answer.
     pub fn read_file(&self, path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
         self.read_from(&self.files()?, path, limit)
     }
 
-    /// The rights to read its files, which outlive the process.
-    ///
-    /// # Errors
-    /// As [`Process::read_file`].
+    /// Rights that outlive the process.
     pub fn files(&self) -> Result<JobFiles, FileError> {
         if self.core().is_some() {
-            // The file there may be another version, or another machine's.
+            // The file on disk may be another version, or another machine's.
             return Err(FileError::Io(io::Error::other("a core file holds no files")));
         }
         let folder = self.folder();
@@ -294,10 +282,7 @@ impl Process {
         Ok(JobFiles { rights: Arc::new(rights), folder: folder.ok() })
     }
 
-    /// Like [`Process::read_file`] with kept rights. They may be outdated while the process lives.
-    ///
-    /// # Errors
-    /// As [`Process::read_file`].
+    /// Reads with kept rights, which may be outdated.
     pub fn read_from(
         &self,
         files: &JobFiles,
@@ -313,13 +298,12 @@ impl Process {
                 return Err(FileError::TooLarge { bytes });
             }
             let mut content = Vec::new();
-            // At most the size found before: a growing file might never end.
+            // A growing file might never end.
             file.take(bytes).read_to_end(&mut content)?;
             Ok(content)
         })
     }
 
-    /// Opens the file `path` in the same way.
     pub(super) fn open_named(&self, path: &Path) -> Result<File, FileError> {
         let path = path.to_owned();
         let rights = UserRights::new(self, self.started_with())?;
@@ -329,17 +313,13 @@ impl Process {
         })
     }
 
-    /// Opens the very file behind `name` in `/proc/PID` with memspy's own rights: the job has it
-    /// open.
+    /// With memspy's own rights: the job has the file open.
     pub(super) fn open_exact(&self, name: &str) -> Result<File, FileError> {
         let name = proc_files::path(self.through(), name);
         self.bounded().run(move || open_exact(&name))
     }
 
-    /// Runs `work` on one of its files, within the time limit.
-    ///
-    /// # Errors
-    /// It took too long, or `work` failed.
+    /// Runs `work` on one of its files.
     pub fn work_on_file<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -347,7 +327,6 @@ impl Process {
         self.bounded().run(move || work().map_err(FileError::Io))
     }
 
-    /// Its working directory below its root.
     fn folder(&self) -> Result<PathBuf, FileError> {
         let folder = self.directory().ok_or_else(nowhere)?;
         let root = proc_files::link(self.through(), "root")?;
@@ -360,7 +339,7 @@ fn nowhere() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "its working directory is not in its root")
 }
 
-/// Root, working directory and rights of a process at one moment.
+/// A process's root, working directory and rights at one moment.
 #[derive(Debug, Clone)]
 pub struct JobFiles {
     rights: Arc<UserRights>,
@@ -368,7 +347,6 @@ pub struct JobFiles {
 }
 
 impl JobFiles {
-    /// `path` below the root.
     fn whole(&self, path: &Path) -> Result<PathBuf, FileError> {
         if path.is_absolute() {
             return Ok(path.to_owned());
@@ -476,7 +454,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "read line; exec cat"]).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Before its exec the child is a copy of this program; then it waits for a line.
+        // Until its exec the child is a copy of this program; then it waits for a line.
         let name = format!("/proc/{}/comm", child.id());
         let process = loop {
             let process = Process::open(child.id()).unwrap();

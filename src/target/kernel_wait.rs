@@ -1,4 +1,4 @@
-//! What a thread waits for, from its current system call.
+//! What a thread waits for, from its system call.
 
 use super::memory::AddressRange;
 
@@ -8,7 +8,7 @@ const SLEEPS: &[&str] = &["35", "230"];
 /// `select`, `pselect6`: CPython before 3.11 sleeps in one that waits for no file.
 #[cfg(target_arch = "x86_64")]
 const SELECTS: &[&str] = &["23", "270"];
-/// `futex`, `futex_wait`: the first argument is the lock's address.
+/// `futex`, `futex_wait`; the first argument is the lock's address.
 #[cfg(target_arch = "x86_64")]
 const LOCKS: &[&str] = &["202", "455"];
 /// `read`, `write`, `poll`, `readv`, `writev`, `pause`, `connect`, `accept`, `sendto`, `recvfrom`,
@@ -20,8 +20,7 @@ const OTHERS: &[&str] = &[
     "0", "1", "7", "19", "20", "34", "42", "43", "44", "45", "46", "47", "61", "65", "70", "73",
     "128", "130", "208", "220", "232", "243", "247", "271", "281", "288", "299", "426", "441",
 ];
-/// `mmap`, `mprotect`, `munmap`, `brk`, `ioctl`, `mremap`, `madvise`: the system calls of
-/// `cudaMalloc`.
+/// System calls of `cudaMalloc`: `mmap`, `mprotect`, `munmap`, `brk`, `ioctl`, `mremap`, `madvise`.
 #[cfg(target_arch = "x86_64")]
 const WORK: &[&str] = &["9", "10", "11", "12", "16", "25", "28"];
 
@@ -50,20 +49,20 @@ const WORK: &[&str] = &["29", "214", "215", "216", "222", "226", "233"];
 /// What a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelWait {
-    /// The end of a sleep (`time.sleep`).
+    /// A sleep (`time.sleep`).
     Sleep,
     /// A file, a socket, a process.
     External,
     /// The lock, condition or queue at this address.
     Lock(u64),
-    /// An unknown system call.
+    /// Unknown system call.
     Unknown,
-    /// Nothing: it runs, is about to, or is in a call that works for it.
+    /// Nothing: it runs, is about to, or the kernel works for it.
     Working,
 }
 
 impl KernelWait {
-    /// Parses `/proc/PID/task/TID/syscall`; `None` if empty.
+    /// Parses `/proc/PID/task/TID/syscall`.
     pub(super) fn parse(text: &str) -> Option<KernelWait> {
         let mut words = text.split_whitespace();
         let call = words.next()?;
@@ -71,7 +70,7 @@ impl KernelWait {
         let is_for_no_file = argument == Some("0x0");
         let address = || u64::from_str_radix(argument?.strip_prefix("0x")?, 16).ok();
         Some(match call {
-            // Outside a system call it waits for a page of memory at most.
+            // Outside a system call it waits at most for a page of memory.
             "running" | "-1" => KernelWait::Working,
             call if WORK.contains(&call) => KernelWait::Working,
             call if SLEEPS.contains(&call) => KernelWait::Sleep,
@@ -84,8 +83,8 @@ impl KernelWait {
         })
     }
 
-    /// Whether the thread does no work while it waits so. A thread may wait for the locks at
-    /// `working` in the middle of its work: CPython's GIL, the allocator's lock.
+    /// Whether the thread does no work. `working` are locks for which it waits in the middle of its
+    /// work: CPython's GIL, the allocator's.
     pub fn is_idle(self, working: &[AddressRange]) -> bool {
         match self {
             KernelWait::Sleep | KernelWait::External => true,

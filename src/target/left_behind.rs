@@ -1,4 +1,4 @@
-//! Finds orphaned processes and processes that hold a GPU's device file open.
+//! Finds orphaned processes and processes that use a GPU's device file.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::proc_files::{self, MAX_COMMAND_LINE, MAX_ENVIRONMENT, MAX_FIELDS, MAX_MAPPINGS};
 
-/// Family and session of a process, from `/proc/PID/stat`.
+/// From `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ProcessRelations {
     state: char,
@@ -14,7 +14,7 @@ struct ProcessRelations {
     group: u32,
     session: u32,
     pid: u32,
-    /// Clock ticks since the machine started.
+    /// Clock ticks since boot.
     started: u64,
 }
 
@@ -31,12 +31,11 @@ fn relations(proc: &Path, pid: u32) -> Option<ProcessRelations> {
         group: fields.next()?.parse().ok()?,
         session: fields.next()?.parse().ok()?,
         pid,
-        // Field 22 of the file; the session is the sixth.
+        // Field 22; the session is field 6.
         started: fields.nth(15).and_then(|ticks| ticks.parse().ok()).unwrap_or(0),
     })
 }
 
-/// The beginning of a process's file; empty if unreadable.
 fn text(proc: &Path, pid: u32, name: &str, limit: usize) -> String {
     let first = proc_files::first_bytes(&proc.join(pid.to_string()).join(name), limit);
     String::from_utf8_lossy(&first.unwrap_or_default().bytes).into_owned()
@@ -47,18 +46,18 @@ fn text(proc: &Path, pid: u32, name: &str, limit: usize) -> String {
 pub struct Orphan {
     /// The launcher's pid, if known.
     pub launcher: Option<u32>,
-    /// The evidence for it: an environment variable, or the process group.
+    /// How the launcher is known: an environment variable, or the process group.
     pub evidence: Option<String>,
     /// When the orphan started.
     pub started: Option<SystemTime>,
 }
 
-/// Environment variables of launched ranks (torchrun, Open MPI, MPICH, Slurm).
+/// Of torchrun, Open MPI, MPICH, Slurm.
 const RANK_VARIABLES: [&str; 5] =
     ["TORCHELASTIC_RUN_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
-/// Processes of Python's `multiprocessing`, which always have a parent.
+/// Of `multiprocessing`; they always have a parent.
 const STARTED_BY_PYTHON: [&str; 2] = ["multiprocessing.spawn", "multiprocessing.forkserver"];
-/// Programs that adopt orphans, besides process 1.
+/// These adopt orphans, besides process 1.
 const REAPERS: [&str; 8] = [
     "systemd",
     "init",
@@ -69,11 +68,11 @@ const REAPERS: [&str; 8] = [
     "conmon",
     "containerd-shim",
 ];
-/// Process 1 of a container starts its main program within this time, in clock ticks.
+/// Process 1 of a container starts its main program within this time (clock ticks).
 const MAIN_PROGRAM_TICKS: u64 = 500;
 
-/// Describes `pid` if its launcher has ended. `None`: no orphan, or not known to be one (a service,
-/// a shell's background job).
+/// Describes `pid` if its launcher has ended. `None`: no orphan, or maybe a service or a shell's
+/// background job.
 pub fn orphan(pid: u32) -> Option<Orphan> {
     let started = || {
         let ticks = relations(&proc_files::root(), pid)?.started as f64;
@@ -101,7 +100,7 @@ fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
             started: None,
         });
     }
-    // torchrun, and every launcher that uses start_new_session, gives each rank its own session.
+    // torchrun, and launchers with start_new_session, give each rank its own session.
     let environment = environment(proc, pid);
     let named = environment.iter().find_map(|variable| named_launcher(proc, variable, own));
     if let Some((launcher, variable)) = named {
@@ -117,20 +116,18 @@ fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
     (is_rank || leads_session).then(Orphan::default)
 }
 
-/// The environment as `NAME=value`; empty if unreadable.
 fn environment(proc: &Path, pid: u32) -> Vec<String> {
     let all = text(proc, pid, "environ", MAX_ENVIRONMENT);
     all.split('\0').map(str::to_owned).collect()
 }
 
-/// The launcher that an environment variable names, if it has ended: the pid is free or has a
-/// younger process.
+/// If the launcher has ended: its pid is free or has a younger process.
 fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<(u32, String)> {
     let (name, value) = variable.split_once('=')?;
     let upper = name.to_ascii_uppercase();
     let is_pid = ["LAUNCHER_PID", "PARENT_PID", "PPID", "RAYLET_PID"];
     let is_pid = is_pid.iter().any(|end| upper.ends_with(end));
-    // Without the suffix PID the number may be anything, unless the parent did end.
+    // Without the suffix PID any number is possible, unless the parent did end.
     let is_bare = || upper.ends_with("LAUNCHER") || upper.ends_with("PARENT");
     let is_named = is_pid || is_bare() && is_adopted(proc, own);
     let pid: u32 = value.parse().ok().filter(|pid| *pid > 1 && is_named)?;
@@ -139,7 +136,7 @@ fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<
     (is_gone && pid != own.parent).then(|| (pid, name.to_owned()))
 }
 
-/// Whether the parent adopts orphans and is not itself a launcher, which runs the same program.
+/// Whether the parent adopts orphans. (A launcher runs the same program.)
 fn is_adopted(proc: &Path, own: ProcessRelations) -> bool {
     let name = text(proc, own.parent, "comm", MAX_FIELDS);
     let program = |pid: u32| fs::read_link(proc.join(pid.to_string()).join("exe")).ok();
@@ -152,35 +149,32 @@ fn is_started_by_python(proc: &Path, pid: u32) -> bool {
     STARTED_BY_PYTHON.iter().any(|word| line.contains(word))
 }
 
-/// Whether it belongs to a systemd service.
 fn is_service(proc: &Path, pid: u32) -> bool {
     let groups = text(proc, pid, "cgroup", MAX_FIELDS);
     groups.lines().any(|line| line.ends_with(".service"))
 }
 
-/// Whether it is the main program of a container.
 fn is_main_program(proc: &Path, own: ProcessRelations) -> bool {
     let first = relations(proc, 1);
     first.is_some_and(|first| own.started.saturating_sub(first.started) < MAIN_PROGRAM_TICKS)
 }
 
-/// A process that has device files of GPUs open.
+/// Has device files of GPUs open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceFileHolder {
     /// Its pid.
     pub pid: u32,
-    /// Its name (`/proc/PID/comm`).
+    /// From `/proc/PID/comm`.
     pub name: String,
-    /// The files, such as `/dev/nvidia0`.
+    /// Such as `/dev/nvidia0`.
     pub files: Vec<String>,
 }
 
-/// Every process that uses CUDA has this file mapped. Programs that only query NVML (nvidia-smi,
-/// DCGM, a launcher that counts the GPUs, memspy) open the same files but map none of this one
-/// (driver 580).
+/// Mapped by every process that uses CUDA, but not by those that only query NVML (nvidia-smi, DCGM,
+/// memspy; driver 580).
 const UNIFIED_MEMORY: &str = "/dev/nvidia-uvm";
 
-/// The processes that use CUDA and have a file like `/dev/nvidia0` open, as far as memspy may see.
+/// Processes that use CUDA, as far as memspy may see.
 pub fn device_file_holders() -> Vec<DeviceFileHolder> {
     device_file_holders_in(&proc_files::root())
 }
@@ -213,11 +207,11 @@ fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
 
 fn uses_cuda(process: &Path) -> bool {
     let mut found = false;
-    let mut look = |line: &[u8]| {
+    let mut check = |line: &[u8]| {
         found = line.ends_with(UNIFIED_MEMORY.as_bytes());
         !found
     };
-    let read = proc_files::each_line_of(&process.join("maps"), MAX_MAPPINGS, &mut look);
+    let read = proc_files::each_line_of(&process.join("maps"), MAX_MAPPINGS, &mut check);
     // It may be mapped beyond the limit.
     found || read.is_err_and(|error| error.kind() == std::io::ErrorKind::FileTooLarge)
 }
@@ -226,7 +220,6 @@ fn uses_cuda(process: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// A process of a made-up `/proc`.
     fn process(proc: &Path, pid: u32, stat: &str, files: &[&str]) {
         let folder = proc.join(pid.to_string());
         fs::create_dir_all(folder.join("fd")).unwrap();
@@ -262,7 +255,6 @@ mod tests {
         assert_eq!(orphan_in(proc, 21).unwrap().launcher, Some(20));
     }
 
-    /// torchrun starts every rank with its own session; these went unnoticed once.
     #[test]
     fn a_session_leading_rank_without_its_launcher_is_an_orphan() {
         let folder = tempfile::tempdir().unwrap();
@@ -310,7 +302,7 @@ mod tests {
         );
         fs::write(proc.join("6/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidia-uvm\n")
             .unwrap();
-        // A monitor, or a launcher that counted the GPUs: "memspy" and "pt_elastic" on two H200s.
+        // A monitor, or a launcher that counted the GPUs.
         process(proc, 7, "S 1 7", &["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidiactl"]);
         fs::write(proc.join("7/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidiactl\n")
             .unwrap();

@@ -13,33 +13,31 @@ use super::memory::Addr;
 use super::proc_files::{self, MAX_MAPPINGS};
 use super::process::ProcessError;
 
-/// One line of `/proc/PID/maps`.
+/// A line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub start: Addr,
     /// First address after it.
     pub end: Addr,
-    /// Offset in the file, in bytes.
+    /// In the file, in bytes.
     pub offset: u64,
-    /// Whether it is readable.
+    /// Readable.
     pub readable: bool,
-    /// Whether it is writable.
+    /// Writable.
     pub writable: bool,
-    /// Whether it is executable.
+    /// Executable.
     pub executable: bool,
-    /// The file in the target's mount namespace, without the kernel's ` (deleted)`.
+    /// In the target's mount namespace, without the kernel's ` (deleted)`.
     pub path: Option<PathBuf>,
-    /// Whether that file was deleted or replaced since.
+    /// The file was deleted or replaced since.
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// Parses a line such as `7f0000001000-7f0000002000 r-xp 00001000 fd:01 123   /lib/libx.so
-    /// (deleted)`.
+    /// Such as `7f0000001000-7f0000002000 r-xp 00001000 fd:01 123   /lib/libx.so (deleted)`.
     fn parse(line: &[u8]) -> Option<Mapping> {
-        // Five fields with one blank between them; then blanks, and the name, which may contain
-        // blanks.
+        // Five fields, one blank between them; blanks; the name, perhaps with blanks.
         let mut fields = line.splitn(6, |&byte| byte == b' ');
         let mut text = || str::from_utf8(fields.next()?).ok();
         let (start, end) = text()?.split_once('-')?;
@@ -63,7 +61,7 @@ impl Mapping {
         })
     }
 
-    /// Whether `addr` is in it.
+    /// `addr` is in it.
     pub fn contains(&self, addr: Addr) -> bool {
         (self.start..self.end).contains(&addr)
     }
@@ -74,22 +72,17 @@ impl Mapping {
     }
 }
 
-/// All mappings of the target at one moment, in address order.
+/// All mappings at one moment, in address order.
 #[derive(Debug, Clone, Default)]
 pub struct Mappings {
     list: Vec<Mapping>,
 }
 
 impl Mappings {
-    /// From mappings in address order.
     pub(crate) fn from_list(list: Vec<Mapping>) -> Self {
         Mappings { list }
     }
 
-    /// Reads those of process `pid`.
-    ///
-    /// # Errors
-    /// They cannot be read, or exceed the limit.
     pub(super) fn read(pid: u32) -> Result<Self, ProcessError> {
         let mut list = Vec::new();
         let mut is_read = true;
@@ -109,7 +102,7 @@ impl Mappings {
         Ok(Mappings { list })
     }
 
-    /// All of them.
+    /// In address order.
     pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
         self.list.iter()
     }
@@ -120,7 +113,7 @@ impl Mappings {
         self.list[..next].last().filter(|m| m.contains(addr))
     }
 
-    /// The first unreadable address after `addr`; `None`: `addr` itself is unreadable.
+    /// The first unreadable address after `addr`; `None`: `addr` itself.
     pub fn readable_end(&self, addr: Addr) -> Option<Addr> {
         let first = self.list.partition_point(|m| m.end <= addr);
         let mut end = addr;
@@ -133,19 +126,18 @@ impl Mappings {
         (end > addr).then_some(end)
     }
 
-    /// The mapping with the beginning of the first file whose name satisfies `wanted`: the ELF
-    /// header of a loaded library or program.
+    /// The mapping with the ELF header of the first matching file.
     pub fn object(&self, mut wanted: impl FnMut(&str) -> bool) -> Option<&Mapping> {
         self.loaded(|m| m.file_name().is_some_and(&mut wanted))
     }
 
-    /// The mapping with the beginning of the file `path`.
+    /// The mapping with the start of the file `path`.
     pub fn object_at(&self, path: &Path) -> Option<&Mapping> {
         self.loaded(|m| m.path.as_deref() == Some(path))
     }
 
-    /// Prefers a loaded file to one that is merely mapped for reading: a program may do both with
-    /// one library, and only the loaded one has its variables.
+    /// A program may load a library and map it for reading, too; only the loaded one has its
+    /// variables.
     fn loaded(&self, mut wanted: impl FnMut(&Mapping) -> bool) -> Option<&Mapping> {
         let mut begins = Vec::new();
         for (at, mapping) in self.list.iter().enumerate() {
@@ -164,23 +156,21 @@ impl Mappings {
     }
 }
 
-/// A cache of the last read: attaching asks often, and reading many mappings takes long.
+/// Attaching asks often, and reading many mappings takes long.
 #[derive(Debug, Default)]
 pub(super) struct MappingsCache(Mutex<Option<CachedMappings>>);
 
 #[derive(Debug)]
 struct CachedMappings {
-    /// Until when they are current.
     until: Instant,
     mappings: Arc<Mappings>,
 }
 
 impl MappingsCache {
-    /// They stay current for this many times the duration of the read: usually some milliseconds.
+    /// They stay current for this many times the duration of the read (usually some ms).
     const TIMES: u32 = 10;
     const LONGEST: Duration = Duration::from_secs(2);
 
-    /// The current mappings, from the cache or from `read`.
     pub(super) fn get<E>(
         &self,
         read: impl FnOnce() -> Result<Mappings, E>,

@@ -15,7 +15,7 @@ use super::process::running_thread;
 pub struct Addr(pub u64);
 
 impl Addr {
-    /// Whether it can be in user space (not in the first page, canonical).
+    /// Canonical and not in the first page.
     pub fn is_plausible(self) -> bool {
         (0x1000..1 << 47).contains(&self.0)
     }
@@ -50,16 +50,16 @@ impl fmt::Debug for Addr {
 /// A range of the target's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange {
-    /// Its first byte.
+    /// First byte.
     pub addr: Addr,
-    /// Its length in bytes.
+    /// Bytes.
     pub len: usize,
 }
 
 /// Why memory could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// A span is not (wholly) mapped. The spans before it were read.
+    /// A span is not wholly mapped; those before it were read.
     #[error("{} bytes at {} of the target are not readable", span.len, span.addr)]
     Fault {
         /// The unreadable span.
@@ -70,13 +70,13 @@ pub enum MemoryError {
     /// The process is gone.
     #[error("the target process no longer exists")]
     Gone,
-    /// The kernel denies this user access to the target's memory.
+    /// The kernel denies this user access.
     #[error("permission to read the target's memory was denied")]
     Denied,
     /// Another kernel error.
     #[error("process_vm_readv failed: {0}")]
     Os(Errno),
-    /// It was not copied while the process was stopped, and may have changed.
+    /// Not copied while the process was stopped; it may have changed.
     #[error("the memory at {0} of the target was not copied while it stood still")]
     Closed(Addr),
     /// The time limit is used up ([`Budget`](super::Budget)).
@@ -88,16 +88,15 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// Whether a limit prevented the read. The content is unknown then; after a fault there is
-    /// none.
+    /// A limit prevented the read, so the content is unknown.
     pub fn is_limit(&self) -> bool {
         matches!(self, MemoryError::Closed(_) | MemoryError::TimeUp | MemoryError::OutOfRoom)
     }
 }
 
-/// Readable memory: of a live process, or captured.
+/// Readable memory of a live process, or captured.
 pub trait Memory: Send + Sync {
-    /// Reads `spans`, one after the other, into `out`, whose length is the sum of theirs.
+    /// Reads `spans` in order into `out`, which has the sum of their lengths.
     ///
     /// The target runs meanwhile: each span is copied slightly later than the one before.
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError>;
@@ -108,7 +107,6 @@ pub trait Memory: Send + Sync {
     }
 }
 
-/// Small reads.
 impl dyn Memory + '_ {
     /// Reads `N` bytes.
     pub fn bytes<const N: usize>(&self, addr: Addr) -> Result<[u8; N], MemoryError> {
@@ -153,12 +151,11 @@ impl dyn Memory + '_ {
         Ok(Addr(self.u64(addr)?))
     }
 
-    /// Reads a NUL-terminated string of at most `max` bytes (without the NUL), cutting a longer one
-    /// and replacing bytes that are not UTF-8.
+    /// Reads up to the NUL, at most `max` bytes; replaces what is not UTF-8.
     pub fn c_string(&self, addr: Addr, max: usize) -> Result<String, MemoryError> {
         let mut text = Vec::new();
         while text.len() < max {
-            // Never past the end of a page: the next one may not be mapped.
+            // The next page may not be mapped.
             let here = addr + text.len() as u64;
             let part = self.vec(here, left_in_page(here).min(max - text.len()).min(128))?;
             match part.iter().position(|&b| b == 0) {
@@ -173,22 +170,20 @@ impl dyn Memory + '_ {
     }
 }
 
-/// Bytes from `addr` to the end of its page (of the smallest size).
 fn left_in_page(addr: Addr) -> usize {
     4096 - (addr.0 % 4096) as usize
 }
 
-/// The memory of a live process, read with `process_vm_readv(2)`.
+/// Read with `process_vm_readv(2)`.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveMemory {
     pid: Pid,
-    /// The thread named to the kernel: the main one, unless that has ended.
+    /// The main thread, unless that has ended.
     through: Pid,
 }
 
-/// Most ranges in one call (`UIO_MAXIOV`).
+/// `UIO_MAXIOV`.
 const MAX_RANGES: usize = 1024;
-/// Most spans without an allocation.
 const RANGES_ON_STACK: usize = 64;
 
 impl LiveMemory {
@@ -197,19 +192,17 @@ impl LiveMemory {
         LiveMemory::through(pid, pid)
     }
 
-    /// The same through this thread of it.
     pub(super) fn through(pid: u32, thread: u32) -> Self {
         LiveMemory { pid: Pid::from_raw(pid as i32), through: Pid::from_raw(thread as i32) }
     }
 
-    /// A running thread, if the named one has ended and the process has not.
     fn another_thread(&self) -> Option<Pid> {
         let pid = self.pid.as_raw() as u32;
         let other = Pid::from_raw(running_thread(pid)? as i32);
         (other != self.through).then_some(other)
     }
 
-    /// One system call; `remote` and `spans` describe the same places.
+    /// `remote` describes the same places as `spans`.
     fn call(
         &self,
         spans: &[AddressRange],
@@ -235,7 +228,6 @@ impl LiveMemory {
     }
 }
 
-/// The fault of the first span beyond the `read` bytes.
 fn fault_after(spans: &[AddressRange], first: usize, mut read: usize) -> MemoryError {
     for (i, span) in spans.iter().enumerate() {
         if read < span.len {

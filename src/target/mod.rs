@@ -1,11 +1,7 @@
-//! The target process: safe reads of its memory, mappings, files and ELF symbols.
+//! Reads the target process: memory, mappings, files, ELF symbols.
 //!
-//! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses.
-//! May import `model`. Only this room reads processes, `/proc` and ELF. Its threads open files as
-//! the target's user and run work that may never end.
-//! Never writes to or signals the target, stops it only by [`PtraceStop`], and never interprets
-//! what it reads.
-//! Start reading at [`Process`] and [`Memory`].
+//! May import `model`. Only this room reads processes, `/proc` and ELF. It never writes to or
+//! signals the target, stops it only by [`PtraceStop`], and never interprets what it reads.
 
 pub mod access;
 mod bounded_worker;

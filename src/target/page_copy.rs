@@ -1,5 +1,4 @@
-//! Copies many pages in few system calls on all cores: the process is stopped meanwhile, so every
-//! millisecond counts.
+//! Copies many pages in few system calls on all cores, while the process is stopped.
 
 use std::io;
 use std::sync::Arc;
@@ -12,25 +11,20 @@ use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::page_index::PageIndex;
 use super::ptrace_stop::Resumed;
 
-/// Bytes copied at once for a small read. Longer pieces copy mostly unneeded bytes.
+/// Larger pieces would copy mostly unneeded bytes.
 pub const PAGE: usize = 4096;
-/// Pages of one system call, and of one buffer.
 pub(super) const CHUNK_PAGES: usize = 256;
-/// Pages sorted together. More give longer runs, which the kernel copies faster; fewer keep the
-/// requested order better. 64 MiB take some 25 ms on one slow core.
+/// Pages sorted together (64 MiB, some 25 ms on one slow core). More make longer runs, which copy
+/// faster; fewer keep the requested order better.
 const PORTION_PAGES: usize = 64 * CHUNK_PAGES;
-/// Threads that copy; more only wait for the memory.
+/// More only wait for the memory.
 const MAX_THREADS: usize = 8;
-/// Chunks that justify another thread.
 const CHUNKS_PER_THREAD: usize = 8;
 
-/// The copies of some pages, one after the other.
-///
-/// A mapping instead of heap memory: an allocator keeps freed memory, and a walk needs many times
-/// memspy's usual memory. Dropping it returns it to the kernel at once.
+/// Mapped, because an allocator keeps freed memory; the kernel gets a dropped mapping back at once.
 pub(super) type CopyBuffer = MmapMut;
 
-/// Resident room for a chunk: a first write to each page takes as long as its copy.
+/// Populated: a first write to each page takes as long as its copy.
 pub(super) fn new_chunk() -> io::Result<CopyBuffer> {
     MmapOptions::new().len(CHUNK_PAGES * PAGE).populate().map_anon()
 }
@@ -38,25 +32,23 @@ pub(super) fn new_chunk() -> io::Result<CopyBuffer> {
 /// Which pages to copy, and in which order.
 #[derive(Debug)]
 pub struct PagePlan {
-    /// By place. In requested order, but sorted within each portion, so that neighbours are read as
-    /// one.
+    /// By place: requested order, sorted within each portion to merge neighbours.
     numbers: Vec<u64>,
     /// By chunk.
     spans: Vec<Vec<AddressRange>>,
-    /// The place of each page, built before the process stops.
+    /// Built before the process stops.
     index: PageIndex,
 }
 
 #[derive(Debug)]
 pub(super) struct CopyOutcome {
-    /// Whether everything was read while the process was stopped.
+    /// Everything was read while the process was stopped.
     pub(super) whole: bool,
-    /// Places that were not read, and why.
     pub(super) failed: Vec<(usize, MemoryError)>,
 }
 
 impl PagePlan {
-    /// Plans these pages, most important first.
+    /// Most important pages first.
     pub(super) fn new(pages: &[u64]) -> PagePlan {
         let mut numbers = pages.to_vec();
         numbers.chunks_mut(PORTION_PAGES).for_each(|portion| portion.sort_unstable());
@@ -73,13 +65,12 @@ impl PagePlan {
         self.numbers.len() as u64 * PAGE as u64
     }
 
-    /// The pages by place, and their index.
     pub(super) fn into_parts(self) -> (Vec<u64>, PageIndex) {
         (self.numbers, self.index)
     }
 
-    /// Provides chunks, reusing `chunks` first. If the kernel gives no more memory, shortens the
-    /// plan; the rest is reported as missing.
+    /// Reuses `chunks`. If the kernel gives no more memory, shortens the plan; the rest is reported
+    /// as missing.
     pub(super) fn fit(&mut self, mut chunks: Vec<CopyBuffer>) -> Vec<CopyBuffer> {
         chunks.truncate(self.spans.len());
         while chunks.len() < self.spans.len() {
@@ -96,7 +87,6 @@ impl PagePlan {
         chunks
     }
 
-    /// Copies into `chunks` until done or the process continues.
     pub(super) fn copy(
         &self,
         memory: &dyn Memory,
@@ -162,12 +152,12 @@ impl PagePlan {
     }
 }
 
-/// Tells whether a copy on another thread is done.
+/// Whether a copy on another thread is done.
 #[derive(Debug, Clone, Default)]
 pub struct CopyProgress(Arc<AtomicBool>);
 
 impl CopyProgress {
-    /// Whether the copy is done.
+    /// The copy is done.
     pub fn is_done(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -177,8 +167,7 @@ impl CopyProgress {
     }
 }
 
-/// Runs `copy` on its own thread and `other` on this one, which can ask whether the copy is done.
-/// Returns whether both are whole.
+/// Runs `copy` on a new thread and `other` on this one; whether both are whole.
 pub(super) fn beside(
     copy: impl FnOnce() -> bool + Send,
     other: impl FnOnce(&CopyProgress) -> bool,
@@ -195,7 +184,6 @@ pub(super) fn beside(
     })
 }
 
-/// Merges sorted pages into spans.
 pub(super) fn runs(numbers: &[u64]) -> Vec<AddressRange> {
     let mut spans: Vec<AddressRange> = Vec::new();
     for number in numbers {

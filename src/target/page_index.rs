@@ -1,29 +1,29 @@
-//! Finds the copy of a page by two small tables, since most reads fall into few regions of memory.
+//! Finds a page's copy by small tables, since most reads fall into few regions.
 
 use rustc_hash::FxHashMap;
 
 use super::memory::MemoryError;
 
-/// Pages of a region: 2 MiB.
+/// 2 MiB.
 const REGION_PAGES: usize = 512;
-/// Table entries: unknown, and not copied. Places count from 2.
+/// In a table; places count from 2.
 const UNKNOWN: u32 = 0;
 const FAILED: u32 = 1;
 const FIRST_PLACE: u32 = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct PageIndex {
-    /// By region: its table.
+    /// The table of each region.
     regions: FxHashMap<u64, u32>,
     tables: Vec<[u32; REGION_PAGES]>,
     failed: FxHashMap<u64, MemoryError>,
 }
 
-/// The region last used, and its table: a reader keeps it for the next read.
+/// Kept for the next read.
 pub(super) type LastRegion = Option<(u64, u32)>;
 
 impl PageIndex {
-    /// The place of the copy of page `number`, or why there is none; `None`: never requested.
+    /// The place, or why there is no copy; `None`: never requested.
     pub(super) fn get(
         &self,
         number: u64,
@@ -45,7 +45,6 @@ impl PageIndex {
         }
     }
 
-    /// Whether the copy of page `number` is at `place`.
     pub(super) fn has(&self, number: u64, place: u32) -> bool {
         let (region, page) = split(number);
         let table = self.regions.get(&region);

@@ -1,4 +1,4 @@
-//! Reads through the pages of a [`PageCache`] and copies missing ones.
+//! Reads through a [`PageCache`] and copies missing pages.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl PageReader<'_> {
     /// Reads a little-endian `u64`.
     pub fn u64(&mut self, addr: Addr) -> Result<u64, MemoryError> {
         let (number, within) = (addr.0 / PAGE as u64, (addr.0 % PAGE as u64) as usize);
-        // Nearly all reads: a word within one page.
+        // Nearly all reads.
         if within <= PAGE - 8 {
             let page = self.page(number)?;
             let word = page[within..].first_chunk().copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Views of a [`PageCache`] for several threads; pages they miss are read together afterwards.
+//! Views of a [`PageCache`] for several threads; missing pages are read afterwards, together.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use super::pages::{CachedPages, PageCache};
 use super::ptrace_stop::Resumed;
 use parking_lot::Mutex;
 
-/// A view reads no memory.
 struct NoMemory;
 
 impl Memory for NoMemory {
@@ -26,8 +25,8 @@ pub struct ViewedPages {
 }
 
 impl PageCache {
-    /// The same copies for another thread, without this cache's lock. A missing page is refused and
-    /// noted. This cache copies nothing while it has views.
+    /// The same copies for another thread, without this cache's lock. Refuses and notes missing
+    /// pages. The cache copies nothing while it has views.
     pub fn view(&self) -> PageCache {
         let view = self.pages.lock().view();
         PageCache { memory: Box::new(NoMemory), pages: Mutex::new(view) }
@@ -39,7 +38,7 @@ impl PageCache {
         ViewedPages { used, wanted: wanted.unwrap_or_default(), exceeded }
     }
 
-    /// Notes the pages that views used and copies those they missed. Returns whether it copied any.
+    /// Copies the pages that views missed; whether there were any.
     pub fn take_back(&self, views: Vec<ViewedPages>) -> bool {
         let mut wanted = Vec::new();
         let mut pages = self.pages.lock();
@@ -65,8 +64,7 @@ impl CachedPages {
         self.exceeded.is_none()
     }
 
-    /// Copies some of these pages, which are sorted and unknown, and returns how many. `None`: no
-    /// more can be copied.
+    /// `numbers` are sorted and unknown. Returns how many it copied.
     fn copy_some(&mut self, memory: &dyn Memory, numbers: &[u64]) -> Option<usize> {
         let copies = Arc::get_mut(&mut self.copies)?;
         let numbers = &numbers[..numbers.len().min(CHUNK_PAGES)];
@@ -74,7 +72,7 @@ impl CachedPages {
         let numbers = &numbers[..room.len() / PAGE];
         let mut failed: Vec<(u64, MemoryError)> = Vec::new();
         if memory.read_spans(&runs(numbers), room).is_err() {
-            // At least one is gone: read each alone and keep the readable ones together.
+            // At least one is gone: read each alone and keep readable ones together.
             let mut slots = room.chunks_exact_mut(PAGE);
             let mut slot = slots.next();
             for &number in numbers {

@@ -1,4 +1,4 @@
-//! A page cache: reading many small objects costs one copy for each of their pages.
+//! A page cache: reading many small objects costs one copy per page.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,39 +11,35 @@ use super::page_reader::PageReader;
 use super::ptrace_stop::Resumed;
 use parking_lot::Mutex;
 
-/// Reads between two checks of the budget, which take some microseconds each.
+/// A check takes some microseconds.
 pub(super) const CHECK_EVERY: u32 = 4096;
 
-/// No page: no address is so high.
 const NO_PAGE: u64 = u64::MAX;
 
-/// A process's memory as copies of the pages read. A page is copied only once, so all reads of a
-/// stopped process agree with each other.
+/// Copies each page once, so reads of a stopped process agree.
 ///
-/// Either read while the process is stopped, then close the cache; or keep that moment short: walk
+/// Either read while the process is stopped, then close the cache. Or stop it for less time: walk
 /// over the running process to learn which pages matter ([`PageCache::pages`]), stop it, copy just
-/// these ([`PageCache::copy`]), let it continue, and walk over the copy.
+/// these ([`PageCache::copy`]), let it continue, walk over the copy.
 pub struct PageCache {
     pub(super) memory: Box<dyn Memory>,
     pub(super) pages: Mutex<CachedPages>,
 }
 
-/// The copies, which several threads may read.
+/// Several threads may read them.
 #[derive(Default)]
 pub(super) struct PageCopies {
     pub(super) index: PageIndex,
     pub(super) chunks: Vec<CopyBuffer>,
-    /// By place: the page's number.
+    /// By place.
     pub(super) numbers: Vec<u64>,
 }
 
-/// The copies and their state.
 #[derive(Default)]
 pub(super) struct CachedPages {
     pub(super) copies: Arc<PageCopies>,
-    /// By place: whether the page was read since it was copied.
+    /// Read since it was copied.
     pub(super) used: Vec<bool>,
-    /// The page last read, and its region.
     pub(super) last: Option<(u64, u32)>,
     pub(super) last_region: LastRegion,
     budget: Option<Budget>,
@@ -52,15 +48,14 @@ pub(super) struct CachedPages {
     pub(super) closed: bool,
     /// Set when the copied process continues.
     pub(super) resumed: Option<Resumed>,
-    /// When copying ends for any request, unless the copy beside it takes longer.
+    /// The copying ends then, unless the copy beside it takes longer.
     until: Option<(Instant, CopyProgress)>,
-    /// Pages planned, and pages read while the process was stopped. Later pages are late.
+    /// Pages planned, and pages copied while the process was stopped.
     planned: usize,
     copied: usize,
     pub(super) refused: u64,
-    /// Missing pages that were requested, if this is a view ([`super::page_views`]).
+    /// A view's missing pages.
     pub(super) wanted: Option<Vec<u64>>,
-    /// Reads since the last check of the budget, and its result.
     pub(super) unchecked: u32,
     pub(super) exceeded: Option<MemoryError>,
 }
@@ -71,39 +66,36 @@ impl PageCache {
         PageCache { memory, pages: Mutex::default() }
     }
 
-    /// The same with limits: once the budget is used up, every read fails
-    /// ([`MemoryError::is_limit`]), so that every walk ends.
+    /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]), so every walk
+    /// ends.
     pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
         let pages = CachedPages { budget: Some(budget), ..CachedPages::default() };
         PageCache { memory, pages: Mutex::new(pages) }
     }
 
-    /// Replaces the budget and forgets whether the old one was used up.
+    /// Also forgets that the old budget was used up.
     pub fn set_budget(&self, budget: Budget) {
         let mut pages = self.pages.lock();
         (pages.budget, pages.exceeded) = (Some(budget), None);
     }
 
-    /// Ends the copying: other pages can no longer be read ([`MemoryError::Closed`]). For when the
-    /// process continues.
+    /// For when the process continues: pages not copied can no longer be read
+    /// ([`MemoryError::Closed`]).
     pub fn close(&self) {
         self.pages.lock().closed = true;
     }
 
-    /// Closes it as soon as the process continues for any reason: no page read later passes for an
-    /// earlier one.
+    /// Closes it as soon as the process continues: no later page may pass for an earlier one.
     pub fn close_with(&self, resumed: Resumed) {
         self.pages.lock().resumed = Some(resumed);
     }
 
-    /// Ends the copying at `until`, or when the copy `beside` it is done, if that is later. Later
-    /// requests fail as a limit ([`MemoryError::TimeUp`]).
+    /// Ends the copying at `until`, or when the copy `beside` it is done, if later.
     pub fn copy_until(&self, until: Instant, beside: &CopyProgress) {
         self.pages.lock().until = Some((until, beside.clone()));
     }
 
-    /// Takes over the pages that `other` copied while the process was stopped; its planned pages
-    /// count as planned.
+    /// Takes over the pages that `other` copied while the process was stopped, as planned.
     pub fn adopt(&self, other: PageCache) {
         let (mut pages, mut other) = (self.pages.lock(), other.pages.into_inner());
         let first = pages.count().next_multiple_of(CHUNK_PAGES);
@@ -134,7 +126,7 @@ impl PageCache {
             * PAGE as u64
     }
 
-    /// Whether the bytes at `addr` now differ from the copy, or are unreadable.
+    /// Memory at `addr` differs from the copy, or is unreadable.
     pub fn has_changed(&self, addr: Addr, len: usize) -> bool {
         let (mut copied, mut now) = (vec![0; len], vec![0; len]);
         self.read(addr, &mut copied).is_err()
@@ -142,21 +134,20 @@ impl PageCache {
             || copied != now
     }
 
-    /// Numbers of the pages read, in the order of their first read.
+    /// The pages read, in order of their first read.
     pub fn pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
         let used = pages.copies.numbers.iter().zip(&pages.used).filter(|(_, used)| **used);
         used.map(|(number, _)| *number).collect()
     }
 
-    /// Counts pages read so far as part of the copy, even unplanned ones; later pages are late. For
-    /// just before the process continues.
+    /// Counts all pages read so far as part of the copy. For just before the process continues.
     pub fn end_copy(&self) {
         let mut pages = self.pages.lock();
         (pages.copied, pages.resumed, pages.closed) = (pages.count(), None, false);
     }
 
-    /// Numbers of the pages read besides those planned.
+    /// Pages read besides those planned.
     pub fn unplanned_pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
         let unplanned = pages.copies.numbers[pages.planned..].iter();
@@ -169,20 +160,19 @@ impl PageCache {
         pages.count() - pages.copied
     }
 
-    /// Reads refused by a limit or because the process continues; their content is missing.
+    /// Reads refused by a limit or because the process continues.
     pub fn refused(&self) -> u64 {
         self.pages.lock().refused
     }
 
-    /// The limit that is used up, if one is.
+    /// The exceeded limit, if any.
     pub fn exceeded(&self) -> Option<MemoryError> {
         let mut pages = self.pages.lock();
         pages.check();
         pages.exceeded
     }
 
-    /// Drops all copies and makes room for `pages`, by number. Call it before the process is
-    /// stopped.
+    /// Drops all copies and makes room for `pages`. Call it before the process is stopped.
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
         let mut cache = self.pages.lock();
         let mut plan = PagePlan::new(pages);
@@ -194,8 +184,8 @@ impl PageCache {
         plan
     }
 
-    /// Copies the planned pages in large reads; the process must be stopped. Pages not copied when
-    /// it continues (`resumed`) stay unknown. Returns whether all were copied.
+    /// Copies the planned pages; the process must be stopped. Pages not copied when it continues
+    /// stay unknown. Returns whether all were copied.
     pub fn copy(&self, plan: PagePlan, resumed: &Resumed) -> bool {
         let mut pages = self.pages.lock();
         let Some(copies) = pages.copies_mut() else { return false };
@@ -215,8 +205,7 @@ impl PageCache {
         copied.whole
     }
 
-    /// The same while this thread runs `other`, which reads other memory of the process and can ask
-    /// whether the copy is done. Returns whether both are whole.
+    /// Copies while this thread runs `other`, which reads other memory; whether both are whole.
     pub fn copy_beside(
         &self,
         plan: PagePlan,
@@ -238,7 +227,7 @@ impl PageCopies {
         &self.chunks[place / CHUNK_PAGES][start..start + PAGE]
     }
 
-    /// Room for at most `most` adjacent pages; `None`: the kernel gives no memory.
+    /// For at most `most` adjacent pages; `None`: the kernel gives no memory.
     pub(super) fn room(&mut self, most: usize) -> Option<&mut [u8]> {
         let count = self.numbers.len();
         let (chunk, first) = (count / CHUNK_PAGES, count % CHUNK_PAGES);
@@ -249,7 +238,6 @@ impl PageCopies {
         Some(&mut self.chunks[chunk][first * PAGE..end * PAGE])
     }
 
-    /// Registers the copy in the next room.
     pub(super) fn add(&mut self, number: u64) {
         self.index.insert(number, Ok(self.numbers.len() as u32));
         self.numbers.push(number);
@@ -257,7 +245,7 @@ impl PageCopies {
 }
 
 impl CachedPages {
-    /// A view of the same copies, which copies nothing.
+    /// Copies nothing.
     pub(super) fn view(&self) -> CachedPages {
         let CachedPages { budget, exceeded, needed, .. } = *self;
         CachedPages {
@@ -297,7 +285,6 @@ impl CachedPages {
         }
     }
 
-    /// Why nothing more is copied, if so; counts the refusal.
     pub(super) fn refuses(&mut self, addr: Addr) -> Option<MemoryError> {
         let error = match self.closed {
             true => Some(MemoryError::Closed(addr)),
@@ -311,7 +298,6 @@ impl CachedPages {
     }
 }
 
-/// Extends a fault to the whole requested place.
 fn fault_of(error: MemoryError, addr: Addr, len: usize) -> MemoryError {
     match error {
         MemoryError::Fault { .. } => {
@@ -323,23 +309,23 @@ fn fault_of(error: MemoryError, addr: Addr, len: usize) -> MemoryError {
 
 impl Memory for PageCache {
     fn read(&self, addr: Addr, out: &mut [u8]) -> Result<(), MemoryError> {
-        let mut look = self.reader();
+        let mut reader = self.reader();
         let len = out.len();
         if len == 8 {
-            let word = look.u64(addr).map_err(|error| fault_of(error, addr, len))?;
+            let word = reader.u64(addr).map_err(|error| fault_of(error, addr, len))?;
             out.copy_from_slice(&word.to_le_bytes());
             return Ok(());
         }
-        look.read(addr, out).map_err(|error| fault_of(error, addr, len))
+        reader.read(addr, out).map_err(|error| fault_of(error, addr, len))
     }
 
     fn read_spans(&self, spans: &[AddressRange], mut out: &mut [u8]) -> Result<(), MemoryError> {
-        let mut look = self.reader();
+        let mut reader = self.reader();
         for (index, span) in spans.iter().enumerate() {
             let Some((now, later)) = out.split_at_mut_checked(span.len) else {
                 return Err(MemoryError::Fault { span: *span, index });
             };
-            look.read(span.addr, now).map_err(|error| match error {
+            reader.read(span.addr, now).map_err(|error| match error {
                 MemoryError::Fault { .. } => MemoryError::Fault { span: *span, index },
                 other => other,
             })?;
@@ -356,7 +342,6 @@ mod tests {
 
     use super::*;
 
-    /// Zeros; a read waits for a message.
     struct WaitingMemory(Mutex<Receiver<()>>);
 
     impl Memory for WaitingMemory {
@@ -367,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Pages below 100, filled with their numbers, and the number of reads.
+    /// Pages below 100, filled with their numbers; counts reads.
     struct NumberedPages(Arc<AtomicUsize>);
 
     impl Memory for NumberedPages {
@@ -397,7 +382,7 @@ mod tests {
         let cache = || PageCache::new(Box::new(NumberedPages(Arc::clone(&reads))));
         let (own, other) = (cache(), cache());
         assert!(own.copy(own.plan(&[1, 2, 3]), &Resumed::default()));
-        // One that is present, one that does not exist, and one that was not planned.
+        // A known one, one that does not exist, one unplanned.
         assert!(other.copy(other.plan(&[3, 4, 200]), &Resumed::default()));
         assert_eq!(number_in(&other, 5), Some(5));
         own.adopt(other);
@@ -408,7 +393,7 @@ mod tests {
             assert_eq!(number_in(&own, page), Some(page));
         }
         assert_eq!((own.pages(), reads.load(Ordering::Relaxed)), (vec![1, 3, 4, 5], before));
-        // These are late and come after them.
+        // Late pages come after them.
         for page in 6..=99 {
             assert_eq!(number_in(&own, page), Some(page));
         }

@@ -1,80 +1,78 @@
-//! Reads files below `/proc` up to a limit, because the job chooses the length of some.
+//! Reads files below `/proc` up to a limit; nothing else in memspy opens `/proc`.
 //!
-//! A job may point its command line at gigabytes of memory (`PR_SET_MM_MAP`), and reading `cmdline`
-//! returns all of it. Nothing else in memspy opens `/proc`.
+//! The job chooses some lengths: its command line may be gigabytes of memory (`PR_SET_MM_MAP`).
 
 use std::fs::{self, File, ReadDir};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// Limit of a file whose fields the kernel writes (`stat`, `status`): mostly the 65,536 groups that
-/// a process can have.
+/// `stat`, `status` and the like: mostly 65,536 groups.
 pub const MAX_FIELDS: usize = 1 << 20;
-/// Limit of a command line. A longer one is cut and marked.
+/// A longer command line is cut and marked.
 pub const MAX_COMMAND_LINE: usize = 64 << 10;
-/// Limit of an environment: `execve` accepts at most 6 MiB.
+/// `execve` accepts at most 6 MiB.
 pub const MAX_ENVIRONMENT: usize = 6 << 20;
-/// Limit of a list of mappings: a million with some 100 bytes each.
+/// A million mappings of some 100 bytes.
 pub const MAX_MAPPINGS: usize = 128 << 20;
 
-/// The first bytes of a file, up to a limit.
+/// A file's first bytes, up to a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FirstBytes {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Whether the file is longer.
+    /// The file is longer.
     pub is_cut: bool,
 }
 
-/// The path of `name` of a process or thread (`self`, a pid, `PID/task/TID`) below `/proc`. For
-/// links and folders; read files with the functions below.
+/// `process`: `self`, a pid or `PID/task/TID`. For links and folders; read files with the functions
+/// below.
 pub(super) fn path(process: impl std::fmt::Display, name: &str) -> PathBuf {
     root().join(process.to_string()).join(name)
 }
 
-/// The file `name` of a process or thread, at most `limit` bytes of it.
+/// The first `limit` bytes of a process's file.
 pub fn read(process: impl std::fmt::Display, name: &str, limit: usize) -> io::Result<FirstBytes> {
     first_bytes(&path(process, name), limit)
 }
 
-/// A file of a process or thread whose fields the kernel writes.
+/// A file that the kernel writes.
 ///
 /// # Errors
-/// It cannot be read, or is longer than [`MAX_FIELDS`].
+/// Unreadable, or longer than [`MAX_FIELDS`].
 pub fn fields(process: impl std::fmt::Display, name: &str) -> io::Result<String> {
     whole_text(&path(process, name))
 }
 
-/// A file below `/proc` of no process, such as `meminfo`.
+/// A file of no process, such as `meminfo`.
 ///
 /// # Errors
-/// It cannot be read, or is longer than [`MAX_FIELDS`].
+/// As [`fields`].
 pub fn of_kernel(name: &str) -> io::Result<String> {
     whole_text(&root().join(name))
 }
 
-/// The path of memspy's own open file, even if it has no other name.
+/// Names memspy's own open file.
 pub fn own_descriptor(descriptor: BorrowedFd<'_>) -> PathBuf {
     path("self/fd", &descriptor.as_raw_fd().to_string())
 }
 
-/// The path of memspy's own program, even if it was replaced meanwhile.
+/// memspy's own program, even if replaced.
 pub fn own_program() -> PathBuf {
     path("self", "exe")
 }
 
-/// Opens a thread's file for repeated reads; the caller's buffer is the bound.
+/// The caller's buffer bounds each read.
 pub(super) fn open_for_thread(pid: u32, thread: u32, name: &str) -> io::Result<File> {
     File::open(path(format_args!("{pid}/task/{thread}"), name))
 }
 
-/// The destination of the link `name` of a process.
+/// Where a process's link leads.
 pub fn link(process: impl std::fmt::Display, name: &str) -> io::Result<PathBuf> {
     fs::read_link(path(process, name))
 }
 
-/// Lists the folder `name` of a process; an empty name is the process's own folder.
+/// Lists a process's folder; an empty name is `/proc/PID`.
 pub fn folder(process: impl std::fmt::Display, name: &str) -> io::Result<ReadDir> {
     fs::read_dir(path(process, name))
 }
@@ -88,17 +86,15 @@ pub fn pids() -> impl Iterator<Item = u32> + use<> {
     pids_in(&root())
 }
 
-/// The same in another folder with the layout of `/proc`.
 pub(super) fn pids_in(proc: &Path) -> impl Iterator<Item = u32> + use<> {
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Gives the lines of a process's file, without their ends, to `take`, holding only one at a time.
-/// `take` may return `false` to end.
+/// Gives lines without their ends to `take` until it returns `false`.
 ///
 /// # Errors
-/// It cannot be read, or is longer than `limit` bytes.
+/// Unreadable, or longer than `limit` bytes.
 pub fn each_line(
     process: impl std::fmt::Display,
     name: &str,
@@ -108,7 +104,7 @@ pub fn each_line(
     each_line_of(&path(process, name), limit, take)
 }
 
-/// The same for a path below `/proc` or a folder like it.
+/// Below `/proc` or a folder like it.
 pub(super) fn each_line_of(
     path: &Path,
     limit: usize,
@@ -117,12 +113,10 @@ pub(super) fn each_line_of(
     lines_of(File::open(path)?, &path.display().to_string(), limit, take)
 }
 
-/// The first bytes of a path below `/proc` or a folder like it.
 pub(super) fn first_bytes(path: &Path, limit: usize) -> io::Result<FirstBytes> {
     first_bytes_of(File::open(path)?, limit)
 }
 
-/// The whole text of the file at `path`.
 pub(super) fn whole_text(path: &Path) -> io::Result<String> {
     let FirstBytes { bytes, is_cut } = first_bytes(path, MAX_FIELDS)?;
     match is_cut {
@@ -173,7 +167,6 @@ fn too_long(what: &str, limit: usize) -> io::Error {
 mod tests {
     use super::*;
 
-    /// Counts the bytes taken of an endless file.
     struct Endless(u64);
 
     impl Read for Endless {

@@ -28,16 +28,16 @@ pub use thread_watch::{ThreadTurns, ThreadWatch};
 pub use threads::OsThread;
 pub(super) use threads::running_thread;
 
-/// Why something about a process could not be read.
+/// Why a process could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// There is no process with this pid.
+    /// No process has this pid.
     #[error("there is no process with pid {pid}")]
     NotFound {
         /// The pid.
         pid: u32,
     },
-    /// The process exited; another may have its pid now.
+    /// It exited; another may have its pid now.
     #[error("process {pid} has exited")]
     Exited {
         /// The pid.
@@ -86,20 +86,16 @@ impl ProcessError {
     }
 }
 
-/// A live process, or the process of a core file.
-///
-/// A core file acts as a process that is stopped forever. Facts that only a running process's
-/// kernel has are unknown then.
+/// A live process, or that of a core file, which acts as if stopped forever.
 #[derive(Debug)]
 pub struct Process {
     source: ProcessSource,
     pid: u32,
-    /// The thread through which the kernel shows memory and files: the main thread, unless that has
-    /// ended.
+    /// Shows memory and files: the main thread, unless that has ended.
     through: AtomicU32,
     start_time: u64,
     executable: Option<(u64, u64)>,
-    /// Its auxiliary vector when it was opened.
+    /// Auxiliary vector when it was opened.
     started_with: Option<Vec<u8>>,
     bounded: BoundedWorker,
     mapped: MappingsCache,
@@ -112,10 +108,7 @@ enum ProcessSource {
 }
 
 impl Process {
-    /// Opens the process of the core file `path`.
-    ///
-    /// # Errors
-    /// It cannot be read, is no core file, or its essential parts are damaged.
+    /// Opens the process of a core file.
     pub fn open_core(path: &Path) -> Result<Self, CoreError> {
         Ok(Process::of_core(Arc::new(CoreFile::open(path)?)))
     }
@@ -140,12 +133,12 @@ impl Process {
         }
     }
 
-    /// Whether it is a core file, which never changes and cannot and need not be stopped.
+    /// A core file never changes and need not be stopped.
     pub fn is_core(&self) -> bool {
         self.core().is_some()
     }
 
-    /// Facts about the core file known so far; `None` for a live process.
+    /// What is known of the core file so far.
     pub fn core_origin(&self) -> Option<CoreOrigin> {
         self.core().map(CoreFile::origin)
     }
@@ -162,7 +155,7 @@ impl Process {
         self.live().ok_or_else(|| ProcessError::Other { action, pid: self.pid, why: why() })
     }
 
-    /// Opens process `pid` (a thread id is accepted, as the kernel does). Fails if there is none.
+    /// Opens process `pid`; a thread id works, too.
     pub fn open(pid: u32) -> Result<Self, ProcessError> {
         let number = i32::try_from(pid).map_err(|_| ProcessError::NotFound { pid })?;
         let error = |e| ProcessError::from_proc("open", number, e);
@@ -182,10 +175,10 @@ impl Process {
         })
     }
 
-    /// Another handle of the same process.
+    /// Another handle.
     ///
     /// # Errors
-    /// [`ProcessError::Exited`] if it has ended, even if another process has its pid.
+    /// [`ProcessError::Exited`], even if another process has its pid.
     pub fn reopen(&self) -> Result<Process, ProcessError> {
         if let ProcessSource::Core(core) = &self.source {
             return Ok(Process::of_core(Arc::clone(core)));
@@ -197,17 +190,17 @@ impl Process {
         }
     }
 
-    /// Its pid, in memspy's pid namespace.
+    /// In memspy's pid namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Start time in clock ticks since boot: its identity together with the pid.
+    /// Clock ticks since boot.
     pub fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// Its age, to about 10 ms; `None` if the kernel does not give its uptime.
+    /// To about 10 ms.
     pub fn age(&self) -> Option<Duration> {
         self.live()?;
         let up = procfs::Uptime::current().ok()?.uptime_duration();
@@ -225,13 +218,12 @@ impl Process {
         }
     }
 
-    /// Whether this process still runs: the pid exists, was not reused and is no zombie. A core
-    /// file never ends.
+    /// Same start, and no zombie. A core file never ends.
     pub fn is_alive(&self) -> bool {
         if self.is_core() {
             return true;
         }
-        // A fresh handle: the kept one still describes the old process.
+        // The kept handle still describes the old process.
         let now = procfs::process::Process::new(self.pid as i32).and_then(|p| p.stat());
         let Some(now) = now.ok().filter(|now| now.starttime == self.start_time) else {
             return false;
@@ -245,18 +237,17 @@ impl Process {
         }
     }
 
-    /// The thread to name in `/proc` for the process.
     pub(super) fn through(&self) -> u32 {
         self.through.load(Ordering::Relaxed)
     }
 
-    /// Whether it has ended or is ending: its memory goes first.
+    /// It has ended or is ending: its memory goes first.
     pub fn is_ending(&self) -> bool {
         !self.is_alive() || !self.is_core() && auxiliary_vector(self.pid).is_none()
     }
 
-    /// Whether it has executed no program since it was opened, not even the same one again. (That
-    /// one is unnoticed without address space layout randomization.)
+    /// It has not executed a program since, not even the same one (unnoticed without address space
+    /// layout randomization).
     pub fn same_start(&self) -> bool {
         if self.is_core() {
             return true;
@@ -274,7 +265,7 @@ impl Process {
         }
     }
 
-    /// Its current mappings, cached so that reading them takes a tenth of the time at most.
+    /// Cached: reading them takes at most a tenth of the time.
     pub fn mappings(&self) -> Result<Arc<Mappings>, ProcessError> {
         match &self.source {
             ProcessSource::Live(_) => self.mapped.get(|| Mappings::read(self.through())),
@@ -298,7 +289,7 @@ impl Process {
         proc_files::link(self.through(), "cwd").ok()
     }
 
-    /// Its program in its mount namespace (without ` (deleted)`).
+    /// Its program in its mount namespace, without ` (deleted)`.
     pub fn program(&self) -> Result<PathBuf, ProcessError> {
         if let Some(core) = self.core() {
             let why = || "its file is not named in the core file".to_owned();
@@ -317,7 +308,7 @@ impl Process {
     /// The value of `name` in its environment at the start.
     ///
     /// # Errors
-    /// It cannot be read, or exceeds any environment that a program can start with.
+    /// Unreadable, or longer than a program can start with.
     pub fn environment(&self, name: &str) -> Result<Option<String>, ProcessError> {
         if let Some(core) = self.core() {
             return Ok(core.environment(name));
@@ -334,7 +325,7 @@ impl Process {
         Ok(read.bytes.split(|&byte| byte == 0).find_map(value))
     }
 
-    /// User id of its owner.
+    /// Its user id.
     pub fn owner(&self) -> Result<u32, ProcessError> {
         let action = "find the owner of";
         match self.core().and_then(CoreFile::user) {
@@ -343,7 +334,7 @@ impl Process {
         }
     }
 
-    /// Its pids from memspy's pid namespace down to its own; several in a container.
+    /// From memspy's pid namespace down to its own.
     pub fn pids(&self) -> Vec<u32> {
         let nested = self.live().and_then(|live| live.status().ok()?.nspid);
         match nested {
@@ -357,7 +348,7 @@ impl Process {
         self.live()?.stat().ok().and_then(|s| u32::try_from(s.ppid).ok())
     }
 
-    /// Its child processes with their command lines; unreadable ones are left out.
+    /// Pids and command lines; without unreadable ones.
     pub fn children(&self) -> Vec<(u32, Vec<String>)> {
         let tasks = self.live().and_then(|live| live.tasks().ok());
         let tasks = tasks.into_iter().flatten().flatten();
@@ -369,7 +360,7 @@ impl Process {
         children
     }
 
-    /// All descendants, pids in order. Those that end meanwhile may be missing.
+    /// Sorted; those that end meanwhile may be missing.
     pub fn descendants(&self) -> Vec<u32> {
         if self.is_core() {
             return Vec::new();
@@ -383,7 +374,7 @@ impl Process {
         let mut found = Vec::new();
         let mut waiting = vec![self.pid as i32];
         while let Some(parent) = waiting.pop() {
-            // Removing each entry prevents a loop if the tree changes meanwhile.
+            // Removal prevents a loop if the tree changes meanwhile.
             let here = children.remove(&parent).unwrap_or_default();
             found.extend(here.iter().map(|pid| *pid as u32));
             waiting.extend(here);
@@ -392,8 +383,8 @@ impl Process {
         found
     }
 
-    /// Whether `other` descends from this process by forks without an `exec` since: each program
-    /// start gets an auxiliary vector with its own addresses.
+    /// `other` descends from it by forks without an `exec`: each program start gets an auxiliary
+    /// vector with its own addresses.
     pub fn shares_program_start(&self, other: &Process) -> bool {
         if self.is_core() || other.is_core() {
             return false;
@@ -402,8 +393,8 @@ impl Process {
         own.is_some() && own == auxiliary_vector(other.through())
     }
 
-    /// Opens the mapped inode itself. If the kernel refuses (it needs CAP_CHECKPOINT_RESTORE),
-    /// opens it by name with its user's rights, which fails for a deleted file.
+    /// Opens the mapped inode. If the kernel refuses (it needs CAP_CHECKPOINT_RESTORE), opens it by
+    /// name with its user's rights, which fails for a deleted file.
     pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
         if let Some(core) = self.core() {
             return core.open_mapped(mapping);
@@ -435,7 +426,6 @@ impl Process {
         self.live_or(action)?.status().map_err(|e| self.error(action, e))
     }
 
-    /// Its auxiliary vector when it was opened; `None` if the kernel did not show it.
     pub(super) fn started_with(&self) -> Option<&[u8]> {
         self.started_with.as_deref()
     }
@@ -449,8 +439,7 @@ impl Process {
     }
 }
 
-/// The nonempty words of a process's command line. Bytes that are not UTF-8 become `\xff`. A line
-/// that is too long is cut, and its last word says so.
+/// Bytes that are not UTF-8 become `\xff`. The last word says if the line is cut.
 pub(super) fn command_of(pid: u32) -> io::Result<Vec<String>> {
     Ok(command_words(&proc_files::read(pid, "cmdline", MAX_COMMAND_LINE)?))
 }

@@ -1,4 +1,4 @@
-//! Tests of a process's identity by pid and start time.
+//! A process's identity by pid and start time.
 
 use std::process::{Command, Stdio};
 

@@ -1,8 +1,7 @@
-//! Stops all threads of a process for a moment, in a way that always lets them continue.
+//! Stops all threads of a process for a moment, such that they always continue.
 //!
-//! ptrace(2) seizes instead of attaching: it sends no signal, and when the tracer ends for any
-//! reason, the kernel detaches it and lets the threads run. SIGSTOP would leave them stopped if
-//! memspy were killed.
+//! ptrace(2) seizes them without a signal, and when the tracer ends for any reason, the kernel lets
+//! them run. SIGSTOP would leave them stopped if memspy were killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,15 +20,14 @@ use super::proc_files;
 use super::process::Process;
 use super::registers::ThreadRegisters;
 
-/// Searches for threads started meanwhile by threads not yet stopped.
+/// For threads that others started meanwhile.
 const MAX_ROUNDS: usize = 16;
-/// Retries for a thread whose tracer left at that moment.
+/// For a thread whose tracer leaves at that moment.
 const MAX_RETRIES: usize = 8;
-/// A thread that does not stop within this time is busy in the kernel (reading a page, in a
-/// driver).
+/// What takes longer is busy in the kernel (reading a page, in a driver).
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Why a process could not be stopped. Threads that were stopped run again.
+/// Why a process could not be stopped. Stopped threads run again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StopError {
     /// The kernel refuses.
@@ -79,22 +77,23 @@ pub enum StopError {
     },
 }
 
-/// A process with all threads stopped, until it is dropped. It belongs to the memspy thread that
-/// made it, as the kernel requires. That thread's end also releases threads that are still stopped,
-/// so use one that ends soon.
+/// A process with all threads stopped, until dropped.
+///
+/// Only the memspy thread that made it can release it. That thread's end releases threads that are
+/// still stopped, so use one that ends soon.
 pub struct PtraceStop {
     pid: u32,
-    /// Each thread and its pending signal.
+    /// Pending signals.
     threads: FxHashMap<i32, Option<Signal>>,
     since: Instant,
-    /// When to give up if a thread has not stopped.
+    /// When to give up on a thread that does not stop.
     until: Option<Instant>,
     /// Other memspy threads cannot detach.
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
-/// A stopped process, usable from any memspy thread. Its [`PtraceStop`] has its own thread, which
-/// ends with this or releases the process at the time limit.
+/// A stopped process, usable from any memspy thread. The thread of its [`PtraceStop`] ends with
+/// this or at the time limit.
 pub struct StoppedProcess {
     since: Instant,
     resumed: Resumed,
@@ -103,8 +102,8 @@ pub struct StoppedProcess {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Whether a stopped process was released. Set before its first thread runs: if this is unset after
-/// a read, the process was stopped during the read.
+/// A stopped process was released. Set before its first thread runs: if unset after a read, the
+/// process was stopped during the read.
 #[derive(Debug, Clone, Default)]
 pub struct Resumed(Arc<Release>);
 
@@ -116,7 +115,7 @@ struct Release {
 }
 
 impl Resumed {
-    /// Whether it runs or is about to.
+    /// It runs or is about to.
     pub fn is_set(&self) -> bool {
         self.0.begun.load(Ordering::SeqCst)
     }
@@ -128,12 +127,12 @@ impl StoppedProcess {
         Self::for_at_most(process, Duration::MAX)
     }
 
-    /// Stops all threads of `process` for at most `limit`, counted from the first stop.
+    /// For at most `limit`, counted from the first stop.
     pub fn for_at_most(process: &Process, limit: Duration) -> Result<StoppedProcess, StopError> {
         Self::start(process, limit, false).map(|(stopped, _)| stopped)
     }
 
-    /// The same, with the threads' registers.
+    /// With the threads' registers.
     pub fn with_registers(
         process: &Process,
         limit: Duration,
@@ -177,12 +176,12 @@ impl StoppedProcess {
         Ok((stopped, registers))
     }
 
-    /// Tells whether the process continued, even after this is gone.
+    /// Whether it continued, even after this is gone.
     pub fn resumed(&self) -> Resumed {
         self.resumed.clone()
     }
 
-    /// Time since the first thread stopped, or until the process continued.
+    /// Time since the first thread stopped, until the process continued.
     pub fn elapsed(&self) -> Duration {
         match self.resumed.0.stopped_for.load(Ordering::SeqCst) {
             0 => self.since.elapsed(),
@@ -190,17 +189,16 @@ impl StoppedProcess {
         }
     }
 
-    /// Releases the process and returns how long it was stopped.
+    /// Releases it; returns how long it was stopped.
     pub fn end(mut self) -> Duration {
-        self.let_go();
+        self.release();
         self.elapsed()
     }
 
-    fn let_go(&mut self) {
+    fn release(&mut self) {
         self.hold = None;
         if let Some(keeper) = self.keeper.take() {
-            // It fails only by a panic, which was printed; the kernel has released the process by
-            // then.
+            // Fails only by a panic, which was printed; the kernel has released the process.
             let _ = keeper.join();
         }
     }
@@ -208,7 +206,7 @@ impl StoppedProcess {
 
 impl Drop for StoppedProcess {
     fn drop(&mut self) {
-        self.let_go();
+        self.release();
     }
 }
 
@@ -218,7 +216,7 @@ impl PtraceStop {
         Self::within(process, Duration::MAX)
     }
 
-    /// Stops all threads of `process`, or none within `limit`.
+    /// Or none within `limit`.
     fn within(process: &Process, limit: Duration) -> Result<PtraceStop, StopError> {
         let pid = process.pid();
         let since = Instant::now();
@@ -248,12 +246,10 @@ impl PtraceStop {
         Err(StopError::Os { pid, errno: Errno::EAGAIN })
     }
 
-    /// The threads' registers, without threads killed meanwhile.
     fn registers(&self) -> Vec<ThreadRegisters> {
         self.threads.keys().filter_map(|id| ThreadRegisters::of_stopped(*id)).collect()
     }
 
-    /// Seizes and interrupts these threads, then waits for all.
     fn stop(&mut self, ids: &[i32]) -> Result<(), StopError> {
         let mut seized = Vec::with_capacity(ids.len());
         for &id in ids {
@@ -286,7 +282,7 @@ impl PtraceStop {
                 Err(Errno::EPERM) => {}
                 Err(errno) => return Err(StopError::Os { pid: self.pid, errno }),
             }
-            // Another memspy may release one thread after the other.
+            // Another memspy may be releasing the threads one by one.
             if let Some(tracer) = self.tracer_of(thread) {
                 let program = proc_files::fields(tracer, "comm");
                 let program =
@@ -294,7 +290,8 @@ impl PtraceStop {
                 return Err(StopError::Traced { pid: self.pid, tracer, program });
             }
             if !self.threads.is_empty() {
-                // It is ending: others could be seized. The next round shows whether it is gone.
+                // It is ending, since others could be seized. The next round shows whether it is
+                // gone.
                 return Ok(false);
             }
         }
@@ -321,7 +318,7 @@ impl PtraceStop {
                         let (pid, thread) = (self.pid, id as u32);
                         return Err(StopError::Stubborn { pid, thread, waited });
                     }
-                    // It takes some microseconds: less than a sleep would.
+                    // Takes some microseconds, less than a sleep.
                     std::thread::yield_now();
                 }
                 // Stopped by the interruption.
@@ -340,7 +337,7 @@ impl PtraceStop {
         }
     }
 
-    /// A thread's wait status. Leaves the end of the process to its parent, which may be memspy.
+    /// Leaves the end of the process to its parent, which may be memspy.
     fn status(&self, thread: Pid) -> nix::Result<WaitStatus> {
         let now = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
         if thread.as_raw() != self.pid as i32 {
@@ -348,9 +345,9 @@ impl PtraceStop {
         }
         match waitid(Id::Pid(thread), now | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)? {
             ended @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => Ok(ended),
-            // Takes stops only: it may end between the two calls.
+            // Only stops: it may end between the two calls.
             _ => Ok(match waitid(Id::Pid(thread), now | WaitPidFlag::WSTOPPED)? {
-                // waitpid reports a stop before a signal so.
+                // waitpid reports a stop before a signal like this.
                 WaitStatus::PtraceEvent(pid, signal, 0) => WaitStatus::Stopped(pid, signal),
                 other => other,
             }),
@@ -381,6 +378,6 @@ impl Drop for PtraceStop {
                 std::thread::yield_now();
             }
         }
-        // The rest is busy in the kernel and released when this memspy thread ends.
+        // The rest is busy in the kernel; the end of this memspy thread releases it.
     }
 }

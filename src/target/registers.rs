@@ -1,20 +1,19 @@
-//! Registers of a stopped thread or of one in a core file.
+//! Registers of a thread that is stopped or in a core file.
 
 use super::process::Process;
 
-/// Index in `struct user_regs_struct` of x86-64 (<sys/user.h>) by DWARF number (System V ABI,
-/// 3.6.2): rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, and the instruction pointer as the
-/// return address.
+/// Index in x86-64 `struct user_regs_struct` (<sys/user.h>) by DWARF number (System V ABI, 3.6.2):
+/// rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, instruction pointer.
 const PLACES: [usize; DWARF_REGISTERS] = [10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16];
-/// Registers that DWARF numbers for unwinding x86-64.
+/// For unwinding x86-64.
 pub const DWARF_REGISTERS: usize = 17;
 
-/// The general registers of a thread.
+/// A thread's general registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadRegisters {
-    /// The thread, in memspy's pid namespace; in a core file as the process saw it.
+    /// In memspy's pid namespace; in a core file as the process saw it.
     pub thread: u32,
-    /// By DWARF number: 7 is the stack pointer, 16 the instruction pointer.
+    /// By DWARF number: 7 stack pointer, 16 instruction pointer.
     pub values: [u64; DWARF_REGISTERS],
 }
 
@@ -27,7 +26,7 @@ impl ThreadRegisters {
         Some(ThreadRegisters { thread, values })
     }
 
-    /// Reads them; the calling memspy thread must have stopped the thread.
+    /// The calling memspy thread must have stopped the thread.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn of_stopped(thread: i32) -> Option<ThreadRegisters> {
         let it = nix::sys::ptrace::getregs(nix::unistd::Pid::from_raw(thread)).ok()?;
@@ -56,7 +55,6 @@ impl ThreadRegisters {
         ThreadRegisters::of_words(thread as u32, &words)
     }
 
-    /// Other machines are unsupported.
     #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn of_stopped(_: i32) -> Option<ThreadRegisters> {
         None
@@ -64,7 +62,7 @@ impl ThreadRegisters {
 }
 
 impl Process {
-    /// The registers of an x86-64 core file's threads; empty for a live process.
+    /// Of a core file (x86-64).
     pub fn core_registers(&self) -> Vec<ThreadRegisters> {
         let threads = self.core().map(|core| core.threads()).unwrap_or_default();
         let of =

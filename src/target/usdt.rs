@@ -1,8 +1,8 @@
 //! USDT notes: a library's probe points and where their arguments are.
 //!
-//! Format: the SystemTap notes (`.note.stapsdt`, type 3) of <sys/sdt.h>: program counter, address
-//! of `.stapsdt.base` at link time, address of the semaphore, then provider, name and arguments as
-//! text such as `-8@%rax -1@%dl 8@-56(%rbp)`.
+//! SystemTap notes (`.note.stapsdt`, type 3) of <sys/sdt.h>: program counter, address of
+//! `.stapsdt.base` at link time, address of the semaphore; provider, name, and arguments as text
+//! such as `-8@%rax -1@%dl 8@-56(%rbp)`.
 
 use std::fs::File;
 use std::io;
@@ -12,17 +12,16 @@ use object::read::elf::SectionHeader;
 
 use super::elf_file::ElfFile;
 
-/// Owner and type of notes that describe probes.
 const OWNER: &[u8] = b"stapsdt\0";
 const TYPE: u32 = 3;
 
 /// Why a file's notes could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum UsdtError {
-    /// The file is unreadable, damaged or no ELF file.
+    /// Unreadable, damaged or no ELF file.
     #[error("cannot read the file: {0}")]
     Io(#[from] io::Error),
-    /// A note is truncated or has unknown content.
+    /// A note is truncated or unknown.
     #[error("a probe's note is not understood: {0}")]
     Note(String),
 }
@@ -34,8 +33,8 @@ pub struct Register {
     perf: u8,
 }
 
-/// Register names by width (8, 4, 2, 1 bytes), their index in `struct pt_regs`
-/// (arch/x86/include/uapi/asm/ptrace.h) and their number for perf events (asm/perf_regs.h).
+/// Names by width (8, 4, 2, 1 bytes), index in `struct pt_regs`
+/// (arch/x86/include/uapi/asm/ptrace.h), number for perf events (asm/perf_regs.h).
 const REGISTERS: [([&str; 4], u8, u8); 16] = [
     (["r15", "r15d", "r15w", "r15b"], 0, 23),
     (["r14", "r14d", "r14w", "r14b"], 1, 22),
@@ -56,24 +55,24 @@ const REGISTERS: [([&str; 4], u8, u8); 16] = [
 ];
 
 impl Register {
-    /// The register with this name, without `%`; a part of a register gives the whole one.
+    /// By name without `%`; a part gives the whole register.
     pub fn named(name: &str) -> Option<Register> {
         let known = REGISTERS.iter().find(|(names, ..)| names.contains(&name))?;
         Some(Register { index: known.1, perf: known.2 })
     }
 
-    /// Its index among the 64-bit words of `struct pt_regs`.
+    /// Index in `struct pt_regs`, in 64-bit words.
     pub fn pt_regs_index(self) -> u8 {
         self.index
     }
 
-    /// Its number among the registers that a perf event can sample.
+    /// Number among registers that a perf event samples.
     pub fn perf_number(self) -> u8 {
         self.perf
     }
 }
 
-/// The place of an argument.
+/// Where an argument is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentOperand {
     /// A constant.
@@ -82,9 +81,9 @@ pub enum ArgumentOperand {
     Register(Register),
     /// In memory, at `base + index * scale + displacement`.
     Memory {
-        /// Register with the base address.
+        /// Base address.
         base: Register,
-        /// Register with the index, and the scale.
+        /// Index and scale.
         index: Option<(Register, u8)>,
         /// Bytes added.
         displacement: i64,
@@ -96,7 +95,7 @@ pub enum ArgumentOperand {
 pub struct UsdtArgument {
     /// Bytes: 1, 2, 4 or 8.
     pub size: u8,
-    /// Whether it is a signed number.
+    /// A signed number.
     pub signed: bool,
     /// Where it is.
     pub operand: ArgumentOperand,
@@ -105,19 +104,19 @@ pub struct UsdtArgument {
 /// A probe point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsdtProbe {
-    /// Its provider: `pytorch`.
+    /// Such as `pytorch`.
     pub provider: String,
-    /// Its name: `malloc`.
+    /// Such as `malloc`.
     pub name: String,
     /// The instruction's offset in the file.
     pub offset: u64,
     /// File offset of the counter (u16) that enables it while not 0.
     pub semaphore: Option<u64>,
-    /// Its arguments.
+    /// In order.
     pub arguments: Vec<UsdtArgument>,
 }
 
-/// All probe points in `file`; none without notes.
+/// All probe points in `file`.
 pub fn notes(file: &File) -> Result<Vec<UsdtProbe>, UsdtError> {
     let elf = ElfFile::read(file)?;
     let Some(section) = elf.section(".note.stapsdt") else { return Ok(Vec::new()) };
@@ -170,7 +169,7 @@ impl<'a> UsdtNote<'a> {
             bytes.map(|b| u64::from_le_bytes(*b)).ok_or_else(|| broken("it breaks off"))
         };
         let (counter, linked_base, semaphore) = (word(0)?, word(1)?, word(2)?);
-        // Prelinking moves the base and all addresses of the note with it.
+        // Prelinking moves the base and all addresses of the note.
         let moved = base.filter(|_| linked_base != 0).map_or(0, |b| b.wrapping_sub(linked_base));
         let mut texts = self.body[24..].split(|&b| b == 0).map(String::from_utf8_lossy);
         let mut text = || texts.next().unwrap_or_default().into_owned();

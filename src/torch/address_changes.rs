@@ -1,4 +1,4 @@
-//! Differences between two reads of the allocator's address tables.
+//! Differences between two reads of the address tables.
 
 use rustc_hash::FxHashSet;
 
@@ -6,17 +6,17 @@ use super::polled::AllocationTotals;
 use crate::model::AddressedBlock;
 use crate::target::Addr;
 
-/// What changed in the tables between two reads.
+/// What changed between two reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AddressChanges {
-    /// Blocks newly allocated.
+    /// New blocks.
     pub allocated: Vec<AddressedBlock>,
     /// Addresses no longer allocated.
     pub freed: Vec<u64>,
 }
 
 impl AddressChanges {
-    /// The sum of these and later changes.
+    /// These changes, followed by `then`.
     pub fn followed_by(self, then: AddressChanges) -> AddressChanges {
         if self == AddressChanges::default() {
             return then;
@@ -35,25 +35,24 @@ impl AddressChanges {
     }
 }
 
-/// Changes in the counters that the tables do not show; negative if the tables show earlier
-/// changes.
+/// Counter changes that the tables lack; negative if the tables are ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MissingChanges {
-    /// Number of allocations.
+    /// Allocations.
     pub allocations: i64,
-    /// Number of frees.
+    /// Frees.
     pub frees: i64,
-    /// Bytes of the allocations.
+    /// Bytes allocated.
     pub allocated_bytes: i64,
 }
 
 impl MissingChanges {
-    /// Whether the tables and the counters agree.
+    /// Whether tables and counters agree.
     pub fn is_nothing(self) -> bool {
         self == MissingChanges::default()
     }
 
-    /// The sum of both.
+    /// The sum.
     pub fn and(self, other: MissingChanges) -> MissingChanges {
         MissingChanges {
             allocations: self.allocations.saturating_add(other.allocations),
@@ -68,14 +67,14 @@ impl MissingChanges {
     }
 }
 
-/// Changes in the tables since the previous read, with the counters of that instant.
+/// Table changes, with the counters of that instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressDelta {
-    /// The counters' running totals at this instant.
+    /// The counters' totals.
     pub totals: AllocationTotals,
-    /// Changes since the previous read; `None` for the first one, and if there were too many.
+    /// Changes since the previous read; `None` for the first one, and if too many.
     pub changes: Option<AddressChanges>,
-    /// Changes that it should show and does not.
+    /// What the tables should show and do not.
     pub missing: MissingChanges,
 }
 
@@ -84,22 +83,21 @@ pub struct AddressDelta {
 pub enum AddressOutcome {
     /// All changed tables were read.
     Read(AddressDelta),
-    /// They were read, and show changes that earlier reads missed: a table had changed unnoticed.
+    /// Read, with changes that earlier reads missed: a table had changed unnoticed.
     Late {
         /// The changes found.
         reading: AddressDelta,
-        /// Number of recent reads that may have missed the changes.
+        /// Recent reads that may have missed them.
         readings: usize,
     },
-    /// Nothing was allocated or freed since the last read.
+    /// No allocation or free since the last read.
     Unchanged,
-    /// The target changed the tables meanwhile: a thread is between them and the counters, or has
-    /// moved on.
+    /// The target changes them: a thread is between tables and counters.
     Moving,
 }
 
-/// The entries only in `new` and only in `old`, both sorted. A block that replaced another at its
-/// address (split or merged) is in both.
+/// The entries only in `new` and only in `old`, both sorted. A replaced block at the same address
+/// is in both.
 pub(super) fn differences(
     old: &[(u64, Addr)],
     new: &[(u64, Addr)],

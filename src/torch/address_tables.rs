@@ -1,9 +1,6 @@
-//! Addresses of allocated blocks, for a fast poller: which are new, and which are gone.
-//!
-//! `NativeCachingAllocator::allocated_blocks` (c10/cuda/CUDACachingAllocator.cpp, torch 2.3+) has
-//! every allocated block by address, in 67 tables (`kNumMutexShard`) chosen by a hash of the
-//! address. Their sizes are adjacent, so one short read shows which tables changed, and only these
-//! are read (`table_copies.rs`).
+//! Addresses of allocated blocks, for a fast poller. `NativeCachingAllocator::allocated_blocks`
+//! (c10/cuda/CUDACachingAllocator.cpp, torch 2.3+) has 67 tables (`kNumMutexShard`); one short read
+//! of their adjacent sizes shows which to read (`table_copies.rs`).
 
 use super::address_changes::{
     AddressChanges, AddressDelta, AddressOutcome, MissingChanges, differences,
@@ -15,14 +12,14 @@ use super::table_copies::{TABLES, TableCopies, TableHeads};
 use crate::model::AddressedBlock;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Bytes of a `NativeCachingAllocator` that are searched for the tables (0x1100 seen).
+/// Of the allocator; the tables were seen at 0x1100.
 const SEARCHED: usize = 0x4000;
-/// Times per attempt that tables are read again because they changed; each takes 2 to 4 us.
-const MOST_ROUNDS: usize = 8;
-/// Verifying this many takes little longer than checking for changes.
+/// Rounds of reading changed tables again; each takes 2 to 4 µs.
+const MAX_ROUNDS: usize = 8;
+/// Takes little longer than a check for changes.
 const VERIFIED_AT_ONCE: usize = 6;
 
-/// `None` if the allocator has no such tables (torch 2.1 and 2.2).
+/// `None` up to torch 2.2.
 pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
     let copy = memory.vec_up_to(allocator, SEARCHED);
     let is_table = |at: usize| copy.get(at..).is_some_and(|b| FlatTable::decode(b).is_some());
@@ -34,12 +31,11 @@ pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
 #[derive(Debug, Clone)]
 pub struct AddressTables {
     copies: TableCopies,
-    /// The last copied heads, if the tables behind them have not been read.
     ahead: Option<TableHeads>,
     last: Option<PolledCounters>,
     tables: Vec<Vec<(u64, Addr)>>,
-    /// The last read in which a table may have changed unnoticed: losing one address and gaining
-    /// another leaves its head unchanged.
+    /// The last read that may have missed changes: losing one address and gaining another leaves a
+    /// head unchanged.
     doubted: Option<u64>,
 }
 
@@ -59,8 +55,8 @@ impl AddressTables {
         self.doubted.is_some()
     }
 
-    /// Reads the changed tables. Accepts them only if their number of addresses equals the
-    /// counters' number of blocks. An attempt that was not accepted keeps its copies for the next.
+    /// Accepts the changed tables only if they have as many addresses as the counters have blocks;
+    /// otherwise keeps its copies for the next attempt.
     pub fn read(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let last = self.last.map(|last| last.totals());
         let ahead = self.ahead.take().filter(|heads| heads.totals() != last);
@@ -72,7 +68,7 @@ impl AddressTables {
         self.reach(memory, heads)
     }
 
-    /// Copies some tables that may have changed unnoticed; `Late` if one has.
+    /// Copies some doubted tables; `Late` if one has changed.
     pub fn verify(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let Some(doubted) = self.doubted else { return Ok(AddressOutcome::Unchanged) };
         let tables = self.copies.older_than(doubted, VERIFIED_AT_ONCE);
@@ -96,7 +92,7 @@ impl AddressTables {
         mut heads: TableHeads,
     ) -> Result<AddressOutcome, MemoryError> {
         let last = self.last.map(|last| last.totals());
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let has_newer = self.copies.newer().next().is_some();
             if last.is_some() && heads.totals() == last && !has_newer {
                 return Ok(AddressOutcome::Unchanged);
@@ -115,7 +111,7 @@ impl AddressTables {
         Ok(AddressOutcome::Moving)
     }
 
-    /// Accepts the newest copies as the tables at counter state `now`, unless a new block is gone.
+    /// Accepts the copies for counter state `now`, unless a new block is gone.
     fn accept(
         &mut self,
         memory: &dyn Memory,
@@ -154,7 +150,7 @@ impl AddressTables {
         Ok(outcome)
     }
 
-    /// `None` if a new block is not the expected one.
+    /// `None` if a new block is unexpected.
     fn changes(
         &mut self,
         memory: &dyn Memory,
@@ -181,7 +177,7 @@ impl AddressTables {
                     return Ok(None);
                 };
                 let bytes = bytes_of(&blocks);
-                // If no block came and went in between, the total bytes are known.
+                // If no block came and went in between, the bytes are known.
                 let is_all = |count| count == blocks.len() as u64;
                 let is_wrong = |(count, grew, _)| is_all(count) && grew != bytes;
                 if self.doubted.is_none() && grew.is_some_and(is_wrong) {
@@ -199,7 +195,6 @@ fn bytes_of(blocks: &[AddressedBlock]) -> u64 {
     blocks.iter().fold(0, |sum, block| sum.saturating_add(block.size))
 }
 
-/// The changes between two counter states beyond those found.
 fn missing_between(
     last: &PolledCounters,
     now: &PolledCounters,
@@ -216,7 +211,6 @@ fn missing_between(
     }
 }
 
-/// Number, bytes and requested bytes of the blocks allocated in between.
 fn allocated_between(last: &PolledCounters, now: &PolledCounters) -> Option<(u64, u64, u64)> {
     let grew = |of: fn(&PoolCounters) -> i64| {
         let sum = |counters: &PolledCounters| of(&counters.small).checked_add(of(&counters.large));

@@ -1,4 +1,4 @@
-//! Reading the tables of an allocator that changes between reads and during one.
+//! Tables of an allocator that changes between and during reads.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ const BLOCKS: u64 = 0x40_0000;
 const ALLOCATION: (usize, u64) = (Metric::Allocation as usize, 1);
 const BYTES: (usize, u64) = (Metric::AllocatedBytes as usize, 1);
 
-/// An allocator with 512-byte blocks in the small pool; the last of the 67 tables has them all.
+/// 512-byte blocks in the small pool, all in the last table.
 #[derive(Default)]
 struct Allocator {
     blocks: Vec<u64>,
@@ -123,7 +123,6 @@ fn changes_begin_after_the_first_read() {
     assert_eq!((&found.allocated[..], &found.freed[..]), (&[][..], &[0x7000][..]));
 }
 
-/// The counters have the sum of the requested bytes; each block has its own.
 #[test]
 fn several_allocations_are_read_from_their_blocks() {
     let (mut tables, mut allocator) = read_one();
@@ -149,7 +148,6 @@ fn readings(outcome: &AddressOutcome) -> usize {
     *readings
 }
 
-/// A table that lost its block and gained another since its read: its count is unchanged.
 fn swapped() -> (AddressTables, Allocator) {
     let (tables, mut allocator) = read_one();
     assert!(!tables.is_doubted());
@@ -168,7 +166,6 @@ fn verification_finds_a_swapped_block() {
     assert_eq!(changes(read(&mut tables, &allocator)), AddressChanges::default());
     assert!(tables.is_doubted());
     let late = verify(&mut tables, &allocator);
-    // The read that should have shown it, and the one for which the table was copied last.
     assert_eq!(readings(&late), 2);
     let found = changes(late);
     assert_eq!((found.allocated[0].address, &found.freed[..]), (0x8000, &[0x7000][..]));
@@ -188,8 +185,6 @@ fn more_changes_than_the_counters_have_are_late() {
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x8000, 0x9000][..], &[0x7000][..]));
 }
 
-/// A block is freed, and a part of it reused at its address: the allocator has a new `Block` for
-/// it.
 #[test]
 fn verification_finds_a_new_block_at_the_same_address() {
     let (mut tables, mut allocator) = read_one();
@@ -206,9 +201,9 @@ fn verification_finds_a_new_block_at_the_same_address() {
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x7000][..], &[0x7000][..]));
 }
 
-/// A hidden one and a late one together match the counters' number.
+/// A hidden and a late block together match the count.
 #[test]
-fn a_block_of_another_size_than_the_counters_have_is_late() {
+fn a_block_whose_size_contradicts_the_counters_is_late() {
     let missing = |allocations, frees, allocated_bytes| {
         MissingChanges { allocations, frees, allocated_bytes }.is_late()
     };
@@ -216,7 +211,6 @@ fn a_block_of_another_size_than_the_counters_have_is_late() {
     assert!(!missing(0, 0, 0) && !missing(1, 1, 512));
 }
 
-/// The target continues during verification: the next read must start from what was verified.
 #[test]
 fn changes_during_verification_are_read_next() {
     let (mut tables, mut allocator) = read_one();
@@ -230,7 +224,6 @@ fn changes_during_verification_are_read_next() {
     assert_eq!(found.allocated[0].address, 0x9000);
 }
 
-/// A thread has counted its block but not entered it yet.
 #[test]
 fn tables_that_contradict_the_counters_are_refused() {
     let (mut tables, mut allocator) = read_one();
@@ -241,7 +234,7 @@ fn tables_that_contradict_the_counters_are_refused() {
     assert_eq!(changes(read(&mut tables, &allocator)).allocated.len(), 1);
 }
 
-/// Memory that differs at each copy; the last state repeats.
+/// The last state repeats.
 struct Moving {
     states: Vec<MemoryImage>,
     copies: AtomicU32,
@@ -277,9 +270,9 @@ fn a_table_that_changed_during_its_copy_is_copied_again() {
 }
 
 #[test]
-fn a_constantly_changing_target_is_moving() {
+fn constant_changes_are_reported_as_moving() {
     let mut allocator = Allocator::default();
-    let states = (1..=2 * MOST_ROUNDS as u64).map(|n| {
+    let states = (1..=2 * MAX_ROUNDS as u64).map(|n| {
         allocator.allocate(0x1000 * n);
         allocator.free(0x1000 * n);
         allocator.allocate(0x1000 * n);
@@ -289,7 +282,6 @@ fn a_constantly_changing_target_is_moving() {
     assert_eq!(tables().read(&memory).unwrap(), AddressOutcome::Moving);
 }
 
-/// Another table changes during a copy: this one need not be copied again.
 #[test]
 fn valid_copies_of_a_failed_attempt_are_reused() {
     let mut allocator = Allocator::default();
@@ -302,7 +294,6 @@ fn valid_copies_of_a_failed_attempt_are_reused() {
     let heads =
         TABLES * FlatTable::SIZE + CounterPoller::new(&layout(), &[Addr(DEVICE)]).poll_len();
     assert_eq!(standing.bytes.into_inner() as usize, 2 * heads + 16 * ENTRY);
-    // The counters of the second copy are ahead of the tables, as while a thread enters its block.
     let before = allocator.memory();
     allocator.ahead = 1;
     let ahead = allocator.memory();

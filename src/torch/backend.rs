@@ -1,11 +1,9 @@
-//! Determines the allocator in use, from the variable `c10::cuda::CUDACachingAllocator::allocator`
-//! and the C++ type of its object.
+//! Which allocator is in use, by its object's C++ type.
 
 use crate::model::AllocatorBackend;
 use crate::target::{Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process};
 
-/// `c10::cuda::CUDACachingAllocator::allocator`, a `std::atomic<CUDAAllocator*>` exported by
-/// libc10_cuda (c10/cuda/CUDACachingAllocator.h, torch 2.1 to 2.15).
+/// A `std::atomic<CUDAAllocator*>` (c10/cuda/CUDACachingAllocator.h, torch 2.1 to 2.15).
 pub(super) const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
 const MAX_NAME_LEN: usize = 512;
 
@@ -15,8 +13,7 @@ pub(super) fn variable(
     mappings: &Mappings,
     library: &LoadedObject,
 ) -> Result<Option<Addr>, ObjectError> {
-    // A program linked against libc10_cuda may own a copy of the variable (a COPY relocation),
-    // which the library then uses.
+    // A program may own the variable (a COPY relocation), which the library then uses.
     let program = process.program().ok().and_then(|path| mappings.object_at(&path).cloned());
     if let Some(program) = program
         && let Ok(program) = LoadedObject::read(memory, &program)
@@ -27,8 +24,8 @@ pub(super) fn variable(
     library.exported(memory, ALLOCATOR)
 }
 
-/// The object must have virtual functions. The word before its vtable points to the
-/// `std::type_info`, whose second word is the name (Itanium C++ ABI).
+/// The word before the vtable points to `std::type_info`, whose second word is the name (Itanium
+/// C++ ABI).
 pub(super) fn type_name(memory: &dyn Memory, object: Addr) -> Result<String, MemoryError> {
     let vtable = memory.pointer(object)?;
     let type_info = memory.pointer(vtable - 8)?;
@@ -49,7 +46,7 @@ pub(super) fn of_type(mangled: &str) -> AllocatorBackend {
     }
 }
 
-/// `N3c104cuda3FooE` → `c10::cuda::Foo`. `None` for anything but plain nested names.
+/// `N3c104cuda3FooE` → `c10::cuda::Foo`.
 fn demangle(mangled: &str) -> Option<String> {
     let nested = mangled.strip_prefix('N').and_then(|m| m.strip_suffix('E'));
     let mut rest = nested.unwrap_or(mangled);

@@ -1,16 +1,12 @@
-//! Finds the thread-local variables of the backward pass in libtorch_cpu's code.
-//!
-//! They have no exported names, but exported functions read them with a few instructions that all
-//! builds since PyTorch 2.1 share: `lea GOT(%rip), %rdi; call __tls_get_addr` and then a
-//! displacement. The two words at GOT are the module's id and an offset, written by the loader.
-//! This needs no table of versions; other code is refused.
+//! Finds the backward pass's thread-local variables. Exported functions read them by the same code
+//! since PyTorch 2.1: `lea GOT(%rip), %rdi; call __tls_get_addr`, a displacement. At GOT are the
+//! module's id and an offset. Other code is refused.
 
 use crate::abi::AutogradInfo;
 use crate::target::{
     Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
 };
 
-/// Functions whose code is read (Itanium C++ ABI names).
 const PEEK: &str = "_ZN2at15sequence_number4peekEv";
 const INCREMENT: &str = "_ZN2at15sequence_number17get_and_incrementEv";
 const THREAD_NUMBER: &str = "_ZN2at14RecordFunction15currentThreadIdEv";
@@ -20,8 +16,7 @@ const CURRENT_TASK: &str = "_ZN5torch8autograd25get_current_graph_task_idEv";
 /// (`c10::intrusive_ptr`).
 const EXECUTE_SHARED: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE";
 const EXECUTE_INTRUSIVE: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE";
-/// The function returns an object through a hidden first argument, so `this` is the second and the
-/// `GraphTask` the third.
+/// Its index, after a hidden result argument and `this`.
 const GRAPH_TASK_ARGUMENT: u8 = 2;
 
 const READ: usize = 96;
@@ -31,8 +26,7 @@ const ADD_RAX: &[u8] = &[0x48, 0x05];
 const CALL: u8 = 0xe8;
 const RETURN: u8 = 0xc3;
 
-/// Offsets in `torch::autograd::Node` and `PyNode` (torch/csrc/autograd/function.h,
-/// python_function.h).
+/// torch/csrc/autograd/function.h, python_function.h.
 struct BackwardNodeLayout {
     sequence: u32,
     thread: u32,
@@ -60,10 +54,10 @@ pub enum BackwardError {
         /// The cause.
         source: MemoryError,
     },
-    /// The loader has mapped it, but not yet initialised its variables.
+    /// Mapped, but its variables are not initialised yet.
     #[error("libtorch_cpu is still being loaded")]
     StillLoading,
-    /// A function is missing, or its code has no known form.
+    /// A function's code is missing or unknown.
     #[error("{function} of libtorch_cpu looks otherwise than in any PyTorch known ({found})")]
     Unknown {
         /// The function.
@@ -73,7 +67,7 @@ pub enum BackwardError {
     },
 }
 
-/// How a kernel program traces the backward pass of `process`; `None` if PyTorch is not loaded.
+/// How a kernel program traces the backward pass; `None` without PyTorch.
 pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, BackwardError> {
     let memory = process.memory();
     let mappings = process.mappings()?;
@@ -85,7 +79,7 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     let sequence = code.value("at::sequence_number::peek", PEEK)?;
     let thread_number = code.value("at::RecordFunction::currentThreadId", THREAD_NUMBER)?;
     let node = code.behind_slot("torch::autograd::get_current_node", CURRENT_NODE)?;
-    // Without it, the caller of backward() is assumed to be the main thread.
+    // Without it, the main thread counts as backward()'s caller.
     let task = code.behind_slot("torch::autograd::get_current_graph_task_id", CURRENT_TASK).ok();
     if sequence.module != node.module || sequence.module != thread_number.module {
         return Err(BackwardError::Unknown {
@@ -114,10 +108,10 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     }))
 }
 
-/// The vtable pointer of nodes written in Python. The wheels keep this unexported symbol; without
-/// it, the pointer is learned from the first such node.
+/// vtable pointer of nodes written in Python. Wheels keep the symbol; otherwise the first such node
+/// shows it.
 fn py_node(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> Option<u64> {
-    /// Objects point past the offset-to-top and the type at the start of a vtable.
+    /// Objects point this far into a vtable.
     const ADDRESS_POINT: u64 = 16;
     let wanted = |name: &str| name.starts_with("libtorch_python.so");
     let library = LoadedObject::find(memory, mappings, wanted)?.ok()?;
@@ -160,8 +154,7 @@ impl LibraryCode<'_> {
         self.variable(function, at, &access, displacement)
     }
 
-    /// The variable whose address is returned by a function's first callee, which it calls through
-    /// a slot filled by a static constructor.
+    /// The variable whose address the first callee, called through a slot, returns.
     fn behind_slot(
         &self,
         function: &'static str,
@@ -181,7 +174,6 @@ impl LibraryCode<'_> {
         let access = TlsAccess::find(&code).ok_or_else(unknown)?;
         let rest = &code[access.after..];
         let end = rest.iter().position(|&b| b == RETURN).ok_or_else(unknown)?;
-        // A variable at the start of the block needs no addition.
         let displacement = match find(&rest[..end], ADD_RAX) {
             Some(add) => i32_at(rest, add + ADD_RAX.len()).ok_or_else(unknown)?,
             None => 0,
@@ -209,9 +201,8 @@ impl LibraryCode<'_> {
         }
     }
 
-    /// Address of the opcode of a function's `__tls_get_addr` call. The kernel emulates calls;
-    /// single-stepping other instructions costs fifteen times more. Prefixes before the opcode do
-    /// not matter.
+    /// The opcode of the `__tls_get_addr` call. The kernel emulates calls; single-stepping other
+    /// instructions costs fifteen times more.
     fn call_site(&self, function: &'static str, symbol: &str) -> Result<u64, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
         let access = TlsAccess::find(&code).ok_or_else(|| unknown(function, &code))?;
@@ -221,11 +212,8 @@ impl LibraryCode<'_> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TlsAccess {
-    /// `GOT`: offset of the end of the instruction from the function's start, and displacement from
-    /// there.
     got_from: usize,
     got_to: i32,
-    /// Offsets of the call's opcode, and of what follows the call.
     call: usize,
     after: usize,
 }
@@ -255,7 +243,6 @@ fn load_displacement(code: &[u8]) -> Option<i32> {
     }
 }
 
-/// The address that the four bytes at `from` encode relative to their end.
 fn relative(at: Addr, code: &[u8], from: usize) -> Option<Addr> {
     let displacement = i32_at(code, from)?;
     Some(at + (from as u64 + 4).wrapping_add(displacement as i64 as u64))
@@ -278,8 +265,7 @@ fn unknown(function: &'static str, code: &[u8]) -> BackwardError {
 mod tests {
     use super::*;
 
-    /// `at::sequence_number::peek` of 2.11 (local-dynamic) and of 2.7 (general-dynamic, with
-    /// prefixes).
+    /// `at::sequence_number::peek` of 2.11 (local-dynamic) and 2.7 (general-dynamic).
     const LOCAL: &[u8] = &[
         0x48, 0x83, 0xec, 0x08, 0x48, 0x8d, 0x3d, 0x5d, 0x28, 0x52, 0x13, 0xe8, 0x40, 0x60, 0x69,
         0xff, 0x48, 0x8b, 0x80, 0x30, 0x01, 0x00, 0x00, 0x48, 0x83, 0xc4, 0x08, 0xc3,

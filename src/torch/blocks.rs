@@ -1,4 +1,4 @@
-//! The snapshot of one device: copy, walk, self-check; repeated while the target changes it.
+//! The snapshot of one device: copy, walk, self-check, perhaps repeated.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,11 @@ use crate::model::{
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
 const MIN_ATTEMPTS: u32 = 4;
-/// Consecutive attempts after which to yield to the target.
 const QUICK_ATTEMPTS: u32 = 32;
 const MAX_ATTEMPTS: u32 = 4096;
-/// Times a walk may extend its working set. The deepest structure is a tree of at most 2^32 nodes.
+/// The deepest structure is a tree of at most 2^32 nodes.
 const MAX_EXTENSIONS: u32 = 64;
-/// Failed self-checks of unchanged copies after which the layout counts as wrong.
+/// Failed self-checks of unchanged copies until the layout counts as wrong.
 const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
 
 #[derive(Debug, Default)]
@@ -47,7 +46,7 @@ pub(super) struct SnapshotReader {
     device: Addr,
     set: WorkingSet,
     scratch: WalkScratch,
-    /// Tables that are not those of private pools: offset and entries.
+    /// Tables that are not those of private pools: offset, entries.
     searched: Vec<(usize, u64)>,
 }
 
@@ -57,9 +56,8 @@ enum AttemptError {
 }
 
 pub(super) struct ReadAttempts<'a> {
-    /// Total time, without `before_each`.
+    /// Without `before_each`.
     pub(super) timeout: Duration,
-    /// Called before each attempt; may wait until the target is idle.
     pub(super) before_each: &'a mut dyn FnMut(),
 }
 
@@ -84,7 +82,7 @@ impl SnapshotReader {
         self.device
     }
 
-    /// Device address and `Block` address of each block.
+    /// Device address and `Block` address.
     pub(super) fn places(&self) -> Vec<(u64, Addr)> {
         self.scratch.places().collect()
     }
@@ -124,11 +122,11 @@ impl SnapshotReader {
                 Ok(Err(AttemptError::Torn)) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
-                        // A thread of the target may have been interrupted inside the allocator.
+                        // A thread may have been interrupted inside the allocator.
                         std::thread::yield_now();
                     }
                 }
-                // Such a copy mixes instants, so it does not prove a wrong layout.
+                // A mixed copy does not prove a wrong layout.
                 Ok(Err(AttemptError::Inconsistent(_))) if self.set.is_volatile() => torn += 1,
                 Ok(Err(AttemptError::Inconsistent(what))) => {
                     broken += 1;
@@ -142,7 +140,7 @@ impl SnapshotReader {
         }
         if broken >= MAX_INCONSISTENT {
             self.set.clear();
-            // An ended process or unmapped object has no layout either.
+            // The process may have ended.
             memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
             return Err(TorchError::UnknownLayout { version: version.to_owned(), what: why });
         }
@@ -246,7 +244,6 @@ impl SnapshotReader {
         )))
     }
 
-    /// Also returns the counters' allocated bytes.
     fn torn_walk(
         &mut self,
         place: AttemptContext<'_>,
@@ -305,7 +302,7 @@ fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     (!locked).then(|| object.split_off(STATS))
 }
 
-/// Reports an unknown layout, if the target did not change during the search.
+/// Only if the target did not change meanwhile.
 fn not_found(
     place: AttemptContext<'_>,
     device: Addr,
@@ -319,12 +316,8 @@ fn not_found(
     }
 }
 
-/// The counters, if no thread was inside the allocator from before the first piece was copied until
-/// after the last.
-///
-/// A thread that changes blocks holds the mutex, and changes the running totals. A change begun
-/// before the head was copied shows in the head's mutex, one unfinished when the tail was copied in
-/// the tail's mutex, and any other in the totals.
+/// The counters, if no thread was inside the allocator during the copy. A change either holds the
+/// mutex in the copied head or tail, or changes the totals.
 fn quiescent_counters(
     set: &WorkingSet,
     layout: &CounterLayout,

@@ -1,12 +1,11 @@
-//! Self-checks: whether counters are consistent, and blocks add up to them.
+//! Self-checks: counters are consistent, and blocks add up to them.
 
 use super::layout::pool_of;
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 
 const IMPOSSIBLE: i64 = 1 << 60;
 
-/// Whether a statistic satisfies the invariants between its pools. `allocated >= freed` is not one:
-/// `reset_accumulated_memory_stats` sets both to 0 while memory is allocated.
+/// `allocated >= freed` is no invariant: `reset_accumulated_memory_stats` sets both to 0.
 pub(super) fn array_is_whole([all, small, large]: &[Stat; 3]) -> bool {
     let sane = |s: &Stat| {
         s.current <= s.peak
@@ -80,7 +79,7 @@ impl BlockSums {
         self.pools[Pool::All as usize].allocated_bytes
     }
 
-    /// The first difference as `name.pool: counter, sum`; `None` if all agree.
+    /// The first one, as `name.pool: counter, sum`.
     pub(super) fn difference(&self, counters: &AllocatorCounters) -> Option<String> {
         Pool::ALL.into_iter().find_map(|pool| {
             let sums = &self.pools[pool as usize];

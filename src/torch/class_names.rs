@@ -1,4 +1,4 @@
-//! Names of autograd nodes, from C++ run-time type information and Python types.
+//! Names of autograd nodes.
 
 use std::sync::Arc;
 
@@ -8,9 +8,8 @@ use crate::abi::PyObjectHeader;
 use crate::target::{Addr, Memory};
 
 const MAX_NAME_LEN: usize = 512;
-/// `tp_name` in `PyTypeObject` (Include/cpython/object.h), after the usual head.
+/// `PyTypeObject.tp_name` (Include/cpython/object.h).
 const TYPE_NAME: usize = 24;
-/// The mangled name of nodes written in Python (`torch::autograd::PyNode`).
 const PY_NODE: &str = "N5torch8autograd6PyNodeE";
 
 /// Names of node classes, each read once.
@@ -23,13 +22,12 @@ pub struct ClassNames {
 }
 
 impl ClassNames {
-    /// An empty cache; Python objects begin with `head`.
+    /// Python objects begin with `head`.
     pub fn new(head: PyObjectHeader) -> ClassNames {
         ClassNames { head, ..ClassNames::default() }
     }
 
-    /// The class of a node with this vtable pointer (`AddmmBackward0`). `python_type`: for a node
-    /// written in Python the type of its `THPFunction` object, else 0. `None` if unreadable.
+    /// Such as `AddmmBackward0`. `python_type`: that of the node's `THPFunction`, else 0.
     pub fn name(&mut self, memory: &dyn Memory, vtable: u64, python_type: u64) -> Option<Arc<str>> {
         if python_type != 0
             && let Some(name) = self.python_name(memory, python_type)
@@ -48,12 +46,12 @@ impl ClassNames {
         name
     }
 
-    /// The vtable pointer of nodes written in Python, once seen.
+    /// vtable of nodes written in Python, once seen.
     pub fn py_node(&self) -> Option<u64> {
         self.py_node
     }
 
-    /// A freed type may leave its address to another; the address of its name distinguishes them.
+    /// A new type may reuse a freed one's address; the address of its name differs.
     fn python_name(&mut self, memory: &dyn Memory, class: u64) -> Option<Arc<str>> {
         let at = memory.pointer(Addr(class) + self.head.shift(TYPE_NAME) as u64).ok()?;
         if let Some((known, name)) = self.by_type.get(&class)
@@ -71,10 +69,8 @@ pub(super) fn class_of_vtable(memory: &dyn Memory, vtable: u64) -> Option<String
     last_component(&mangled(memory, vtable)?).map(str::to_owned)
 }
 
-/// The word before the vtable's address point leads to the `type_info`, whose second word is the
-/// mangled name (Itanium C++ ABI). To reject data that only resembles a vtable, such as a vector's
-/// buffer after a stray pointer, a function must be at the address point, and the `type_info` must
-/// have a vtable.
+/// The `type_info` before a vtable has the name (Itanium C++ ABI). A vector's buffer may look
+/// alike, so the vtable must have a function and the `type_info` a vtable.
 fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     let vtable = Addr(vtable);
     if !vtable.is_plausible() || !vtable.0.is_multiple_of(8) {
@@ -89,8 +85,7 @@ fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     memory.c_string(name, MAX_NAME_LEN).ok()
 }
 
-/// The last component of a nested name: `N5torch8autograd9generated14AddmmBackward0E` is
-/// `AddmmBackward0`.
+/// `N5torch8autograd9generated14AddmmBackward0E` → `AddmmBackward0`.
 fn last_component(mangled: &str) -> Option<&str> {
     let mut rest = mangled.trim_start_matches('*').trim_start_matches('N');
     let mut last = None;
@@ -122,7 +117,6 @@ mod tests {
             class_of_vtable(&memory, at(&table) + 16)
         };
         assert_eq!(class(&class_info, at(&class_info)).as_deref(), Some("Node"));
-        // The buffer of a `std::vector<SymInt>` after an unrelated pointer.
         assert_eq!(class(&class_info, 16), None);
         assert_eq!(class(&no_info, at(&class_info)), None);
     }

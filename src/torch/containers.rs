@@ -1,29 +1,24 @@
-//! Two C++ containers in the target's memory: `std::set` of libstdc++ and `ska::flat_hash_map`.
+//! `std::set` and `ska::flat_hash_map` in the target.
 
 use crate::target::{Addr, Field};
 
-/// The header of a red-black tree: `std::set` without its comparator (libstdc++ bits/stl_tree.h,
-/// `_Rb_tree_header`).
+/// `_Rb_tree_header` (libstdc++ bits/stl_tree.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TreeHeader {
-    /// Null when empty.
     pub(super) root: Addr,
-    /// The least node; the header itself when empty.
+    /// The header itself when empty.
     leftmost: Addr,
-    /// The greatest node; the header itself when empty.
     rightmost: Addr,
     pub(super) count: u64,
 }
 
 impl TreeHeader {
     pub(super) const SIZE: usize = 0x28;
-    /// Bytes of a `std::set`: the comparator (or its padding) precedes the header.
+    /// Of a `std::set`: the comparator (or padding), then the header.
     pub(super) const SET: usize = 0x30;
-    /// Offset of the header in a `std::set`.
     pub(super) const IN_SET: usize = 8;
 
-    /// `None` if invalid. For a non-empty tree the caller must still check its root
-    /// ([`TreeNode::parent`] is the header).
+    /// The caller must check that the root's [`TreeNode::parent`] is the header.
     pub(super) fn decode(bytes: &[u8], at: Addr) -> Option<TreeHeader> {
         let color = Field::<u32>::at(0).get(bytes)?;
         let header = TreeHeader {
@@ -35,17 +30,17 @@ impl TreeHeader {
         let node = |a: Addr| a.is_plausible() && a.0.is_multiple_of(16);
         let empty = header.root.0 == 0 && header.leftmost == at && header.rightmost == at;
         let filled = node(header.root) && node(header.leftmost) && node(header.rightmost);
-        // The header is red (0), unlike any root.
+        // The header is red (0), unlike a root.
         let sound =
             color == 0 && if header.count == 0 { empty } else { filled && header.count < 1 << 32 };
         sound.then_some(header)
     }
 }
 
-/// A node of such a tree, with a pointer as its value.
+/// Its value is a pointer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TreeNode {
-    /// The parent node; the header for the root.
+    /// The root's parent is the header.
     pub(super) parent: Addr,
     pub(super) left: Addr,
     pub(super) right: Addr,
@@ -65,7 +60,7 @@ impl TreeNode {
     }
 }
 
-/// A `ska::flat_hash_map` or `flat_hash_set` (c10/util/flat_hash_map.h, `sherwood_v3_table`).
+/// c10/util/flat_hash_map.h, `sherwood_v3_table`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FlatTable {
     pub(super) entries: Addr,
@@ -75,11 +70,10 @@ pub(super) struct FlatTable {
 
 impl FlatTable {
     pub(super) const SIZE: usize = 0x20;
-    /// Bytes per entry of a set of pointers.
+    /// In a set of pointers.
     pub(super) const POINTER_ENTRY: usize = 0x10;
-    /// Bytes per entry of a map from a pair of numbers to a pointer.
+    /// In a map from two numbers to a pointer.
     pub(super) const PAIR_ENTRY: usize = 0x20;
-    /// A bound against damage.
     const MAX_SLOTS: u64 = 1 << 23;
 
     pub(super) fn decode(bytes: &[u8]) -> Option<FlatTable> {
@@ -94,11 +88,11 @@ impl FlatTable {
             && buckets.is_power_of_two()
             && buckets < Self::MAX_SLOTS
             && count <= buckets;
-        // Overflow slots and an end mark follow the buckets.
+        // Overflow slots and an end mark follow.
         sound.then(|| FlatTable { entries, slots: mask + u64::from(lookups), count })
     }
 
-    /// The first byte is the distance from the desired slot, or -1.
+    /// Distance from the desired slot, or -1.
     pub(super) fn is_used(first: u8) -> bool {
         first < 0x80
     }

@@ -8,10 +8,8 @@ use super::layout::CounterLayout;
 use crate::model::{AllocatorCounters, CudaIndex};
 use crate::target::{Addr, AddressRange, Memory};
 
-/// Immediate retries while the counters change. A copy takes about a microsecond, a change of all
-/// counters less.
+/// A copy takes about a microsecond, a change of all counters less.
 const QUICK_ATTEMPTS: u32 = 32;
-/// Time to wait after that: a thread of the target was interrupted during a change.
 const READ_TIMEOUT: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
@@ -29,7 +27,7 @@ impl CounterReader {
         CounterReader { spans, now: bytes.clone(), before: bytes }
     }
 
-    /// With `between_calls`, reads only while no thread is inside an allocator.
+    /// `between_calls`: only while no thread is inside an allocator.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -52,8 +50,7 @@ impl CounterReader {
                 self.now.chunks_exact(layout.end).zip(self.before.chunks_exact(layout.end));
             for ((now, before), index) in copies.zip(0..) {
                 let Some(counters) = layout.decode(now) else { continue };
-                // A thread may be inside the allocator for long without changing the counters (in
-                // cudaMalloc), so two equal consecutive copies suffice.
+                // In cudaMalloc a thread stays inside without changes, so two equal copies suffice.
                 let settled = layout.is_locked(now) != Some(true)
                     || (!between_calls && attempts > 0 && now == before);
                 whole &= settled && counters_are_whole(&counters);

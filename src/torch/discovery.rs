@@ -1,11 +1,7 @@
-//! Finds the devices' allocators and their layout by shape, without a table of versions.
-//!
-//! The layout differs between almost all minor versions of PyTorch (11 layouts in 2.1 to 2.15), but
-//! the shape does not: a vector of pointers to `DeviceCachingAllocator`s, each a recursive mutex
-//! followed by `DeviceStats`, two `BlockPool`s that begin with `std::set`s, then hash tables, the
-//! first of which is `active_blocks` (c10/cuda/CUDACachingAllocator.cpp). Each step checks
-//! invariants that always hold, so a wrong match is refused. The sums over the blocks are the final
-//! check (`check`).
+//! Finds the devices' allocators by their shape (11 layouts in PyTorch 2.1 to 2.15): a vector of
+//! `DeviceCachingAllocator`s, each a recursive mutex, `DeviceStats`, two `BlockPool`s that begin
+//! with `std::set`s, and hash tables, first `active_blocks` (c10/cuda/CUDACachingAllocator.cpp).
+//! Each step checks invariants; the last check is the sums over blocks (`check`).
 
 use super::check::{array_is_whole, counters_are_whole};
 use super::containers::{FlatTable, TreeHeader, TreeNode};
@@ -17,25 +13,23 @@ use crate::abi::CounterAddresses;
 use crate::model::{Metric, Pool};
 use crate::target::{Addr, Field, Memory, MemoryError};
 
-/// Bytes of a `NativeCachingAllocator` that are searched for the vector (0x50 to 0x5838 seen).
+/// Of the allocator; the vector was seen at 0x50 to 0x5838.
 const SEARCHED: usize = 0x8000;
-/// More devices than any host has.
 const MAX_DEVICES: u64 = 128;
-/// Possible sizes of a `DeviceCachingAllocator` (0x608 to 0xc28 seen).
+/// 0x608 to 0xc28 seen.
 const OBJECT_SIZES: std::ops::RangeInclusive<usize> = 0x500..=0x4000;
-/// Bytes copied if the heap does not store an object's size.
+/// If malloc stores no object size.
 const DEFAULT_SIZE: usize = 0xc80;
 const LARGEST_GAP: usize = 0x100;
-/// Bytes between `oversize_segments` and the pools, within and after `DeviceStats`.
+/// Between `oversize_segments` and the pools.
 const TAIL: std::ops::RangeInclusive<usize> = 0x08..=0x60;
 const SAMPLES: usize = 64;
-/// `kLargeBuffer`: `max_split_size` is larger, or -1 for "no limit".
+/// `max_split_size` exceeds `kLargeBuffer`, or is -1.
 const MIN_MAX_SPLIT_BYTES: i64 = 20 << 20;
 
 #[derive(Debug, Clone)]
 pub(super) struct DiscoveredDevices {
     pub(super) vector: Addr,
-    /// Begin and end of its elements.
     pub(super) range: [u64; 2],
     pub(super) objects: Vec<Addr>,
     pub(super) counters: CounterLayout,
@@ -99,7 +93,7 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
                     counters,
                 }));
             }
-            // Other vectors of pointers exist; only objects that begin like an allocator count.
+            // Other vectors exist; their objects do not begin like an allocator.
             Err(why) if copies.iter().all(|c| CounterLayout::with_gap(0, c).mutex) => {
                 unknown = Some(why);
             }
@@ -109,16 +103,15 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
     unknown.map_or(SearchOutcome::NotInitialized, SearchOutcome::Unknown)
 }
 
-/// Whether `operator new` can have returned `addr`.
+/// Whether `operator new` can have returned it.
 fn is_object(addr: Addr) -> bool {
     addr.is_plausible() && addr.0.is_multiple_of(16)
 }
 
-/// Copies an object up to the end of its heap chunk; empty if it cannot be an allocator.
+/// Copies it up to the end of its heap chunk; empty if it cannot be an allocator.
 pub(super) fn copy_object(memory: &dyn Memory, addr: Addr) -> Vec<u8> {
     let len = match chunk_size(memory, addr) {
         Some(size) if OBJECT_SIZES.contains(&size) => size,
-        // Only glibc's malloc stores a size before the object.
         _ => DEFAULT_SIZE,
     };
     let mut bytes: Vec<u8> =
@@ -127,13 +120,12 @@ pub(super) fn copy_object(memory: &dyn Memory, addr: Addr) -> Vec<u8> {
     bytes
 }
 
-/// Usable bytes of the glibc heap chunk at `addr` (malloc/malloc.c, `mchunk_size`).
+/// glibc heap chunk (malloc/malloc.c, `mchunk_size`).
 pub(super) fn chunk_size(memory: &dyn Memory, addr: Addr) -> Option<usize> {
     let size = memory.u64(addr - 8).ok()? & !7;
     usize::try_from(size.checked_sub(8)?).ok()
 }
 
-/// Reads fewer words if the mapping ends.
 fn words_at(memory: &dyn Memory, addr: Addr, len: usize) -> Vec<u64> {
     let mut words = Vec::with_capacity(len / 8);
     let mut done = 0;
@@ -182,7 +174,7 @@ fn counter_layout(
     Err(why)
 }
 
-/// Whether the last three arrays can be `gap` bytes after the first six.
+/// The last three arrays can be `gap` bytes after the first six.
 fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
     let mut in_use = false;
     for copy in copies {
@@ -192,7 +184,7 @@ fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
         }
         in_use |= counters.stat(Metric::ActiveBytes, Pool::All).current > 0;
     }
-    // Zeros fit almost anywhere. Until blocks exist, only gaps known from PyTorch count.
+    // Zeros fit anywhere: without blocks, only known gaps count.
     let table = copies.iter().all(|copy| {
         copy.get(STATS + ARRAYS_BEFORE_GAP * STAT_ARRAY..)
             .is_some_and(|bytes| FlatTable::decode(bytes).is_some())
@@ -200,15 +192,13 @@ fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
     in_use || gap == if table { FlatTable::SIZE } else { 0 }
 }
 
-/// Adds the counters between `oversize_segments` and the pools, which begin at `pools`.
 fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     let start = CounterLayout::fixed_end(layout.gap);
     let number = |at: usize| Field::<i64>::at(start + 8 * at).get(copy).unwrap_or(0);
     let words = (pools - start) / 8;
-    // Torch 2.1 and 2.2 have only `max_split_size`; since 2.3 three counters precede it, since 2.12
-    // also `num_oom_rejections`.
+    // Before `max_split_size`: three counters since 2.3, also `num_oom_rejections` since 2.12.
     let counters = if words >= 4 { 3 } else { 0 };
-    // Set in MiB. What follows is not a counter.
+    // In MiB; what follows is no counter.
     let is_limit =
         |value: i64| value == -1 || (value > MIN_MAX_SPLIT_BYTES && value % (1 << 20) == 0);
     if let Some(at) = (counters..words).find(|at| is_limit(number(*at))) {
@@ -220,7 +210,7 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     }
 }
 
-/// Offsets of the large and the small pool, and the number of sets that begin each.
+/// Offsets of large and small pool, and their number of sets.
 fn pool_groups(
     memory: &dyn Memory,
     addr: Addr,
@@ -323,7 +313,7 @@ pub(super) fn block_layout(
     }
 }
 
-/// Whether the `BlockPool` at `pool` belongs to a `PrivatePool`, its owner, which contains it.
+/// Whether its owner, a `PrivatePool`, contains it.
 fn is_private(memory: &dyn Memory, pool: Addr, layout: PoolLayout) -> bool {
     is_object(pool - (pool.0 % 16))
         && memory

@@ -1,4 +1,4 @@
-//! Why the allocator could not be read.
+//! Errors of the room.
 
 use crate::model::{AllocatorBackend, CudaIndex};
 use crate::target::{Addr, MemoryError, ObjectError, ProcessError};
@@ -9,28 +9,28 @@ pub enum TorchError {
     /// Reading process information failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The loaded library's ELF file is invalid.
+    /// A library's ELF file is invalid.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// The library lacks the variable that the search starts from.
+    /// The library lacks the variable to start from.
     #[error("{library} of PyTorch {version} does not export {symbol}")]
     NoAllocatorVariable {
-        /// File of the library.
+        /// The library's file.
         library: String,
-        /// PyTorch version; `unknown` if unreadable.
+        /// PyTorch's version, or `unknown`.
         version: String,
         /// The missing symbol.
         symbol: &'static str,
     },
-    /// memspy cannot read this allocator or this build of PyTorch.
+    /// An unsupported allocator or build of PyTorch.
     #[error("{what} cannot be read: {why}")]
     NotSupported {
         /// What was requested.
         what: &'static str,
-        /// Why it is unsupported.
+        /// The reason.
         why: String,
     },
-    /// The process was forked after CUDA started: its allocator shows the parent's state.
+    /// Forked after CUDA started: the allocator is a copy of the parent's.
     #[error(
         "{} of the allocator of {}: this process was forked from that one after CUDA had begun there, and holds no GPU \
          memory of its own",
@@ -41,26 +41,26 @@ pub enum TorchError {
         /// The process in which CUDA started; `None` if it has ended.
         of: Option<u32>,
     },
-    /// CUDA is not initialised in the target yet; ask again after `TorchReader::refresh`.
+    /// CUDA is not initialised; ask again after `TorchReader::refresh`.
     #[error("CUDA has not been initialised in the target yet")]
     NotInitialized,
-    /// The target has no such device.
+    /// No such device.
     #[error("the target has no CUDA device {}", .0.0)]
     NoDevice(CudaIndex),
-    /// The allocator's layout is unknown.
+    /// Unknown allocator layout.
     #[error("the allocator of PyTorch {version} is not laid out as expected: {what}")]
     UnknownLayout {
-        /// PyTorch version; `unknown` if unreadable.
+        /// PyTorch's version, or `unknown`.
         version: String,
         /// The failed expectation.
         what: String,
     },
-    /// The target changed it during every attempt to read it.
+    /// The target changed it during every attempt.
     #[error("the target changed {what} during each of {attempts} attempts to read it")]
     Torn {
         /// What was read.
         what: &'static str,
-        /// Number of attempts.
+        /// Attempts.
         attempts: u32,
     },
     /// Memory could not be read.

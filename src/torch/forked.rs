@@ -1,19 +1,14 @@
-//! Detects a process that was forked after CUDA started in its parent: its allocator state is a
-//! copy.
+//! Processes forked after CUDA started: their allocator state is a copy.
 
 use crate::target::{LoadedObject, Memory, Process};
 
-/// `torch::utils::is_device_in_bad_fork(DeviceType)` (torch/csrc/utils/device_lazy_init.h, since
-/// 2.5): returns an element of an array by device type.
+/// Reads an array by device type (torch/csrc/utils/device_lazy_init.h, 2.5+).
 const IN_BAD_FORK: &str = "_ZN5torch5utils21is_device_in_bad_forkEN3c1010DeviceTypeE";
-/// `lea ARRAY(%rip), %rax`, and bytes read of the function.
 const LEA_RAX: [u8; 3] = [0x48, 0x8d, 0x05];
 const READ: usize = 32;
-/// `DeviceType::CUDA`.
 const CUDA: u64 = 1;
 
-/// Whether PyTorch has recorded in `process` that it was forked after CUDA started, and therefore
-/// refuses to use CUDA (`torch.cuda._is_in_bad_fork()`). `None` if its version does not record it.
+/// `torch.cuda._is_in_bad_fork()`; `None` if PyTorch does not record it.
 pub fn is_in_bad_fork(process: &Process) -> Option<bool> {
     let memory = process.memory();
     let memory: &dyn Memory = &memory;

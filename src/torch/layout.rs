@@ -1,35 +1,31 @@
-//! Offsets in the structures of one libc10_cuda build, filled by `discovery`.
+//! Offsets in one libc10_cuda build.
 
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 use crate::target::{Addr, Field};
 
-/// Size of `struct Stat`: current, peak, allocated, freed.
+/// Current, peak, allocated, freed.
 pub(super) const STAT: usize = 0x20;
-/// Size of `StatArray`: a `Stat` for each [`Pool`].
+/// A `Stat` for each [`Pool`].
 pub(super) const STAT_ARRAY: usize = 3 * STAT;
-/// Arrays before the table that torch 2.13 inserted.
+/// Torch 2.13 inserted a table after these.
 pub(super) const ARRAYS_BEFORE_GAP: usize = 6;
-/// Offset of `DeviceStats` in a `DeviceCachingAllocator`, after its `std::recursive_mutex` (torch
-/// 2.1 to 2.15).
+/// After the `std::recursive_mutex` (torch 2.1 to 2.15).
 pub(super) const STATS: usize = 0x28;
-/// Owner's thread id and kind of the `pthread_mutex_t` (glibc
-/// sysdeps/x86/nptl/bits/struct_mutex.h).
+/// Of `pthread_mutex_t` (glibc sysdeps/x86/nptl/bits/struct_mutex.h).
 pub(super) const MUTEX_OWNER: Field<u32> = Field::at(0x08);
 const MUTEX_KIND: Field<u32> = Field::at(0x10);
 const MUTEX_RECURSIVE: u32 = 1;
 
-/// Offsets of the counters in a `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp).
+/// In a `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CounterLayout {
-    /// Bytes between `reserved_bytes` and `active_bytes`: 0, or 0x20 since torch 2.13.
+    /// Bytes after `reserved_bytes`: 0, or 0x20 since torch 2.13.
     pub(super) gap: usize,
-    /// Whether the first field is a glibc recursive mutex, which has an owner during changes.
+    /// A glibc recursive mutex comes first, owned during changes.
     pub(super) mutex: bool,
     /// `num_sync_all_streams`, `num_device_alloc`, `num_device_free`.
     pub(super) driver_calls: Option<[Field<i64>; 3]>,
-    /// `max_split_size`.
     pub(super) max_split: Option<Field<i64>>,
-    /// End of the known part of `DeviceStats`.
     pub(super) end: usize,
 }
 
@@ -44,7 +40,7 @@ impl CounterLayout {
         }
     }
 
-    /// End of `oversize_segments`, the last counter at the same offset in all versions.
+    /// End of the last counter at the same offset in all versions.
     pub(super) fn fixed_end(gap: usize) -> usize {
         STATS + Metric::ALL.len() * STAT_ARRAY + gap + 0x10 + 2 * STAT
     }
@@ -76,7 +72,6 @@ impl CounterLayout {
         Some(counters)
     }
 
-    /// `None` if unknown.
     pub(super) fn is_locked(&self, object: &[u8]) -> Option<bool> {
         if !self.mutex {
             return None;
@@ -97,29 +92,28 @@ pub(super) fn stat_at(object: &[u8], offset: usize) -> Option<Stat> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PoolsLayout {
-    /// `large_blocks` and `small_blocks`.
+    /// `large_blocks`, `small_blocks`.
     pub(super) pools: [usize; 2],
     pub(super) pool: PoolLayout,
     /// `active_blocks`.
     pub(super) active: usize,
-    /// Every later table that might be `graph_pools`.
+    /// Later tables; each might be `graph_pools`.
     pub(super) tables: Vec<usize>,
     pub(super) end: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PoolLayout {
-    /// Number of `std::set<Block*>`s that it begins with: 2 (blocks, unmapped), 3 since torch 2.13.
+    /// Sets: 2 (blocks, unmapped), 3 since torch 2.13.
     pub(super) sets: usize,
 }
 
 impl PoolLayout {
-    /// `is_small`.
     pub(super) fn is_small(self) -> Field<u8> {
         Field::at(self.sets * super::containers::TreeHeader::SET)
     }
 
-    /// `owner_PrivatePool`; null for the device's own pools.
+    /// Null for the device's own pools.
     pub(super) fn owner(self) -> Field<Addr> {
         Field::at(self.sets * super::containers::TreeHeader::SET + 8)
     }
@@ -129,7 +123,7 @@ impl PoolLayout {
     }
 }
 
-/// Layout of a `Block`, determined by the offset of its size (0x30 up to torch 2.10, 0x38 since).
+/// Size at 0x30 up to torch 2.10, 0x38 since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockLayout {
     pub(super) size: usize,
@@ -161,8 +155,7 @@ impl BlockLayout {
         self.size + 0x38
     }
 
-    /// Possible offsets of `expandable_segment_`: after `event_count`, a counter of 4 or 8 bytes
-    /// and two `shared_ptr`s.
+    /// After `event_count` (4 or 8 bytes) and two `shared_ptr`s.
     pub(super) fn expandable_segment(self) -> [Field<Addr>; 2] {
         [0x68, 0x60].map(|at| Field::at(self.size + at))
     }
@@ -200,8 +193,8 @@ impl BlockLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateLayout {
-    /// The table in the `DeviceCachingAllocator`. `graph_pools_freeable` follows it and lists those
-    /// that no graph uses any more (c10/cuda/CUDACachingAllocator.cpp).
+    /// `graph_pools_freeable` follows, with pools that no graph uses
+    /// (c10/cuda/CUDACachingAllocator.cpp).
     pub(super) table: usize,
     pub(super) pools: [usize; 2],
 }

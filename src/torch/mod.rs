@@ -1,14 +1,10 @@
-//! libtorch in the target: reads counters, segments and blocks of the CUDA caching allocator,
-//! tensors and autograd nodes.
+//! libtorch in the target: allocator counters, segments and blocks; tensors and autograd nodes.
 //!
-//! Turns the memory of a process with `libc10_cuda` into [`AllocatorCounters`] and
-//! [`AllocatorSnapshot`]. May import `model`, `abi` and `target`. Never runs code in the target,
-//! never stops it, and never returns unchecked data as consistent. Start reading at
-//! [`TorchReader`]; `discovery` explains how things are found. Tensors and the autograd graph start
-//! at [`TensorReader`].
-//!
-//! [`AllocatorCounters`]: crate::model::AllocatorCounters
-//! [`AllocatorSnapshot`]: crate::model::AllocatorSnapshot
+//! Turns the memory of a process with `libc10_cuda` into
+//! [`AllocatorCounters`](crate::model::AllocatorCounters) and
+//! [`AllocatorSnapshot`](crate::model::AllocatorSnapshot). May import `model`, `abi`, `target`.
+//! Never runs code in the target, stops it, or returns unchecked data as consistent. Start reading
+//! at [`TorchReader`] and `discovery`, for tensors at [`TensorReader`].
 
 mod address_changes;
 mod address_tables;

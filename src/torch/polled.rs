@@ -1,18 +1,17 @@
-//! The few counters that show every allocation and free, read by a fast poller together with other
-//! memory.
+//! The few counters that show every allocation and free.
 
 use super::layout::{CounterLayout, MUTEX_OWNER, STAT_ARRAY, STATS, stat_at};
 use crate::model::{CudaIndex, Metric, Pool};
 use crate::target::{Addr, AddressRange, Field};
 
-/// The counters' addresses on each device, and their decoder.
+/// The counters' addresses and decoder.
 #[derive(Debug, Clone)]
 pub struct CounterPoller {
     layout: CounterLayout,
     devices: Vec<(CudaIndex, Addr)>,
 }
 
-/// One pool's counters that allocations and frees change.
+/// One pool's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolCounters {
     /// `allocation.POOL.allocated`.
@@ -31,22 +30,21 @@ pub struct PoolCounters {
     pub live: i64,
 }
 
-/// The counters of one device at one poll.
+/// One device's counters at one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PolledCounters {
     /// The small pool.
     pub small: PoolCounters,
     /// The large pool.
     pub large: PoolCounters,
-    /// Blocks allocated now: `allocation.all.current`.
+    /// `allocation.all.current`.
     pub blocks: i64,
-    /// Whether the totals equal the pools' sums and nothing visibly changed during the copy. A
-    /// thread that changes the counters changes the totals first, so the sums differ meanwhile.
+    /// Whether the totals equal the pools' sums and nothing changed during the copy. A thread
+    /// changes the totals first.
     pub fit: bool,
 }
 
-/// Blocks allocated and freed since the program began or reset these totals. No two allocator
-/// states have the same totals.
+/// Totals since the start or a reset, unique per allocator state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AllocationTotals {
     /// `allocation.all.allocated`.
@@ -71,7 +69,7 @@ impl CounterPoller {
         CounterPoller { layout: *layout, devices: numbered.collect() }
     }
 
-    /// Keeps the devices for which `wanted` is true.
+    /// Keeps the wanted devices.
     pub fn retain(&mut self, wanted: impl Fn(CudaIndex) -> bool) {
         self.devices.retain(|(device, _)| wanted(*device));
     }
@@ -81,7 +79,7 @@ impl CounterPoller {
         self.devices.iter().map(|(device, _)| *device)
     }
 
-    /// What to read: one span per device.
+    /// One span per device.
     pub fn spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let (from, to) = self.part();
         self.devices
@@ -89,9 +87,8 @@ impl CounterPoller {
             .map(move |(_, at)| AddressRange { addr: *at + from as u64, len: to - from })
     }
 
-    /// What a poll reads per device: its counters, and after them again the part that every
-    /// allocation and free changes. Without this, a change between two counters' copies would pair
-    /// one block's count with two blocks' bytes.
+    /// The counters, then again the part that each allocation and free changes, so that counts and
+    /// bytes belong together.
     pub fn poll_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.spans().zip(self.changing_spans()).flat_map(|(counters, again)| [counters, again])
     }
@@ -102,7 +99,7 @@ impl CounterPoller {
         to - from + STAT_ARRAY
     }
 
-    /// Per device, the part of its counters that every allocation and free changes.
+    /// The part that each allocation and free changes.
     pub fn changing_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let at = self.layout.array(Metric::Allocation as usize) as u64;
         self.devices
@@ -110,28 +107,27 @@ impl CounterPoller {
             .map(move |(_, device)| AddressRange { addr: *device + at, len: STAT_ARRAY })
     }
 
-    /// The part of a copy that every allocation and free changes.
+    /// That part of a copy.
     pub fn changing_part<'c>(&self, copy: &'c [u8]) -> Option<&'c [u8]> {
         let (from, _) = self.part();
         let at = self.layout.array(Metric::Allocation as usize) - from;
         copy.get(at..at + STAT_ARRAY)
     }
 
-    /// The thread that holds the allocator's lock, by its kernel id in the target; `None` if
-    /// unlocked or unknown.
+    /// Kernel id, in the target, of the thread that holds the lock; `None` if unlocked or unknown.
     pub fn lock_owner(&self, copy: &[u8]) -> Option<u32> {
         let (from, _) = self.part();
         let at = MUTEX_OWNER.offset.checked_sub(from)?;
         Field::<u32>::at(at).get(copy).filter(|&owner| owner != 0 && self.layout.mutex)
     }
 
-    /// The locks of the devices' allocators.
+    /// The allocators' locks.
     pub fn locks(&self) -> Vec<AddressRange> {
         let lock = |(_, addr): &(CudaIndex, Addr)| AddressRange { addr: *addr, len: STATS };
         self.devices.iter().filter(|_| self.layout.mutex).map(lock).collect()
     }
 
-    /// Decodes a copy, with or without the repeated part at its end; `None` if it is too short.
+    /// `None` if too short.
     pub fn decode(&self, copy: &[u8]) -> Option<PolledCounters> {
         let (from, to) = self.part();
         let again = copy.get(to - from..).filter(|again| !again.is_empty());
@@ -167,7 +163,6 @@ impl CounterPoller {
         Some(PolledCounters { small, large, blocks: counts[0].current, fit })
     }
 
-    /// From the lock's owner to the end of the needed counters, as offsets in a device's allocator.
     fn part(&self) -> (usize, usize) {
         let to = self.layout.array(Metric::RequestedBytes as usize) + STAT_ARRAY;
         (MUTEX_OWNER.offset, to)
@@ -179,7 +174,6 @@ mod tests {
     use super::*;
     use crate::torch::layout::STAT;
 
-    /// A copy in which `allocated` of one metric and pool is increased.
     fn copy(poller: &CounterPoller, raised: &[(Metric, Pool, i64)]) -> Vec<u8> {
         let (from, to) = poller.part();
         let mut copy = vec![0; to - from];

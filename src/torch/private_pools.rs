@@ -1,7 +1,5 @@
-//! Finds the table of private pools (CUDA graphs, `torch.cuda.MemPool`) and their layout.
-//!
-//! `graph_pools` maps a pool's id to a `PrivatePool` with two `BlockPool`s that point back to it
-//! (c10/cuda/CUDACachingAllocator.cpp, `struct PrivatePool`), which is unambiguous.
+//! Finds private pools (CUDA graphs, `torch.cuda.MemPool`): `graph_pools` leads to `PrivatePool`s
+//! with two `BlockPool`s that point back (c10/cuda/CUDACachingAllocator.cpp).
 
 use super::containers::{FlatTable, TreeHeader};
 use super::discovery::{chunk_size, is_tree};
@@ -9,10 +7,8 @@ use super::layout::{PoolsLayout, PrivateLayout};
 use crate::target::{Addr, Field, Memory};
 
 const SEARCHED: usize = 0x400;
-/// More private pools than a job has.
 const MAX_SLOTS: u64 = 1 << 16;
 
-/// Skips tables in `searched` (offset, entries).
 pub(super) fn find(
     memory: &dyn Memory,
     object: &[u8],

@@ -1,4 +1,4 @@
-//! `TorchReader`: the CUDA allocator of one process, attached to from outside.
+//! The CUDA allocator of one process.
 
 use std::time::Duration;
 
@@ -15,20 +15,16 @@ use crate::abi::CounterAddresses;
 use crate::model::{AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Nanos};
 use crate::target::{Addr, LoadedObject, Memory, Process};
 
-/// Attempts to find the layout while the target changes it.
 const SEARCHES: u32 = 32;
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 
-/// Reads the CUDA allocator of PyTorch in another process: counters and snapshots.
-///
-/// Supports PyTorch 2.1 to 2.15, and later versions as long as the allocator's shape stays. Unknown
-/// layouts are refused ([`TorchError::UnknownLayout`]).
+/// Reads PyTorch's CUDA allocator (2.1 to 2.15, later ones of the same shape). Others are refused
+/// ([`TorchError::UnknownLayout`]).
 pub struct TorchReader {
     memory: Box<dyn Memory>,
     variable: Addr,
     version: Option<String>,
     timeout: Duration,
-    /// `*variable` when the backend was determined.
     allocator: Addr,
     backend: AllocatorBackend,
     native: Option<NativeAllocator>,
@@ -43,8 +39,7 @@ struct NativeAllocator {
 }
 
 impl TorchReader {
-    /// Attaches to `process`. `Ok(None)` if no PyTorch with CUDA support (`libc10_cuda`) is loaded
-    /// yet; `NotSupported` for ROCm.
+    /// `Ok(None)` without `libc10_cuda`; `NotSupported` for ROCm.
     pub fn attach(process: &Process) -> Result<Option<TorchReader>, TorchError> {
         let memory = process.memory();
         let mappings = process.mappings()?;
@@ -70,8 +65,7 @@ impl TorchReader {
         Self::with_memory(Box::new(memory), variable, version).map(Some)
     }
 
-    /// A reader for captured `memory`, where `variable` is the address of
-    /// `c10::cuda::CUDACachingAllocator::allocator`.
+    /// For captured `memory`; `variable`: address of `c10::cuda::CUDACachingAllocator::allocator`.
     pub fn with_memory(
         memory: Box<dyn Memory>,
         variable: Addr,
@@ -90,8 +84,8 @@ impl TorchReader {
         Ok(reader)
     }
 
-    /// Checks whether CUDA was initialised or the allocator replaced since, and returns whether
-    /// that happened. Takes one or two short reads if not.
+    /// Returns whether CUDA was initialised or the allocator replaced. Usually one or two short
+    /// reads.
     pub fn refresh(&mut self) -> Result<bool, TorchError> {
         let memory = &*self.memory;
         let allocator = memory
@@ -124,23 +118,23 @@ impl TorchReader {
         Ok(before != (self.backend.clone(), self.devices().count()))
     }
 
-    /// The allocator in use at the last [`Self::refresh`].
+    /// As of the last [`Self::refresh`].
     pub fn backend(&self) -> &AllocatorBackend {
         &self.backend
     }
 
-    /// The version of PyTorch, `2.11.0+cu130`, from its `version.py`; `None` if unreadable.
+    /// `2.11.0+cu130`, from `version.py`; `None` if unreadable.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
 
-    /// The devices with an allocator: after CUDA's initialisation, every visible device.
+    /// Once CUDA is initialised, every visible device.
     pub fn devices(&self) -> impl Iterator<Item = CudaIndex> + use<> {
         let count = self.native.as_ref().map_or(0, |n| n.devices.objects.len());
         (0..count as u32).map(CudaIndex)
     }
 
-    /// Addresses of the devices' counters, for a probe that reads them at each allocation.
+    /// The devices' counters, for a probe.
     pub fn levels(&self) -> impl Iterator<Item = (CudaIndex, CounterAddresses)> + '_ {
         let native = self.native.iter();
         native
@@ -149,39 +143,35 @@ impl TorchReader {
             .map(|(at, i)| (CudaIndex(i), at))
     }
 
-    /// A fast poller of the devices' counters; `None` without a native allocator.
+    /// A fast poller; `None` without a native allocator.
     pub fn counter_poller(&self) -> Option<CounterPoller> {
         let native = self.native.as_ref()?;
         Some(CounterPoller::new(&native.devices.counters, &native.devices.objects))
     }
 
-    /// A reader of the addresses allocated on `device`, the only one in use. `None` if the
-    /// allocator has no address tables (PyTorch before 2.3), or `device` has no block yet that
-    /// shows the layout.
+    /// Addresses allocated on `device`, the only one in use. `None` before PyTorch 2.3, or without
+    /// a block.
     pub fn address_tables(&self, device: CudaIndex) -> Option<AddressTables> {
         let native = self.native.as_ref()?;
         let at = native.address_tables?;
         let object = *native.devices.objects.get(device.0 as usize)?;
         let pools = discovery::pools(&*self.memory, object, &native.devices.counters).ok()?;
-        // A wrong layout, found while the target changed its blocks, is detected later: each block
-        // must have its address.
+        // A wrong layout, found during changes, is detected later: each block must have its
+        // address.
         let block = discovery::block_layout(&*self.memory, object, device.0, &pools).ok()??;
         let mut counters = self.counter_poller()?;
         counters.retain(|polled| polled == device);
         Some(AddressTables::new(at, block, counters))
     }
 
-    /// Sets how long [`Self::blocks`] waits for an idle target; 3 ms by default.
+    /// How long [`Self::blocks`] waits for an idle target; 3 ms by default.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Reads the counters of all devices into `out`, in device order: one system call of about 1
-    /// KiB per device, repeated while the target changes them.
-    ///
-    /// They equal `torch.cuda.memory_stats` (`DeviceStats`, c10/core/CachingDeviceAllocator.h).
-    /// `Torn` if the target changed them during every attempt, `NotInitialized` and `NotSupported`
-    /// according to [`Self::backend`].
+    /// `torch.cuda.memory_stats` of all devices (c10/core/CachingDeviceAllocator.h): one system
+    /// call of 1 KiB per device, repeated while they change. `Torn` if they changed during every
+    /// attempt; `NotInitialized`, `NotSupported` as for [`Self::backend`].
     pub fn counters(
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
@@ -189,8 +179,8 @@ impl TorchReader {
         self.read_counters(false, out)
     }
 
-    /// The same while no thread is inside an allocator: one in `cudaMalloc` has driver memory that
-    /// the counters do not include yet. Also `Torn` if a thread stays inside for milliseconds.
+    /// The same while no thread is inside an allocator: memory of a `cudaMalloc` in progress is not
+    /// counted. `Torn` if one stays for milliseconds.
     pub fn counters_between_calls(
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
@@ -208,13 +198,10 @@ impl TorchReader {
         native.counters.read(&*self.memory, &native.devices.counters, between_calls, out)
     }
 
-    /// Reads the snapshot of all segments and blocks of `device`; `time` becomes its timestamp.
-    ///
-    /// It is `Consistent` if nothing changed during the copy and its sums equal the counters,
-    /// `Degraded` if the target was never idle long enough ([`Self::set_timeout`]). It equals
-    /// `torch.cuda.memory_snapshot`, except that inactive blocks have `requested` 0.
-    /// `UnknownLayout` if it contradicts the counters although nothing changed, `Torn` if not even
-    /// a degraded snapshot could be read.
+    /// `torch.cuda.memory_snapshot` of `device`, but inactive blocks have `requested` 0.
+    /// `Consistent` if unchanged and equal to the counters; `Degraded` if the target was not idle
+    /// within [`Self::set_timeout`]. `UnknownLayout` if it contradicts unchanged counters; `Torn`
+    /// without any snapshot.
     pub fn blocks(
         &mut self,
         device: CudaIndex,
@@ -223,8 +210,7 @@ impl TorchReader {
         self.blocks_when(device, time, &mut || {})
     }
 
-    /// [`Self::blocks`] with `before_attempt` called before each attempt; it may wait until the
-    /// target is idle.
+    /// `before_attempt` may wait until the target is idle.
     pub fn blocks_when(
         &mut self,
         device: CudaIndex,
@@ -240,14 +226,12 @@ impl TorchReader {
         reader.read(&*self.memory, counters, &mut native.layout, attempts, time, version)
     }
 
-    /// Reads the history that the target recorded of `device` with
-    /// `torch.cuda.memory._record_memory_history`, and its snapshot (`None` if the target was never
-    /// idle). Calls `keep` while the stacks' referenced objects still exist, more than once if
-    /// reading is repeated.
+    /// The target's `torch.cuda.memory._record_memory_history` of `device`, and its snapshot if the
+    /// target was idle. `keep`, perhaps called repeatedly, must read what the stacks reference.
     ///
     /// # Errors
     ///
-    /// As [`Self::blocks`], and `UnknownLayout` for an unknown ring buffer, entry or clock layout.
+    /// As [`Self::blocks`]; `UnknownLayout` also for ring buffer, entry or clock.
     pub fn history(
         &mut self,
         device: CudaIndex,
@@ -282,7 +266,6 @@ impl TorchReader {
             AllocatorBackend::CudaMallocAsync => {
                 "the target uses the driver's pool (backend:cudaMallocAsync), not PyTorch's native allocator".to_owned()
             }
-            // Names come from the target's memory; damaged ones must not break the line.
             AllocatorBackend::Pluggable(name) => {
                 format!("the target uses its own allocator ({})", name.escape_debug())
             }
@@ -305,7 +288,6 @@ impl TorchReader {
                 SearchOutcome::NotInitialized => what.clear(),
                 SearchOutcome::Unknown(why) => what = why,
             }
-            // A process that has ended is neither.
             self.memory.pointer(allocator).map_err(reading("the allocator", allocator))?;
             if what.is_empty() {
                 return Ok(None);

@@ -1,8 +1,6 @@
-//! Copies of the allocator's address tables, made while the target runs.
-//!
-//! A copy is valid if the table's head was the same before and after it. If the target has changed
-//! some tables meanwhile, copies of the others stay valid, and the next read covers only what
-//! changed. So the reader catches up with a target that never pauses.
+//! Copies of the address tables of a running target. A copy is valid if the table's head did not
+//! change; the next read covers only changed tables. So the reader catches up with a target that
+//! never pauses.
 
 use rustc_hash::FxHashMap;
 
@@ -14,17 +12,17 @@ use crate::target::{Addr, AddressRange, Field, Memory, MemoryError};
 
 /// `kNumMutexShard`.
 pub(super) const TABLES: usize = 67;
-/// Bytes of an entry: distance from the desired slot, address, `Block`.
+/// Distance from the desired slot, address, `Block`.
 pub(super) const ENTRY: usize = 0x18;
 const ADDRESS: Field<u64> = Field::at(0x08);
 const BLOCK: Field<Addr> = Field::at(0x10);
-/// Larger tables are not read, to bound the time of a read.
+/// Bounds the time of a read.
 const MAX_SLOTS: u64 = 1 << 12;
 
-/// The device's counters, the heads of its tables, and the counters again, copied in this order.
+/// Counters, heads, and counters again, in this order.
 #[derive(Debug, Clone)]
 pub(super) struct TableHeads {
-    /// `None` if they changed meanwhile.
+    /// `None` if they changed.
     pub(super) counters: Option<PolledCounters>,
     heads: Vec<FlatTable>,
 }
@@ -34,7 +32,7 @@ impl TableHeads {
         self.counters.map(|now| now.totals())
     }
 
-    /// The counters, if the tables have as many addresses as the counters have blocks.
+    /// The counters, if tables have as many addresses as these have blocks.
     pub(super) fn settled(&self) -> Option<PolledCounters> {
         let count = self.heads.iter().fold(0u64, |sum, head| sum.saturating_add(head.count));
         self.counters.filter(|now| i64::try_from(count) == Ok(now.blocks))
@@ -47,9 +45,8 @@ pub(super) struct TableCopies {
     block: BlockLayout,
     counters: CounterPoller,
     tables: Vec<TableCopy>,
-    /// Number of the read in progress.
     reading: u64,
-    /// Blocks read since the last accepted read, by address and `Block`.
+    /// Since the last accepted read.
     blocks: FxHashMap<(u64, Addr), AddressedBlock>,
     spans: Vec<AddressRange>,
     copy: Vec<u8>,
@@ -61,7 +58,7 @@ struct TableCopy {
     entries: Vec<(u64, Addr)>,
     /// The last read that copied it.
     reading: u64,
-    /// `reading` of its copy at the last accepted read, if it has changed since.
+    /// Its `reading` at the last accepted read, if it has changed since.
     before: Option<u64>,
 }
 
@@ -79,7 +76,6 @@ impl TableCopies {
         }
     }
 
-    /// Copies the counters and the heads; `None` without counters.
     pub(super) fn copy_heads(
         &mut self,
         memory: &dyn Memory,
@@ -88,13 +84,11 @@ impl TableCopies {
         self.copy_with_heads(memory)
     }
 
-    /// Tables whose last copy has a different head.
     pub(super) fn outdated(&self, now: &TableHeads) -> Vec<(usize, FlatTable)> {
         let heads = now.heads.iter().copied().enumerate();
         heads.filter(|(n, head)| self.tables[*n].head != Some(*head)).collect()
     }
 
-    /// At most `most` tables last copied before `reading`, and their expected heads.
     pub(super) fn older_than(&self, reading: u64, most: usize) -> Vec<(usize, FlatTable)> {
         let tables = self.tables.iter().enumerate().filter(|(_, table)| table.reading < reading);
         tables.filter_map(|(n, table)| Some((n, table.head?))).take(most).collect()
@@ -109,8 +103,7 @@ impl TableCopies {
         newer.map(|(n, table)| (n, &table.entries[..]))
     }
 
-    /// How many previous reads may lack new entries. A table whose addresses were replaced, not
-    /// only added or removed, may have changed at any time since its last copy.
+    /// How many reads may lack entries: replaced addresses show only in a later copy.
     pub(super) fn readings_since_swap(&self, known: &[Vec<(u64, Addr)>]) -> usize {
         let copied = |(table, known): (&TableCopy, &Vec<(u64, Addr)>)| {
             let copied = table.before?;
@@ -133,8 +126,7 @@ impl TableCopies {
         Some(blocks)
     }
 
-    /// Reads tables again that have one of these unreadable blocks: losing one address and gaining
-    /// another leaves a head unchanged.
+    /// Rereads the tables of these unreadable blocks.
     pub(super) fn doubt(&mut self, allocated: &[(u64, Addr)]) {
         for gone in self.unknown(allocated) {
             let has_it = |table: &&mut TableCopy| table.entries.binary_search(&gone).is_ok();
@@ -152,8 +144,7 @@ impl TableCopies {
         self.reading += 1;
     }
 
-    /// Copies some tables, with their expected heads, and some blocks, then the heads again; `None`
-    /// if impossible.
+    /// Copies tables with their expected heads, and blocks, then the heads again.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -212,7 +203,6 @@ impl TableCopies {
 }
 
 impl TableCopy {
-    /// Takes a copy of the entries, if their number matches the head.
     fn take(&mut self, head: FlatTable, bytes: &[u8], reading: u64) {
         let used = bytes.chunks_exact(ENTRY).filter(|entry| FlatTable::is_used(entry[0]));
         let entries = used.filter_map(|entry| Some((ADDRESS.get(entry)?, BLOCK.get(entry)?)));

@@ -1,4 +1,4 @@
-//! The version of the target's PyTorch, from its package's `version.py`.
+//! PyTorch's version, from `version.py`.
 
 use std::path::Path;
 
@@ -6,16 +6,14 @@ use crate::target::Process;
 
 const MAX_READ_LEN: u64 = 64 << 10;
 
-/// The version of the package of `library` (`…/torch/lib/libc10_cuda.so` as the target names it).
-/// `None` without a readable `version.py`.
+/// `library`: `…/torch/lib/libc10_cuda.so`.
 pub(super) fn read(process: &Process, library: &Path) -> Option<String> {
     let package = library.parent()?.parent()?;
     let text = process.read_file(&package.join("version.py"), MAX_READ_LEN).ok()?;
     parse(&String::from_utf8_lossy(&text))
 }
 
-/// The value of `__version__` in torch/version.py (written by PyTorch's
-/// tools/generate_torch_version.py).
+/// `__version__` (tools/generate_torch_version.py).
 fn parse(text: &str) -> Option<String> {
     let value = text
         .lines()

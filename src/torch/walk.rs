@@ -1,9 +1,7 @@
-//! Walks a device's blocks in a copy of their memory.
-//!
-//! The walk starts from `active_blocks` (allocated blocks, and those waiting for another stream)
-//! and the cached blocks of every pool, and follows `prev` and `next`. As in
-//! `DeviceCachingAllocator::snapshot` (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.15), a
-//! segment begins with a block that has no mapped block before it.
+//! Walks a device's blocks in a copy: `active_blocks` (allocated, or waiting for another stream),
+//! the pools' cached blocks, `prev` and `next`. A segment begins with a block without mapped
+//! predecessor (`DeviceCachingAllocator::snapshot`, c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to
+//! 2.15).
 
 use rustc_hash::FxHashMap;
 
@@ -14,12 +12,10 @@ use super::working_set::{NotCopied, WorkingSet};
 use crate::model::{Block, BlockState, PoolId, Segment};
 use crate::target::{Addr, Field};
 
-/// A bound against damage.
 const MAX_BLOCKS: usize = 1 << 21;
 const MAX_PRIVATE_POOLS: u64 = 1 << 16;
-/// Bytes of an `ExpandableSegment` that are searched for its sizes.
 const EXPANDABLE_SEGMENT: usize = 0x60;
-/// Minimum granule of mapping; also larger than the number of granules.
+/// Also larger than the number of granules.
 const MIN_GRANULE: u64 = 2 << 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +37,7 @@ pub(super) struct WalkedBlocks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WalkError {
     Incomplete,
-    /// An invariant fails: the copy is torn, or the layout wrong.
+    /// The copy is torn, or the layout wrong.
     Inconsistent(&'static str),
 }
 
@@ -49,7 +45,6 @@ pub(super) enum WalkError {
 struct PoolKind {
     small: bool,
     id: PoolId,
-    /// No graph uses it any more.
     retired: bool,
 }
 
@@ -58,10 +53,9 @@ struct WalkNode {
     block: RawBlock,
     at: Addr,
     active: bool,
-    /// `None` if it has none, or not seen yet.
     prev: Option<u32>,
     next: Option<u32>,
-    /// Mapping granule of the block's expandable segment; 0 for others.
+    /// 0 if not expandable.
     granule: u64,
 }
 
@@ -74,7 +68,6 @@ pub(super) struct WalkScratch {
 }
 
 impl WalkScratch {
-    /// Device address and `Block` address of each block.
     pub(super) fn places(&self) -> impl Iterator<Item = (u64, Addr)> {
         self.nodes.iter().filter(|node| node.block.mapped).map(|node| (node.block.address, node.at))
     }
@@ -110,7 +103,7 @@ pub(super) fn walk(
 }
 
 impl BlockWalk<'_, '_> {
-    /// Records what is missing and continues, so that one walk requests as much as possible.
+    /// Continues, to request as much as possible.
     fn here<T>(&mut self, got: Result<T, NotCopied>) -> Result<Option<T>, WalkError> {
         match got {
             Ok(value) => Ok(Some(value)),
@@ -203,7 +196,7 @@ impl BlockWalk<'_, '_> {
         })
     }
 
-    /// The unused `PrivatePool`s, from `graph_pools_freeable`.
+    /// `PrivatePool`s from `graph_pools_freeable`.
     fn retired_pools(&mut self, private: PrivateLayout) -> Result<Vec<Addr>, WalkError> {
         let table = self.input.object.get(private.table + FlatTable::SIZE..);
         let Some(table) = table.and_then(FlatTable::decode) else { return Ok(Vec::new()) };
@@ -265,7 +258,7 @@ impl BlockWalk<'_, '_> {
 
     fn all_blocks(&mut self) -> Result<(), WalkError> {
         let queue = std::mem::take(&mut self.scratch.queue);
-        // Active blocks first: a neighbour reached later is active only if it is one of them.
+        // A neighbour is active only if it is one of these.
         for (at, addr) in queue.iter().enumerate() {
             self.place(*addr, at < self.active)?;
         }
@@ -315,9 +308,8 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// `segment_size_` of the `ExpandableSegment` that contains the chain of `bytes` bytes from
-    /// `first` on: its object has the address of the first block (`ptr_`), the granule, and the
-    /// number of granules (`max_handles_`).
+    /// `segment_size_` of the `ExpandableSegment`, which has the first block's address (`ptr_`),
+    /// the granule, and `max_handles_`.
     fn granule(
         &mut self,
         at: Addr,
@@ -409,8 +401,8 @@ fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
             size: 0,
             stream: first.block.stream,
             small: pool.small,
-            // An expandable segment's address range exceeds the device, so part of it is always
-            // unmapped and stays in the chain. No other segment has unmapped blocks.
+            // Its address range exceeds the device, so part of it is always unmapped. Other
+            // segments have no unmapped blocks.
             expandable: first.prev.is_some(),
             granule: first.granule,
             retired: pool.retired,

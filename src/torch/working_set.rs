@@ -1,27 +1,18 @@
-//! The pieces of the target's memory that a walk over the blocks needs, copied in one system call.
-//!
-//! A walk follows pointers. Reading each separately would cost a system call while the target runs.
-//! So the pieces touched by one walk are remembered, and the next walk copies them all at once,
-//! between two copies of the counters; only new pieces must be followed.
-//!
-//! If the target changes too often for that, only the recently changed pieces and the tables are
-//! copied between the two counter copies. All others are copied once before and once after, and
-//! count only if equal. All of it is one system call.
+//! The memory that a walk over the blocks needs. The next walk copies all pieces of this one at
+//! once, between two copies of the counters. If the target changes too often, only recently changed
+//! pieces and tables are copied so; all others are copied before and after, and must be equal.
 
 use rustc_hash::FxHashMap;
 
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
-/// Bytes of a piece; aligned, so it never crosses a page boundary.
+/// A piece never crosses a page boundary.
 const PIECE: u64 = 512;
 const PAGE: u64 = 4096;
-/// Nearby pieces of one page are copied together with the gap between them.
 const PIECES_PER_PAGE: u64 = PAGE / PIECE;
-/// A bound against damage: 256 MiB.
+/// 256 MiB.
 const MAX_RANGES: usize = 1 << 19;
-/// Spans added individually before the plan is rebuilt.
 const MAX_APPENDED: usize = 64;
-/// Walks after which untouched pieces are dropped; also the interval of this check.
 const FORGOTTEN_AFTER: u32 = 8;
 
 /// Copies for which a changed piece is expected to change again.
@@ -31,24 +22,19 @@ const RESTLESS_TARGET: u64 = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
-    /// By number (address / [`PIECE`]).
+    /// By address / [`PIECE`].
     pieces: FxHashMap<u64, WorkingSetRange>,
-    /// What one read copies: head, pieces, tail. For a restless target: stable pieces, head,
-    /// restless pieces, tail, stable pieces again.
+    /// Head, pieces, tail; if restless: stable pieces, head, restless pieces, tail, stable pieces.
     plan: Vec<AddressRange>,
-    /// The stable pieces, and the offset of their first copy.
     at_rest: Vec<(u64, usize)>,
-    /// Distance of their second copies behind the first.
     second: usize,
     copies: Vec<u8>,
     wanted: Vec<u64>,
     head: usize,
     tail: usize,
     clock: u64,
-    /// The clock until which the target counts as restless.
     volatile_until: u64,
     volatile: bool,
-    /// Whether the plan still matches all pieces.
     planned: bool,
     appended: usize,
     walk: u32,
@@ -69,8 +55,8 @@ pub(super) enum NotCopied {
 }
 
 impl WorkingSet {
-    /// `head` is copied before and `tail` after the pieces that may change. Returns whether the
-    /// other pieces stayed the same.
+    /// `head` and `tail` enclose the pieces that may change. Returns whether the others stayed
+    /// equal.
     pub(super) fn copy(
         &mut self,
         memory: &dyn Memory,
@@ -111,7 +97,6 @@ impl WorkingSet {
         self.volatile_until = self.clock + RESTLESS_TARGET;
     }
 
-    /// Earlier copies are kept.
     pub(super) fn extend(
         &mut self,
         memory: &dyn Memory,
@@ -119,7 +104,7 @@ impl WorkingSet {
     ) -> Result<(), MemoryError> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
-        // The old tail and what is behind it were already compared.
+        // The old tail was already compared.
         let start = if self.volatile { self.copies.len() } else { self.tail };
         self.plan.pop();
         let first = self.plan.len();
@@ -127,7 +112,7 @@ impl WorkingSet {
         self.plan.push(tail);
         self.tail = at;
         self.appended += self.plan.len() - first;
-        // Many small spans cost more than a few large ones: merge them before the next copy.
+        // Many small spans cost more than a few large ones: merge them.
         self.planned &= self.appended < MAX_APPENDED && !self.volatile;
         self.copies.resize(at + tail.len, 0);
         let new = self.plan.get(first..).unwrap_or_default();
@@ -137,7 +122,6 @@ impl WorkingSet {
         {
             self.forget_unmapped(memory, span);
         }
-        // After a failure, nothing of this extension is valid.
         self.planned &= result.is_ok();
         result
     }
@@ -180,8 +164,8 @@ impl WorkingSet {
         result
     }
 
-    /// Returns whether the table is copied. Tables always count as restless, because everything
-    /// else is compared with them.
+    /// Whether the table is copied. Tables always count as restless: all else is compared with
+    /// them.
     pub(super) fn want(&mut self, addr: Addr, len: u64) -> Result<(), NotCopied> {
         if !addr.is_plausible() || len / PIECE >= MAX_RANGES as u64 {
             return Err(NotCopied::Impossible);
@@ -223,11 +207,10 @@ impl WorkingSet {
 
     pub(super) fn begin_walk(&mut self) {
         self.walk = self.walk.wrapping_add(1);
-        // Pieces that an earlier walk wanted in vain are wanted again only if touched.
         self.wanted.clear();
     }
 
-    /// Sometimes drops what no recent walk has touched. Call after a complete walk.
+    /// Call after a complete walk.
     pub(super) fn forget_unused(&mut self) {
         if self.walk.wrapping_sub(self.forgot) < FORGOTTEN_AFTER {
             return;
@@ -258,7 +241,7 @@ impl WorkingSet {
         let first_copy = |number: &u64| Some((*number, self.pieces.get(number)?.at? as usize));
         self.at_rest.extend(resting.iter().filter_map(first_copy));
         self.plan.push(head);
-        // A span may cover restless pieces between its own; these are placed last, which decides.
+        // Restless pieces within a span are placed last, which decides.
         self.tail = self.add_to_plan(&others, self.head + head.len);
         self.plan.push(tail);
         self.second = self.tail + tail.len;
@@ -268,7 +251,6 @@ impl WorkingSet {
         self.planned = true;
     }
 
-    /// Returns the end of their copies.
     fn add_to_plan(&mut self, numbers: &[u64], mut at: usize) -> usize {
         merge(numbers, |span, covered| {
             place(&mut self.pieces, covered, at);
@@ -302,8 +284,7 @@ fn place(pieces: &mut FxHashMap<u64, WorkingSetRange>, covered: std::ops::Range<
     }
 }
 
-/// Merges the sorted pieces `numbers` into spans: across gaps within a page, and across adjacent
-/// pages.
+/// Across gaps within a page, and adjacent pages.
 fn merge(numbers: &[u64], mut each: impl FnMut(AddressRange, std::ops::Range<u64>)) {
     let mut run: Option<std::ops::Range<u64>> = None;
     let mut emit = |run: std::ops::Range<u64>| {
@@ -376,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_page_are_one_span_and_distant_pages_are_not() {
+    fn nearby_pieces_are_one_span_and_distant_ones_are_not() {
         let mut spans = Vec::new();
         merge(&[8, 10, 15, 16, 24 + 7, 40], |span, _| {
             spans.push((span.addr.0 / PIECE, span.len / 512))

@@ -1,19 +1,18 @@
-//! One block of the file: length, checksum and compression around a payload.
+//! A block of the file: length, checksum and compression around a payload.
 
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::get_frame_content_size;
 
-/// The file's first eight bytes. A transfer that changes line ends damages them.
+/// A transfer that changes line ends damages these bytes.
 pub(crate) const MAGIC: [u8; 8] = *b"MEMSPY\r\n";
 pub(crate) const FILE_HEAD: usize = 10;
 pub(crate) const BLOCK_HEAD: usize = 8;
-/// Largest payload; bounds a reader's memory.
+/// Bounds a reader's memory.
 pub(crate) const MAX_PAYLOAD: usize = 64 << 20;
-/// Largest compressed payload.
 pub(crate) const MAX_BODY: usize = MAX_PAYLOAD + (1 << 20);
-/// Smallest body: an empty zstd frame.
+/// An empty zstd frame.
 const MIN_BODY: usize = 9;
-/// The first bytes of every zstd frame (RFC 8878, 3.1.1). After damage a reader searches for them.
+/// Every zstd frame begins with it (RFC 8878, 3.1.1). After damage a reader searches for it.
 pub(crate) const SYNC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +25,7 @@ pub(crate) struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// Reads the bytes before a body. `None`: no block states such values.
+    /// `None`: no block states such values.
     pub(crate) fn read(head: [u8; BLOCK_HEAD]) -> Option<BlockHeader> {
         let [a, b, c, d, e, f, g, h] = head;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
@@ -35,7 +34,7 @@ impl BlockHeader {
             .then_some(BlockHeader { length, crc: u32::from_le_bytes([e, f, g, h]) })
     }
 
-    /// Whether length and checksum match `body`.
+    /// Whether length and checksum match.
     pub(crate) fn holds(&self, body: &[u8]) -> bool {
         body.len() == self.length && body.starts_with(&SYNC) && crc32c::crc32c(body) == self.crc
     }
@@ -73,7 +72,6 @@ impl BlockReader {
         Ok(BlockReader { decompressor: Decompressor::new()?, payload: Vec::new() })
     }
 
-    /// Unpacks a body whose checksum matches.
     pub(crate) fn read(&mut self, body: &[u8]) -> Result<&[u8], BlockError> {
         let size = match get_frame_content_size(body) {
             Ok(Some(size)) if size <= MAX_PAYLOAD as u64 => size as usize,

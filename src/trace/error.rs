@@ -12,24 +12,24 @@ use crate::model::SinkError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// The file exists, and overwriting was not requested.
+    /// It exists, and overwriting was not requested.
     #[error("{} exists already", path.display())]
     Exists {
-        /// The path asked for.
+        /// The path.
         path: PathBuf,
     },
-    /// The path is a directory.
+    /// A directory.
     #[error("{} is a directory", path.display())]
     Directory {
-        /// The path asked for.
+        /// The path.
         path: PathBuf,
     },
     /// The file or its head could not be written.
     #[error("cannot create {}: {source}", path.display())]
     Create {
-        /// The path asked for.
+        /// The path.
         path: PathBuf,
-        /// The system's reason.
+        /// The reason.
         source: io::Error,
     },
 }
@@ -46,19 +46,19 @@ impl CreateError {
     }
 }
 
-/// Why a trace could not be read. Damage inside a trace is no error: see [`super::ReplaySummary`].
+/// Why a trace could not be read. Damage inside it is no error: see [`super::ReplaySummary`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The file could not be opened.
+    /// Could not be opened.
     #[error("cannot open {}: {source}", path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The reason.
         source: io::Error,
     },
-    /// Not a regular file, such as a pipe, a device or a directory.
+    /// Not a regular file.
     #[error("{} is {what}, not a file", path.display())]
     NotAFile {
         /// The path.
@@ -66,29 +66,29 @@ pub enum ReadError {
         /// What it is.
         what: &'static str,
     },
-    /// The file has no bytes.
+    /// No bytes.
     #[error("{} is empty", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// The file ends inside the first ten bytes.
+    /// It ends inside the first ten bytes.
     #[error("{} ends after {bytes} bytes, before the recording began", path.display())]
     HeadCut {
         /// The file.
         path: PathBuf,
-        /// Bytes it has.
+        /// Its bytes.
         bytes: u64,
     },
-    /// The file does not begin like a trace.
+    /// Does not begin like a trace.
     #[error("{} is not a memspy trace: it looks like {looks_like}", path.display())]
     NotATrace {
         /// The file.
         path: PathBuf,
-        /// The format that its first bytes suggest.
+        /// What its first bytes suggest.
         looks_like: &'static str,
     },
-    /// A later memspy wrote the file.
+    /// A later memspy wrote it.
     #[error(
         "{} has trace format version {found}; this memspy reads versions up to {supported}: \
          read it with a newer memspy",
@@ -97,9 +97,9 @@ pub enum ReadError {
     NewerVersion {
         /// The file.
         path: PathBuf,
-        /// Its format version.
+        /// Its version.
         found: u16,
-        /// The latest version that this program reads.
+        /// The latest version known here.
         supported: u16,
     },
     /// Reading failed.
@@ -107,12 +107,12 @@ pub enum ReadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Byte offset.
+        /// In bytes.
         offset: u64,
-        /// The system's reason.
+        /// The reason.
         source: io::Error,
     },
-    /// The file shrank during reading.
+    /// It shrank during reading.
     #[error(
         "{} became shorter while it was read: {bytes} bytes now, {expected} before",
         path.display()
@@ -122,25 +122,25 @@ pub enum ReadError {
         path: PathBuf,
         /// Bytes now.
         bytes: u64,
-        /// Bytes when reading began.
+        /// Bytes at the start.
         expected: u64,
     },
-    /// The decompressor could not start.
+    /// No decompressor.
     #[error("cannot set up the decompressor: {source}")]
     Decompressor {
-        /// Its reason.
+        /// The reason.
         source: io::Error,
     },
-    /// The reading thread could not start.
+    /// No reading thread.
     #[error("cannot start a thread that reads the trace: {source}")]
     Thread {
-        /// The system's reason.
+        /// The reason.
         source: io::Error,
     },
     /// The sink refused a record.
     #[error("the trace's records could not be taken: {source}")]
     Sink {
-        /// Its reason.
+        /// The reason.
         source: SinkError,
     },
 }

@@ -1,7 +1,7 @@
-//! Maps numbers in a file to dense numbers, even where definitions were lost.
+//! Maps numbers in a file to dense numbers: where definitions were lost, later ones move up.
 //!
-//! [`crate::model::StackTable`] takes definitions in the order of their numbers without a gap. If
-//! damage removed some, the later ones move up. In an undamaged trace every number stays the same.
+//! [`crate::model::StackTable`] takes definitions without a gap. In an undamaged trace every number
+//! stays the same.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ struct IdRun {
     length: u32,
 }
 
-/// Runs of numbers that moved by the same amount, by first number. Memory grows with damage only. A
-/// tree, because a damaged file may bring a million runs in any order.
+/// Runs of numbers moved by the same amount, by first number. A tree, because a damaged file may
+/// bring a million runs in any order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IdMap {
     runs: BTreeMap<u32, IdRun>,

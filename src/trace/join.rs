@@ -32,18 +32,16 @@ pub fn segments(folder: &Path) -> Result<Vec<PathBuf>, ReadError> {
 /// The result of joining segments.
 #[derive(Debug, Default)]
 pub struct JoinResult {
-    /// The segments that were read, each with its replay summary.
+    /// The segments read.
     pub segments: Vec<(PathBuf, ReplaySummary)>,
     /// Problems, one sentence each; empty for one whole recording.
     pub warnings: Vec<String>,
 }
 
-/// Gives the records of `segments`, oldest first, to `sink` as one recording: the one that most
-/// belong to.
+/// Gives the records of one recording, the one that most `segments` belong to, to `sink`.
 ///
 /// A segment's opening state is left out if the segment before it is whole. After a missing or
-/// damaged segment, [`Record::Gap`] and the opening state are given. Segments of other recordings
-/// are left out.
+/// damaged one, [`Record::Gap`] and the opening state are given.
 ///
 /// # Errors
 /// No segment can be read, or the sink refuses a record.
@@ -91,7 +89,7 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
                 summaries.push((path, summary));
                 continue;
             }
-            // The recorder may have been killed while it wrote the opening.
+            // The recorder may have been killed in the opening.
             SegmentOutcome::WithoutOpening if is_last && !is_damaged => {}
             SegmentOutcome::WithoutOpening => {
                 let why = format!("segment {name} is not whole where it begins: it is left out");
@@ -126,7 +124,7 @@ fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> 
             summary.dropped_records
         ));
     }
-    // Only the last segment may have been open when the recorder ended.
+    // Only the last segment may have been open at the recorder's end.
     (!is_last && summary.unfinished_bytes > 0).then(|| {
         format!(
             "segment {name} is cut off: its last {} bytes are no whole block",
@@ -136,24 +134,24 @@ fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> 
 }
 
 enum SegmentOutcome {
-    /// Its records were passed on. `skipped`: newly found gap before it.
+    /// Passed on. `skipped`: newly found gap before it.
     Read { skipped: Option<String> },
-    /// It begins no later than the previous segment.
+    /// It begins no later than the previous one.
     Repeats,
-    /// Its opening is lost, and with it the state that its records need.
+    /// Its opening, which its records need, is lost.
     WithoutOpening,
 }
 
 struct RecordingJoin<'a> {
     rewriter: Renumberer,
     sink: &'a mut dyn RecordSink,
-    /// The latest time passed on; `None` before the first record.
+    /// The latest time passed on.
     last: Option<Nanos>,
-    /// When the last-read segment began.
+    /// Of the last-read segment.
     begun: Option<Nanos>,
-    /// The recording's end, held back until all gaps are known.
+    /// Held back until all gaps are known.
     end: Option<Record>,
-    /// A gap that was not passed on yet.
+    /// Not passed on yet.
     missing: Option<MissingRange>,
 }
 
@@ -163,7 +161,6 @@ struct MissingRange {
 }
 
 impl RecordingJoin<'_> {
-    /// Notes a gap from `from` on.
     fn miss(&mut self, why: &str, from: Nanos) {
         match &mut self.missing {
             Some(missing) => {
@@ -174,7 +171,6 @@ impl RecordingJoin<'_> {
         }
     }
 
-    /// Notes a gap after everything read so far.
     fn miss_after_all(&mut self, why: &str) {
         self.miss(why, self.last.unwrap_or_default());
     }
@@ -211,7 +207,7 @@ impl RecordingJoin<'_> {
         self.sink.record(record)
     }
 
-    /// Passes on the gap, which ends at `to`.
+    /// The gap ends at `to`.
     fn pass_gap(&mut self, to: Nanos) -> SinkResult {
         match self.missing.take() {
             Some(MissingRange { why, from }) => {
@@ -235,9 +231,9 @@ impl RecordingJoin<'_> {
 }
 
 enum SegmentState {
-    /// Reading the state at the segment's beginning; `latest` is the latest time in it.
+    /// The state at the beginning; `latest` is the latest time in it.
     Opening { records: Vec<Record>, latest: Nanos },
-    /// Reading observations.
+    /// Observations.
     Open,
     /// It begins no later than the previous segment.
     Repeats,
@@ -263,7 +259,7 @@ impl JoinSegment<'_, '_> {
         Ok(())
     }
 
-    /// Handles a complete opening. The keyframe is its last record.
+    /// The keyframe is the opening's last record.
     fn open(&mut self, begins: Nanos, opening: &[Record], latest: Nanos) -> SinkResult {
         if self.to.begun.is_some_and(|before| begins <= before) {
             self.state = SegmentState::Repeats;
@@ -272,7 +268,7 @@ impl JoinSegment<'_, '_> {
         self.state = SegmentState::Open;
         if let Some(last) = self.to.last.filter(|last| self.to.missing.is_none() && latest > *last)
         {
-            // The opening has observations that no segment has.
+            // Observations that no segment has.
             let why = format!(
                 "what was recorded between {:.3} and {:.3} s is missing: the segment before is cut off",
                 last.seconds(),
@@ -296,7 +292,7 @@ impl JoinSegment<'_, '_> {
         opening.try_for_each(|record| self.pass(record))
     }
 
-    /// Handles an opening without a keyframe: the recording's own beginning, or damage.
+    /// No keyframe: the recording's own beginning, or damage.
     fn without_inheritance(&mut self, opening: &[Record], record: &Record) -> SinkResult {
         self.state = match self.to.last {
             None => SegmentState::Open,

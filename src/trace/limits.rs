@@ -1,7 +1,7 @@
-//! Limits of sizes, counts and times in a record, so that no sum over a trace overflows 64 bits.
+//! Limits sizes, counts and times, so that no sum over a trace overflows 64 bits.
 //!
-//! A checksum proves that a file is as it was written, not who wrote it. Values far beyond any
-//! machine are refused here, so that no later code has to expect them.
+//! A checksum does not prove who wrote a file. Values beyond any machine are refused here, so that
+//! no later code has to expect them.
 
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, CounterDelta, CounterSnapshot, Definition, DeviceUsage,
@@ -9,14 +9,13 @@ use crate::model::{
     OwnershipBreakdown, Pool, ProcessUsage, Record, RecordingEnd, SnapshotConsistency, Stat,
 };
 
-/// Bytes, blocks or tensors of one device at one moment: a pebibyte. At most 1,024 devices sum to
-/// an exbibyte.
+/// Of one device at one moment: a pebibyte. At most 1,024 devices sum to an exbibyte.
 const MAX_LEVEL: u64 = 1 << 50;
-/// Totals since a process or recording began: two exbibytes, weeks of a tebibyte per second.
+/// Since a process or recording began: two exbibytes, weeks of a tebibyte per second.
 const MAX_TOTAL: u64 = 1 << 61;
 /// Nanoseconds since the recording began: 36 years.
 const MAX_TIME: u64 = 1 << 60;
-/// Nanoseconds from 1970 to the recording's beginning: the year 2262.
+/// Nanoseconds since 1970: the year 2262.
 const MAX_UNIX: u64 = i64::MAX as u64;
 const MAX_LINE: u32 = i32::MAX as u32;
 
@@ -28,7 +27,7 @@ const LINE: &str = "a record states a line that no file has";
 
 type RefusalReason = &'static str;
 
-/// Sums over the records read so far.
+/// Over the records read so far.
 #[derive(Debug, Default)]
 pub(super) struct RecordLimits {
     allocated: u64,
@@ -36,7 +35,7 @@ pub(super) struct RecordLimits {
 }
 
 impl RecordLimits {
-    /// Checks the next record; an error is the reason for refusing it.
+    /// An error is the reason for refusing the record.
     pub(super) fn check(&mut self, record: &Record) -> Result<(), RefusalReason> {
         match record {
             Record::Start(start) => below(start.unix_nanos, MAX_UNIX, TIME),
@@ -72,7 +71,7 @@ impl RecordLimits {
                     .try_for_each(signed_total)
             }
             Record::Ownership(owners) => ownership(owners),
-            // The job chose the values of its variables: any number is valid.
+            // The job chose its variables: any number is valid.
             Record::Step(step) => {
                 time(step.time)?;
                 time(step.uncertainty.unwrap_or_default())
@@ -111,7 +110,7 @@ impl RecordLimits {
         time(change.after)?;
         change.live.into_iter().try_for_each(signed_level)?;
         for delta in [&change.small, &change.large] {
-            // Names all fields, so that a new one gets a check.
+            // All fields, so that a new one gets a check.
             let &CounterDelta {
                 allocations: a,
                 frees: b,
@@ -173,7 +172,7 @@ fn signed_total(number: i64) -> Result<(), RefusalReason> {
     below(number.unsigned_abs(), MAX_TOTAL, TOTAL)
 }
 
-/// Adds one share of a block, in fractions of a byte.
+/// In fractions of a byte.
 fn add_weight(sum: &mut u64, weight: u64) -> Result<(), RefusalReason> {
     *sum = sum.saturating_add(weight);
     below(*sum, MAX_TOTAL, SIZE)
@@ -297,7 +296,7 @@ fn weights(source: &crate::model::AllocationSource) -> Result<(), RefusalReason>
         Source::BeforeOwned(owners) => {
             owners.iter().try_for_each(|(_, weight)| add_weight(&mut sum, *weight))
         }
-        Source::Observed { shares, span } => {
+        Source::Observed { shares, span, .. } => {
             time(span.unwrap_or_default())?;
             shares.iter().try_for_each(|share| add_weight(&mut sum, share.weight))
         }

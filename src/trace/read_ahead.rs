@@ -10,21 +10,20 @@ use super::reader::TraceReader;
 use super::summary::{ReplayProgress, ReplaySummary};
 use crate::model::{Record, RecordSink, SinkError, SinkResult};
 
-/// Bytes of records handed over at once.
+/// Handed over at once.
 const BATCH_BYTES: usize = 1 << 20;
-/// Batches that may wait; two more are being filled and taken.
+/// Two more are being filled and taken.
 const MAX_WAITING: usize = 4;
-/// After a record of this many bytes the reading thread waits until it is taken: a small part of a
-/// hostile file can expand to many of them.
+/// The reading thread waits until such a record is taken: a small part of a hostile file can expand
+/// to many.
 const MIN_LARGE_RECORD: usize = 4 << 20;
 
 #[derive(Default)]
 struct RecordBatch {
     records: Vec<Record>,
     bytes: usize,
-    /// How far reading is.
     progress: Option<ReplayProgress>,
-    /// Its drop tells the reading thread that the batch was taken.
+    /// Dropped when the batch was taken.
     _taken: Option<SyncSender<()>>,
 }
 
@@ -54,7 +53,7 @@ impl RecordSink for &BatchQueue {
         batch._taken = sender;
         drop(batch);
         self.send()?;
-        // Nothing is ever sent: `recv` returns when the batch is dropped.
+        // Nothing is sent: `recv` returns when the batch is dropped.
         receiver.and_then(|receiver: Receiver<()>| receiver.recv().ok());
         Ok(())
     }
@@ -62,7 +61,7 @@ impl RecordSink for &BatchQueue {
 
 impl TraceReader {
     /// Like [`Self::replay`], but reads, decompresses and decodes on another thread while `sink`
-    /// works. The records and the result are the same. `progress` says how far reading is.
+    /// works.
     pub fn replay_ahead(
         &mut self,
         sink: &mut dyn RecordSink,
@@ -89,14 +88,14 @@ impl TraceReader {
                 };
             let taken = take(batches, sink, progress);
             let outcome = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            // A refused record precedes any error of reading further.
+            // A refused record precedes any later read error.
             taken.map_err(|source| ReadError::Sink { source })?;
             outcome
         })
     }
 }
 
-/// Gives all records to `sink` until it refuses one.
+/// Until `sink` refuses one.
 fn take(
     batches: Receiver<RecordBatch>,
     sink: &mut dyn RecordSink,

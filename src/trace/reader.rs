@@ -14,11 +14,10 @@ use super::wire::v1::decode::{DecodeCounts, DecodeStop, RecordDecoder};
 use super::wire::v1::varint::PayloadCursor;
 use crate::model::RecordSink;
 
-/// Bytes searched at a time for the next good block.
+/// Searched at a time for the next good block.
 const STRIDE: u64 = 1 << 20;
-/// A false block start costs the search as many bytes as it claims. The search may cost this much
-/// plus four times the file: without a bound, a file of false starts would cost the square of its
-/// size.
+/// A false block start costs the search the bytes that it claims. The bound is this plus four times
+/// the file: else a file of false starts would cost the square of its size.
 const MAX_SEARCH_BYTES: u64 = 64 << 20;
 const MISSING_BLOCKS: &str = "blocks are missing before this one";
 const MISSING_RECORDS: &str = "records are missing before this block";
@@ -30,7 +29,7 @@ pub struct TraceReader {
     path: PathBuf,
     window: TraceWindow,
     version: u16,
-    /// Recording number of the first block read.
+    /// Of the first block read.
     recording: Option<u64>,
 }
 
@@ -39,7 +38,7 @@ impl TraceReader {
     pub fn open(path: impl AsRef<Path>) -> Result<TraceReader, ReadError> {
         let path = path.as_ref().to_owned();
         let open = |source| ReadError::Open { path: path.clone(), source };
-        // Check before opening: opening a pipe would wait for its other end.
+        // Before opening: opening a pipe would wait for its other end.
         let kind = std::fs::metadata(&path).map_err(open)?.file_type();
         if !kind.is_file() {
             let what = if kind.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
@@ -86,7 +85,7 @@ impl TraceReader {
         }
     }
 
-    /// Identifies the recording; known after reading, in files that have it.
+    /// Known after reading; older files have none.
     pub(super) fn recording(&self) -> Option<u64> {
         self.recording
     }
@@ -96,7 +95,7 @@ impl TraceReader {
         self.version
     }
 
-    /// Current size of the file in bytes.
+    /// The file's bytes now.
     pub fn length(&self) -> Result<u64, ReadError> {
         self.window.length().map_err(|source| ReadError::Read {
             path: self.path.clone(),
@@ -112,7 +111,7 @@ impl TraceReader {
         self.replay_with(sink, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Like [`Self::replay`], calling `progress` after every block; it may end the replay.
+    /// Like [`Self::replay`]; `progress` is called after every block and may end the replay.
     pub fn replay_with(
         &mut self,
         sink: &mut dyn RecordSink,
@@ -161,10 +160,10 @@ struct Replay<'a> {
     block_reader: BlockReader,
     decoder: RecordDecoder,
     tally: DecodeCounts,
-    /// Expected number of the next block, if none is missing.
+    /// Expected number if no block is missing.
     next_block: u64,
     next_record: u64,
-    /// Whether damage was noted since the last good block.
+    /// Damage was noted since the last good block.
     in_damage: bool,
     /// Bytes that false block starts may still cost.
     search_left: u64,
@@ -172,7 +171,7 @@ struct Replay<'a> {
 }
 
 enum ScanResult {
-    /// A block with a matching checksum, of this many compressed bytes.
+    /// Compressed bytes of a block with a matching checksum.
     Block(usize),
     /// Shorter than its length says; no good block follows.
     Unfinished,
@@ -230,7 +229,7 @@ impl Replay<'_> {
             .map_err(|why| unreadable(self.path, why, offset, self.total))
     }
 
-    /// Reads the length and checksum at `at`. `None` if they are incomplete or impossible.
+    /// `None`: incomplete or impossible.
     fn header_at(&mut self, at: u64) -> Result<Option<BlockHeader>, ReadError> {
         let mut head = [0; BLOCK_HEAD];
         head.copy_from_slice(self.bytes(at, BLOCK_HEAD)?);
@@ -247,7 +246,7 @@ impl Replay<'_> {
         };
         let body = at + BLOCK_HEAD as u64;
         if claim.length as u64 > self.total - body {
-            // If a good block follows, this block is not unfinished: its length is wrong.
+            // If a good block follows, this one is not unfinished: its length is wrong.
             return Ok(match self.next_block_after(at)? {
                 Some(_) => ScanResult::Damage("a block states a length beyond the file's end"),
                 None if self.search_left == 0 => ScanResult::Damage(GIVEN_UP),
@@ -260,10 +259,10 @@ impl Replay<'_> {
         })
     }
 
-    /// Offset of the first good block after `at`.
+    /// The first good block's offset.
     fn next_block_after(&mut self, at: u64) -> Result<Option<u64>, ReadError> {
         let overlap = SYNC.len() as u64 - 1;
-        // The block must begin after `at`, so its zstd magic lies after that block's header.
+        // A block begins after `at`, so its zstd magic comes after its header.
         let mut from = at + 1 + BLOCK_HEAD as u64;
         while from + SYNC.len() as u64 <= self.total {
             let length = (STRIDE + overlap).min(self.total - from) as usize;

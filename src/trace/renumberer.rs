@@ -8,7 +8,7 @@ use crate::model::{
     StackTable, ThreadId,
 };
 
-/// The definitions and sources of a stream of records.
+/// The definitions and source texts of a stream of records.
 #[derive(Debug, Default)]
 pub struct DefinitionTables {
     table: StackTable,
@@ -16,7 +16,7 @@ pub struct DefinitionTables {
 }
 
 impl DefinitionTables {
-    /// Keeps a definition or a source; returns `false` for any other record.
+    /// Keeps a definition or source text; `false` for any other record.
     pub fn on_definition(&mut self, record: &Record) -> bool {
         match record {
             Record::Definition(Definition::Reset) => *self = DefinitionTables::default(),
@@ -45,8 +45,7 @@ impl DefinitionTables {
 
 /// Gives records new numbers.
 ///
-/// Streams rewritten by one `Renumberer` share equal definitions; call [`Renumberer::reset`]
-/// between them.
+/// Streams share equal definitions; call [`Renumberer::reset`] between them.
 #[derive(Debug, Default)]
 pub struct Renumberer {
     to: DefinitionTables,
@@ -80,7 +79,7 @@ impl NewIds {
 }
 
 impl Renumberer {
-    /// Starts without numbers.
+    /// Without numbers.
     pub fn new() -> Renumberer {
         Renumberer::default()
     }
@@ -103,7 +102,7 @@ impl Renumberer {
         }
     }
 
-    /// Notes that `record` redefines old numbers: a thread was renamed, or all start again.
+    /// `record` redefines old numbers: a thread was renamed, or all start again.
     pub fn redefined(&mut self, record: &Record) {
         match record {
             Record::Definition(Definition::Thread(id, _)) => self.threads.forget(id.0),
@@ -112,9 +111,9 @@ impl Renumberer {
         }
     }
 
-    /// Renumbers `record` of stream `from` and appends it to `out`, after definitions and sources
-    /// that it uses first. Drops uses that `from` does not know. Definitions and sources themselves
-    /// go to [`DefinitionTables`].
+    /// Appends `record` of stream `from` to `out`, after the definitions and source texts that it
+    /// uses first. Drops uses that `from` does not know. Definitions themselves go to
+    /// [`DefinitionTables`].
     pub fn rewrite(&mut self, from: &DefinitionTables, record: &Record, out: &mut Vec<Record>) {
         let rewritten = match record {
             Record::Definition(_) | Record::Source(_) => return,
@@ -230,7 +229,7 @@ impl Renumberer {
     }
 
     fn stack(&mut self, from: &DefinitionTables, old: StackId) -> Option<StackId> {
-        // Walk outwards to the first stack that has a number, then back.
+        // Outwards to the first stack that has a number, then back.
         let mut missing: Vec<(StackId, StackNode)> = Vec::new();
         let mut next = Some(old);
         let mut parent = None;

@@ -1,4 +1,4 @@
-//! A long recording that keeps only its last part: segments on disk; the oldest are removed.
+//! A long recording that keeps only its last part, in segments on disk.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use crate::files::{self, FileCreation, PlaceError};
 use crate::model::{Nanos, Record, RecordSink, SinkError, SinkResult};
 
 pub(super) const SUFFIX: &str = "memspy";
-/// Segments that make up the retained part. The excess is at most one segment.
+/// Of the retained part; the excess is at most one segment.
 const SEGMENT_COUNT: u64 = 8;
 const MIN_SEGMENT_DURATION: Duration = Duration::from_millis(100);
-/// A size bound never makes a segment's blocks smaller than this: small blocks compress badly.
+/// Smaller blocks compress badly.
 const MIN_BLOCK_BYTES: u64 = 4 << 10;
 
 /// How much of a recording is kept.
@@ -23,8 +23,8 @@ const MIN_BLOCK_BYTES: u64 = 4 << 10;
 pub enum Retention {
     /// At least the last part of this length.
     Time(Duration),
-    /// At most this many bytes on disk, plus one segment. If a segment's opening is larger than
-    /// that (a job of very many blocks): two segments.
+    /// At most this many bytes on disk, plus one segment. If a segment's opening is larger (a job
+    /// of very many blocks): two segments.
     Bytes(u64),
     /// The last part of this length, limited to this many bytes.
     Either(Duration, u64),
@@ -45,7 +45,7 @@ impl Retention {
         }
     }
 
-    /// Both bounds; of two equal kinds the narrower one.
+    /// Both bounds; of equal kinds the narrower one.
     pub fn and(self, other: Retention) -> Retention {
         let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         let time = self.time().into_iter().chain(other.time()).min();
@@ -67,11 +67,10 @@ pub enum RetentionLimit {
     Bytes,
 }
 
-/// Segments in their own folder, each of them a trace.
+/// Segments in their own folder, each a trace.
 ///
-/// A segment begins with the current state ([`TraceRing::begin`] and the records up to
-/// [`TraceRing::opened`]), so it is readable alone. The segments stay when memspy ends for any
-/// reason.
+/// A segment begins with the current state ([`TraceRing::begin`] to [`TraceRing::opened`]), so it
+/// is readable alone. The segments stay when memspy ends for any reason.
 pub struct TraceRing {
     folder: PathBuf,
     keep: Retention,
@@ -80,7 +79,7 @@ pub struct TraceRing {
     number: u64,
     recording: RecordingNumber,
     max_bytes: u64,
-    /// The bound that removed the last removed segment.
+    /// Of the last removed segment.
     bound: Option<RetentionLimit>,
 }
 
@@ -94,11 +93,7 @@ struct RingSegment {
 }
 
 impl TraceRing {
-    /// Creates a ring's folder. An existing one is refused or, with `overwrite`, emptied of
-    /// segments.
-    ///
-    /// # Errors
-    /// The folder exists, or cannot be created.
+    /// Creates the folder. An existing one is refused or, with `overwrite`, emptied of segments.
     pub fn create(
         folder: &Path,
         keep: Retention,
@@ -139,8 +134,8 @@ impl TraceRing {
     /// Begins the next segment at `now`.
     ///
     /// # Errors
-    /// The previous segment could not be finished, or the new one not created; nothing can be
-    /// recorded then.
+    /// The previous one could not be finished, or the new one not created; then nothing can be
+    /// recorded.
     pub fn begin(&mut self, now: Nanos) -> io::Result<()> {
         if let Some((mut segment, writer)) = self.open.take() {
             segment.bytes = writer.finish()?.1.bytes;
@@ -155,8 +150,7 @@ impl TraceRing {
         if self.number == 1 {
             writer = writer.with_early_blocks();
         }
-        // A segment must not wait for a second of recorded time: it may reach twice its size by
-        // then.
+        // A second of recorded time could grow the segment to twice its size.
         if let Some(bytes) = self.keep.bytes() {
             writer = writer.with_block_size((bytes / SEGMENT_COUNT).max(MIN_BLOCK_BYTES) as usize);
         }
@@ -165,9 +159,6 @@ impl TraceRing {
     }
 
     /// Ends the opening state and writes it at once.
-    ///
-    /// # Errors
-    /// It could not be written.
     pub fn opened(&mut self) -> io::Result<()> {
         self.flush()?;
         if let Some((segment, _)) = &mut self.open {
@@ -176,7 +167,7 @@ impl TraceRing {
         Ok(())
     }
 
-    /// Whether the next segment should begin at `now`.
+    /// The next segment should begin at `now`.
     pub fn is_due(&self, now: Nanos) -> bool {
         let Some((segment, writer)) = &self.open else { return true };
         let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
@@ -190,7 +181,7 @@ impl TraceRing {
         by_time || self.keep.bytes().is_some_and(|bytes| worth && grown >= bytes / SEGMENT_COUNT)
     }
 
-    /// Whether the next segment is too late to wait for a better moment.
+    /// The next segment cannot wait for a better moment.
     pub fn is_overdue(&self, now: Nanos) -> bool {
         let Some((segment, writer)) = &self.open else { return true };
         let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
@@ -200,9 +191,6 @@ impl TraceRing {
     }
 
     /// Writes buffered records.
-    ///
-    /// # Errors
-    /// They could not be written.
     pub fn flush(&mut self) -> io::Result<()> {
         if let Some((segment, writer)) = &mut self.open {
             writer.flush()?;
@@ -234,15 +222,12 @@ impl TraceRing {
         self.number
     }
 
-    /// The bound that last removed a segment; `None` while all are kept.
+    /// The bound that last removed a segment.
     pub fn bound(&self) -> Option<RetentionLimit> {
         self.bound
     }
 
-    /// Removes all segments, and the folder if it is empty then.
-    ///
-    /// # Errors
-    /// A segment could not be removed.
+    /// Removes all segments, and the folder if it is then empty.
     pub fn remove(mut self) -> io::Result<()> {
         let open = self.open.take().map(|(segment, _)| segment);
         for segment in self.done.drain(..).chain(open) {
@@ -290,7 +275,7 @@ impl RecordSink for TraceRing {
         if grown {
             self.max_bytes = self.max_bytes.max(self.bytes());
             let now = record.time();
-            // A size bound frees room as soon as it is needed, a time bound when a segment begins.
+            // A size bound frees room when it is needed, a time bound when a segment begins.
             if let (Some(_), Some(now)) = (self.keep.bytes(), now) {
                 self.drop_oldest(now)?;
             }

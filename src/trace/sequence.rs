@@ -1,4 +1,4 @@
-//! Selects and orders the segments of one recording in a ring's folder and finds gaps between them.
+//! Orders the segments of one recording in a ring's folder and finds gaps between them.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use crate::model::{Record, RecordSink, RecordingStart, SinkResult};
 pub(super) struct FoundSegment {
     pub(super) path: PathBuf,
     pub(super) name: String,
-    /// What is missing before this segment.
+    /// Missing before this segment.
     pub(super) before: Option<String>,
     pub(super) reader: Result<TraceReader, ReadError>,
 }
@@ -22,18 +22,18 @@ pub(super) struct SegmentSequence {
     pub(super) warnings: Vec<String>,
 }
 
-/// An open file, with the recording it claims to belong to.
+/// With the recording that the file claims to belong to.
 type OpenedTrace = Result<(TraceReader, Option<SegmentOrigin>), ReadError>;
 
-/// What segments of one recording share.
+/// Shared by a recording's segments.
 #[derive(Debug, Clone, PartialEq)]
 struct SegmentOrigin {
-    /// The random number; `None` in traces that predate it.
+    /// The random number; older traces have none.
     recording: Option<u64>,
     start: RecordingStart,
 }
 
-/// Selects the recording that most of `paths` belong to.
+/// The recording that most of `paths` belong to.
 ///
 /// # Errors
 /// The first path's error if none can be read.
@@ -43,7 +43,7 @@ pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
         all.push((path.clone(), TraceReader::open(path).and_then(started)));
     }
     let starts = || all.iter().filter_map(|(_, read)| read.as_ref().ok()?.1.as_ref());
-    // A tie goes to the later one: the ring's own recording was written last.
+    // In a tie the later one, which the ring wrote last.
     let most =
         starts().max_by_key(|start| starts().filter(|other| other == start).count()).cloned();
     if all.iter().all(|(_, read)| read.is_err())
@@ -91,12 +91,11 @@ pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
     Ok(sequence)
 }
 
-/// The number of a segment, from its name.
 fn number(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.parse().ok().filter(|number| *number < u64::MAX)
 }
 
-/// A segment with its start record; `None` if that is lost.
+/// `None`: the start record is lost.
 fn started(mut reader: TraceReader) -> OpenedTrace {
     struct StartSink(Option<RecordingStart>);
     impl RecordSink for StartSink {

@@ -1,25 +1,24 @@
 //! Bounds the work and memory of reading a file in proportion to its bytes.
 //!
-//! A few bytes of a compressed block can expand to millions of records. A recorder writes no such
-//! blocks: a record's time in nanoseconds takes bytes even if nothing happened, and a block ends
-//! after a second. Denser records are refused block by block, so that the rest can be read.
+//! A few compressed bytes can expand to millions of records. A recorder writes no such blocks: a
+//! record's time takes bytes even if nothing happened, and a block ends after a second. Denser
+//! records are refused block by block, so that the rest can be read.
 
 use crate::model::{Definition, Record};
 
-/// Work allowed for any file, and for each byte of its blocks. A unit is a byte of a record in
-/// memory, which costs reader and analysis some nanoseconds. The busiest recordings (a thousand
-/// threads, a thousand times a second) need 2,000 units a byte.
+/// Work for any file, and for each byte of its blocks. A unit is a byte of a record in memory,
+/// which takes some nanoseconds. The busiest recordings (a thousand threads, a thousand times a
+/// second) need 2,000 units a byte.
 const WORK: u64 = 256 << 20;
 const WORK_PER_BYTE: u64 = 8192;
-/// Memory of definitions allowed for any file, and for each byte of its blocks. Recordings in which
-/// every stack is new take some 100 bytes a byte.
+/// Memory of definitions for any file, and for each byte of its blocks. Recordings with only new
+/// stacks take some 100.
 const DEFINITIONS: u64 = 128 << 20;
 const DEFINITIONS_PER_BYTE: u64 = 192;
-/// Memory of a frame or a stack in tables and indexes, and of any other definition besides its
-/// text.
+/// Memory of a definition in tables and indexes, besides its text.
 const NODE: u64 = 96;
 const DEFINITION: u64 = 320;
-/// Cost of a thread of a sample, which mostly repeats the previous sample.
+/// A thread mostly repeats the previous sample.
 const THREAD: u64 = 4;
 
 const REPEATED: &str = "this part is repeated beyond what a recorder writes";
@@ -38,7 +37,6 @@ impl Default for ReadBudget {
 }
 
 impl ReadBudget {
-    /// Adds the share of a block of `bytes` bytes.
     pub(super) fn grant(&mut self, bytes: usize) {
         let bytes = bytes as u64;
         self.work = self.work.saturating_add(bytes.saturating_mul(WORK_PER_BYTE));
@@ -46,7 +44,7 @@ impl ReadBudget {
             self.definitions.saturating_add(bytes.saturating_mul(DEFINITIONS_PER_BYTE));
     }
 
-    /// Charges a record; an error is the reason for refusing it.
+    /// An error is the reason for refusing the record.
     pub(super) fn spend(&mut self, record: &Record) -> Result<(), &'static str> {
         let held = record.bytes_held() as u64;
         let work = match record {
@@ -62,7 +60,6 @@ impl ReadBudget {
         take(&mut self.definitions, kept, TOO_MUCH_TEXT)
     }
 
-    /// Charges a record that is not passed on.
     pub(super) fn spend_skipped(&mut self) -> Result<(), &'static str> {
         take(&mut self.work, 32, REPEATED)
     }

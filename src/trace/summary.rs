@@ -10,35 +10,34 @@ pub struct ReplaySummary {
     pub version: u16,
     /// Records given to the sink.
     pub records: u64,
-    /// Good blocks read.
+    /// Good blocks.
     pub blocks: u64,
-    /// File size in bytes when the replay began.
+    /// The file's bytes when the replay began.
     pub bytes: u64,
-    /// Records skipped because a later memspy wrote their tag.
+    /// Records with tags of a later memspy, skipped.
     pub unknown_tags: u64,
-    /// Damaged places: bytes before the last good block that are no good block, or bytes after it
-    /// that are no unfinished block.
+    /// Damaged places: bytes outside good blocks, except an unfinished block at the end.
     pub damaged_places: u64,
-    /// Blocks known to be missing there, each of at most about a second.
+    /// Known missing blocks, each of at most about a second.
     pub lost_blocks: u64,
-    /// Records known to be missing with them.
+    /// Known missing records.
     pub lost_records: u64,
-    /// Readable records left out because they use a lost definition.
+    /// Records that use a lost definition, left out.
     pub dropped_records: u64,
     /// The first damage.
     pub first_damage: Option<TraceDamage>,
-    /// Bytes after the last good block: an unfinished block of a dead or running recorder.
+    /// Bytes of an unfinished block at the end: the recorder died or still runs.
     pub unfinished_bytes: u64,
-    /// Whether the trailer was seen; `false` if the recording ended abruptly or goes on.
+    /// The trailer was seen; else the recording ended abruptly or goes on.
     pub complete: bool,
     /// The trailer.
     pub end: Option<RecordingEnd>,
-    /// Whether the caller ended the replay.
+    /// The caller ended the replay.
     pub stopped: bool,
 }
 
 impl ReplaySummary {
-    /// Whether every written record was given to the sink.
+    /// Every written record was given to the sink.
     pub fn is_whole(&self) -> bool {
         self.complete
             && self.damaged_places == 0
@@ -47,10 +46,10 @@ impl ReplaySummary {
     }
 }
 
-/// A damaged place in a trace.
+/// A damaged place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceDamage {
-    /// Byte offset in the file.
+    /// In bytes.
     pub offset: u64,
     /// The kind of damage.
     pub why: &'static str,

@@ -5,33 +5,32 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes read at a time, unless one block is larger. Reading copies: if somebody truncates a mapped
-/// file, the kernel kills a program that touches the lost page.
+/// Unless one block is larger. Copied, not mapped: access to a truncated file's lost page would
+/// kill memspy.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) enum WindowError {
     Failed(io::Error),
-    /// The file shrank to this length.
+    /// To this length.
     Shrunk(u64),
 }
 
 #[derive(Debug)]
 pub(crate) enum TraceWindow {
-    /// A file with one range in memory.
+    /// One range is in memory.
     File {
         file: File,
-        /// File offset of the range.
+        /// In the file.
         start: u64,
-        /// The range.
-        stretch: Vec<u8>,
+        bytes: Vec<u8>,
     },
     Memory(Arc<[u8]>),
 }
 
 impl TraceWindow {
     pub(crate) fn new(file: File) -> TraceWindow {
-        TraceWindow::File { file, start: 0, stretch: Vec::new() }
+        TraceWindow::File { file, start: 0, bytes: Vec::new() }
     }
 
     pub(crate) fn length(&self) -> io::Result<u64> {
@@ -41,7 +40,7 @@ impl TraceWindow {
         }
     }
 
-    /// The `length` bytes at `offset`, inside the first `total` bytes of the file.
+    /// `length` bytes at `offset`, inside the first `total` bytes of the file.
     pub(crate) fn bytes(
         &mut self,
         offset: u64,
@@ -54,27 +53,26 @@ impl TraceWindow {
                 let found = bytes.get(offset as usize..end as usize);
                 found.ok_or(WindowError::Shrunk(bytes.len() as u64))
             }
-            TraceWindow::File { file, start, stretch } => {
-                // The bytes in memory are good, but little else will be in a file that is being
-                // truncated.
+            TraceWindow::File { file, start, bytes } => {
+                // These bytes are good, but little else will be in a file that is being truncated.
                 let now = file.metadata().map_err(WindowError::Failed)?.len();
                 if end > now {
                     return Err(WindowError::Shrunk(now));
                 }
-                let inside = *start <= offset && end <= *start + stretch.len() as u64;
+                let inside = *start <= offset && end <= *start + bytes.len() as u64;
                 if !inside {
                     let span = WINDOW_BYTES.max(length as u64).min(total.saturating_sub(offset));
-                    stretch.clear();
-                    if span as usize > stretch.capacity()
-                        || stretch.capacity() as u64 > 2 * WINDOW_BYTES
+                    bytes.clear();
+                    if span as usize > bytes.capacity()
+                        || bytes.capacity() as u64 > 2 * WINDOW_BYTES
                     {
                         // Free the old range first, so that there are never two.
-                        *stretch = Vec::with_capacity(span as usize);
+                        *bytes = Vec::with_capacity(span as usize);
                     }
-                    stretch.resize(span as usize, 0);
+                    bytes.resize(span as usize, 0);
                     *start = offset;
-                    if let Err(error) = file.read_exact_at(stretch, offset) {
-                        stretch.clear();
+                    if let Err(error) = file.read_exact_at(bytes, offset) {
+                        bytes.clear();
                         return Err(match error.kind() {
                             io::ErrorKind::UnexpectedEof => {
                                 WindowError::Shrunk(file.metadata().map_or(0, |file| file.len()))
@@ -84,7 +82,7 @@ impl TraceWindow {
                     }
                 }
                 let from = (offset - *start) as usize;
-                stretch.get(from..from + length).ok_or(WindowError::Shrunk(total))
+                bytes.get(from..from + length).ok_or(WindowError::Shrunk(total))
             }
         }
     }

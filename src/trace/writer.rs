@@ -12,23 +12,22 @@ use super::wire::v1::encode::{RecordEncoder, RejectedRecord};
 use crate::files::FileCreation;
 use crate::model::{Record, RecordSink, SinkResult};
 
-/// Payload bytes after which a block is written.
+/// Payload of a block.
 const MAX_BLOCK_BYTES: usize = 256 << 10;
-/// Recorded time after which a block is written.
+/// Recorded time of a block.
 const MAX_BLOCK_AGE: u64 = 1_000_000_000;
-/// The same for the first block of a recording that may be killed at any moment; doubles block by
-/// block.
+/// Of the first block of a recording that may be killed at any moment; doubles block by block.
 const FIRST_AGE: u64 = 100_000_000;
-/// Compression effort: more costs the recording machine time for a few per cent.
+/// More costs the recording machine time for a few per cent.
 const ZSTD_LEVEL: i32 = 6;
 
-/// Random number in each block's head that identifies the recording.
+/// In each block's head; identifies the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordingNumber(u64);
 
 impl RecordingNumber {
     pub(super) fn random() -> RecordingNumber {
-        // The standard library's random keys plus the time, in case the keys repeat.
+        // Random keys plus the time, in case the keys repeat.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         // The highest bit makes all numbers equally long.
         RecordingNumber(RandomState::new().hash_one(now) | 1 << 63)
@@ -37,20 +36,19 @@ impl RecordingNumber {
 
 /// Writes records as a trace, block by block.
 ///
-/// A block is written after a second of recorded time (less [at first](Self::with_early_blocks), if
-/// wanted), after 256 KiB, and by [`Self::flush`]. Buffered records wait while nothing is recorded.
-/// After an error nothing more is written, every later call fails, and the file is readable up to
-/// its last whole block.
+/// A block is written after a second of recorded time (or less, [at
+/// first](Self::with_early_blocks)), after 256 KiB, and by [`Self::flush`]. After an error every
+/// later call fails, and the file is readable up to its last whole block.
 pub struct TraceWriter<W: Write> {
     to: W,
     encoder: RecordEncoder,
     block_writer: BlockWriter,
     block: Vec<u8>,
-    /// Payload bytes after which a block is written.
+    /// Payload bytes of a block.
     full: usize,
-    /// Recorded time after which the next block is written.
+    /// Recorded time of the next block.
     age: u64,
-    /// Time of the first record in the current block.
+    /// First time in the current block.
     since: Option<u64>,
     bytes: u64,
     blocks: u64,
@@ -60,7 +58,7 @@ pub struct TraceWriter<W: Write> {
 /// What a finished trace holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrittenTrace {
-    /// Bytes of the file.
+    /// Of the file.
     pub bytes: u64,
     /// Blocks in it.
     pub blocks: u64,
@@ -77,12 +75,12 @@ impl TraceWriter<File> {
         TraceWriter::create_as(path, FileCreation::replacing(overwrite))
     }
 
-    /// The same with `creation`'s file mode.
+    /// With `creation`'s file mode.
     pub fn create_as(path: impl AsRef<Path>, creation: FileCreation) -> Result<Self, CreateError> {
         TraceWriter::create_part(path.as_ref(), creation, RecordingNumber::random())
     }
 
-    /// The same for one file of a recording in several files.
+    /// One file of several of a recording.
     pub(super) fn create_part(
         path: &Path,
         creation: FileCreation,
@@ -100,7 +98,7 @@ impl<W: Write> TraceWriter<W> {
         TraceWriter::of_recording(to, RecordingNumber::random())
     }
 
-    /// The same for one file of a recording in several files.
+    /// One file of several of a recording.
     pub(super) fn of_recording(mut to: W, recording: RecordingNumber) -> io::Result<Self> {
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(&v1::VERSION.to_le_bytes());
@@ -120,8 +118,7 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Limits blocks to about `payload` bytes, if that is less than usual, so that one write never
-    /// grows the file by more.
+    /// Limits blocks to about `payload` bytes, if that is less than usual.
     pub fn with_block_size(mut self, payload: usize) -> Self {
         self.full = self.full.min(payload);
         self
@@ -144,7 +141,7 @@ impl<W: Write> TraceWriter<W> {
         self.encoder.records()
     }
 
-    /// Writes buffered records as a block, if there are any.
+    /// Writes buffered records as a block.
     pub fn flush(&mut self) -> io::Result<()> {
         self.check()?;
         if self.encoder.is_empty() {
@@ -154,8 +151,8 @@ impl<W: Write> TraceWriter<W> {
         self.note(written)
     }
 
-    /// Writes the rest and returns the file. Without an earlier [`Record::End`] the trace has no
-    /// trailer and counts as ended abruptly.
+    /// Writes the rest and returns the file. Without an earlier [`Record::End`] the trace counts as
+    /// ended abruptly.
     pub fn finish(mut self) -> io::Result<(W, WrittenTrace)> {
         self.flush()?;
         let written = WrittenTrace {

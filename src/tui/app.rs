@@ -1,4 +1,4 @@
-//! The live view: turns keys and time into pictures.
+//! The live view: keys and time in, pictures out.
 
 use std::error::Error;
 use std::io;
@@ -21,33 +21,33 @@ use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
 use crate::sampler::SnapshotOptions;
 
-/// Any error of attaching.
+/// An error of attaching.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// How long the first picture waits for the first records.
+/// Longest wait for the first records.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 /// Options of the view.
 #[derive(Debug, Clone)]
 pub struct TopOptions {
     /// The process whose owners are read.
     pub pid: u32,
-    /// Whether it may be stopped for these.
+    /// Options of its ownership snapshots.
     pub owners: SnapshotOptions,
-    /// The device shown first; `None` for the one with the highest peak.
+    /// The device shown first; `None`: the one with the highest peak.
     pub gpu: Option<CudaIndex>,
-    /// Between two pictures.
+    /// Time between pictures.
     pub interval: Duration,
-    /// Whether to show full paths of files.
+    /// Whether to show full paths.
     pub full_filenames: bool,
-    /// Threads that memory is attributed to.
+    /// Threads to attribute to.
     pub choice: ThreadChoice,
     /// What the terminal can show.
     pub palette: Palette,
-    /// This machine's name.
+    /// This machine.
     pub host: String,
 }
 
-/// Why the view ended early.
+/// Why it ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
     /// Attaching to the job failed.
@@ -56,22 +56,21 @@ pub enum TopError {
     /// The terminal failed.
     #[error("the terminal cannot be used: {0}")]
     Terminal(#[from] io::Error),
-    /// A part of memspy panicked; its message is on the terminal.
+    /// memspy panicked; the message is on the terminal.
     #[error(
         "memspy failed while it recorded; what it printed above belongs into a report of the bug"
     )]
     Panicked,
 }
 
-/// Shows the job until the user quits or `stop` is set. Takes the terminal once the job is attached
-/// to, and always gives it back.
+/// Shows the job until the user quits or `stop` is set; always restores the terminal.
 pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
     let recorded = LiveRecording::start(attach, options.choice, options.host.clone())
         .map_err(TopError::Attach)?;
     let mut screen = TerminalScreen::enter()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
-    // Wait a moment for the first records rather than show an empty picture.
+    // Wait for the first records rather than show an empty picture.
     let began = Instant::now();
     while recorded.live().profile().ticks() == 0
         && recorded.ended().is_none()
@@ -82,7 +81,7 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     }
     let mut view = OneView::new(recorded, options.pid, None, options);
     let shown = show(&mut view, &mut screen, &keys, stop);
-    // Before waiting for threads: the user has the terminal back at once.
+    // Threads may end late: give the terminal back first.
     drop(screen);
     if lost.load(Ordering::Relaxed) {
         return Err(TopError::Panicked);
@@ -90,20 +89,18 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     Ok(shown?)
 }
 
-/// One process: its recording, the user's choices, and the picture of both.
 pub(super) struct OneView {
     recorded: LiveRecording,
-    looking: OwnerPoller,
+    owners: OwnerPoller,
     state: ViewState,
     picture: ViewModel,
     full_filenames: bool,
     palette: Palette,
-    /// Whether the picture was frozen at the last keys.
     was_frozen: bool,
 }
 
 impl OneView {
-    /// The view of process `pid`, named `among` if others are shown beside it.
+    /// `among` is its name if other processes are shown.
     pub(super) fn new(
         recorded: LiveRecording,
         pid: u32,
@@ -115,7 +112,7 @@ impl OneView {
         let picture = picture(&recorded, &mut state, options.full_filenames, false);
         OneView {
             recorded,
-            looking: OwnerPoller::at(pid, options.owners),
+            owners: OwnerPoller::at(pid, options.owners),
             state,
             picture,
             full_filenames: options.full_filenames,
@@ -128,7 +125,6 @@ impl OneView {
         self.picture = picture(&self.recorded, &mut self.state, self.full_filenames, whole);
     }
 
-    /// Its entries in the table of all processes.
     pub(super) fn facts(
         &self,
         who: (usize, Option<u32>, u32),
@@ -154,15 +150,14 @@ impl TerminalView for OneView {
         self.was_frozen = self.state.frozen;
     }
 
-    /// Polls for an ownership snapshot.
     fn poll(&mut self) -> bool {
-        self.looking.poll()
+        self.owners.poll()
     }
 
     fn key(&mut self, key: KeyEvent) -> KeyAction {
         let asked = self.state.key(key);
         if asked == KeyAction::ReadOwners && self.picture.ended.is_none() {
-            self.looking.ask();
+            self.owners.ask();
         }
         asked
     }
@@ -172,7 +167,7 @@ impl TerminalView for OneView {
     }
 
     fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()> {
-        let owners = self.looking.owners();
+        let owners = self.owners.owners();
         let (picture, state, palette) = (&self.picture, &mut self.state, self.palette);
         screen.draw(|frame| draw(frame, picture, &owners, state, palette))
     }
@@ -184,7 +179,7 @@ fn picture(
     full_filenames: bool,
     whole: bool,
 ) -> ViewModel {
-    // Check first: then the profile is complete.
+    // Checked first: then the profile is complete.
     let ended = recorded.ended();
     let mut picture = ViewModel::new(&recorded.live(), state, full_filenames, whole);
     if let Some(how) = ended {

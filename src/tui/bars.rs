@@ -1,4 +1,4 @@
-//! A device's memory as a bar and its legend.
+//! A device's memory as a bar with legend.
 
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -11,7 +11,6 @@ use crate::render;
 /// Narrower bars are unreadable.
 const MIN_BAR_WIDTH: usize = 8;
 
-/// The parts of a device's memory, as far as known.
 fn parts(device: &DeviceSnapshot) -> [(BarPart, &'static str, &'static str, Option<u64>); 5] {
     let outside = match device.outside {
         OutsideTorch::Bytes(bytes) => Some(bytes),
@@ -26,7 +25,6 @@ fn parts(device: &DeviceSnapshot) -> [(BarPart, &'static str, &'static str, Opti
     ]
 }
 
-/// The bar, `width` characters wide: name, bar, size of the device.
 pub(super) fn bar(
     device: &DeviceSnapshot,
     width: usize,
@@ -62,7 +60,7 @@ pub(super) fn bar(
         .map(|(part, _, _, bytes)| (part, bytes.unwrap_or(0)))
         .collect();
     let known: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
-    // Used by an unknown process.
+    // An unknown process uses it.
     segments.push((BarPart::Unknown, device.used.unwrap_or(0).saturating_sub(known)));
     let (mut sum, mut drawn) = (0, 0);
     for (part, bytes) in segments {
@@ -70,7 +68,7 @@ pub(super) fn bar(
         let upto = (u128::from(sum) * cells as u128 + u128::from(total) / 2) / u128::from(total);
         let mut upto = (upto as usize).min(cells);
         if bytes > 0 && upto <= drawn {
-            // A small part still gets a cell.
+            // A small part gets a cell, too.
             upto = (drawn + 1).min(cells);
         }
         let length = upto.saturating_sub(drawn);
@@ -82,8 +80,7 @@ pub(super) fn bar(
     Line::from(spans)
 }
 
-/// The parts in numbers, in at most `lines` lines of `width` characters; drops the least important
-/// ones.
+/// Shows the parts as numbers; drops the least important.
 pub(super) fn legend(
     device: &DeviceSnapshot,
     width: usize,
@@ -123,7 +120,7 @@ pub(super) fn legend(
     vec![spans(&items, palette)]
 }
 
-/// A glyph and a space before each, two spaces between two.
+/// Each item has a glyph and a space before it, and two spaces between.
 fn length(items: &[(BarPart, String)]) -> usize {
     items.iter().map(|(_, text)| text.chars().count() + 4).sum::<usize>().saturating_sub(2)
 }

@@ -1,4 +1,4 @@
-//! The last minutes: allocated and reserved bytes as columns, with the peak as a line.
+//! Draws the last minutes: allocated and reserved bytes, with the peak.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -9,7 +9,7 @@ use super::table::short_size;
 use super::view_model::GpuFigures;
 use crate::model::Nanos;
 
-/// For the sizes on the left.
+/// Columns for the sizes at the left.
 const GUTTER: u16 = 9;
 
 pub(super) fn chart(
@@ -29,7 +29,6 @@ pub(super) fn chart(
     let bytes = |value: i64| value.max(0) as u64;
     let highest = reach.iter().flatten().map(|r| bytes(r.reserved.max(r.allocated))).max();
     let scale = highest.unwrap_or(0).max(mark).max(1);
-    // Eighths of a cell up to the value.
     let eighths = |value: u64| {
         let whole = u128::from(rows) * 8;
         ((u128::from(value) * whole).div_ceil(u128::from(scale))).min(whole) as usize
@@ -70,7 +69,6 @@ pub(super) fn chart(
     axis(buffer, area, gpu, column, palette);
 }
 
-/// Labels below the columns.
 fn axis(buffer: &mut Buffer, area: Rect, gpu: &GpuFigures, column: Nanos, palette: Palette) {
     let width = area.width - GUTTER;
     let y = area.y + area.height - 1;

@@ -105,7 +105,6 @@ fn detail(
     state.scroll = window(buffer, area, palette, "Esc closes", text, state.scroll);
 }
 
-/// Takes `height` rows from the top.
 pub(super) fn split_top(rest: &mut Rect, height: u16) -> Rect {
     let height = height.min(rest.height);
     let taken = Rect { height, ..*rest };
@@ -114,14 +113,13 @@ pub(super) fn split_top(rest: &mut Rect, height: u16) -> Rect {
     taken
 }
 
-/// Takes `height` rows from the bottom.
 pub(super) fn bottom(rest: &mut Rect, height: u16) -> Rect {
     let height = height.min(rest.height);
     rest.height -= height;
     Rect { y: rest.y + rest.height, height, ..*rest }
 }
 
-/// The first line: subject on the left; start and mode on the right.
+/// The subject is on the left, start and mode are on the right.
 pub(super) fn first_line(
     buffer: &mut Buffer,
     area: Rect,
@@ -145,9 +143,7 @@ pub(super) fn first_line(
 #[derive(Clone, Copy)]
 pub(super) enum DrawMode {
     Running,
-    /// The user froze the picture.
     Frozen,
-    /// The job or its recording ended.
     Ended,
 }
 
@@ -299,7 +295,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &ViewState) {
     key_words(buffer, area, &words, chosen);
 }
 
-/// Key hints, as many as fit; chosen ones stand out.
+/// Shows as many key hints as fit, chosen ones highlighted.
 pub(super) fn key_words(
     buffer: &mut Buffer,
     area: Rect,
@@ -321,8 +317,7 @@ pub(super) fn key_words(
     }
 }
 
-/// A text window over the middle of the picture, from line `first` on; returns the first line
-/// actually shown.
+/// Shows text over the picture, from line `first` on; returns the first line actually shown.
 pub(super) fn window(
     buffer: &mut Buffer,
     area: Rect,
@@ -359,7 +354,7 @@ pub(super) fn window(
     first
 }
 
-/// Breaks a line into pieces of at most `width`, between words if possible.
+/// Breaks between words if possible.
 fn folded(line: &str, width: usize) -> Vec<String> {
     if Line::raw(line).width() <= width {
         return vec![line.to_owned()];

@@ -1,4 +1,4 @@
-//! The loop of every view: keys and time in, pictures out.
+//! The loop of every view.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,16 +18,14 @@ const SHARE: u32 = 10;
 pub(super) trait TerminalView {
     /// Takes new data; returns whether to redraw.
     fn poll(&mut self) -> bool;
-    /// Updates the picture unless it is frozen.
     fn refresh(&mut self);
-    /// Updates the picture after keys.
     fn follow_keys(&mut self);
     fn key(&mut self, key: KeyEvent) -> KeyAction;
     fn interval(&self) -> Duration;
     fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()>;
 }
 
-/// Keys from a thread that nobody joins: on a lost terminal the event reader never returns.
+/// Nobody joins this thread: on a lost terminal the event reader never returns.
 pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
     let (sender, keys) = channel();
     std::thread::Builder::new().name("memspy-keys".to_owned()).spawn(move || {
@@ -56,7 +54,7 @@ pub(super) fn show(
         let now = Instant::now();
         if now >= next {
             view.refresh();
-            // At least the shown age grows.
+            // The shown age grows.
             redraw = true;
             let cost = now.elapsed();
             next = now + view.interval().max(cost * SHARE);
@@ -73,7 +71,7 @@ pub(super) fn show(
                 return Err(io::Error::other("it can no longer be read"));
             }
         };
-        // Take all waiting keys, so that a held key does not draw one picture each.
+        // Take all waiting keys, so that a held key draws one picture.
         let mut event = Some(first);
         while let Some(now) = event {
             if let Event::Key(key) = now

@@ -1,4 +1,4 @@
-//! The table of a view: title, columns, and the rows that fit.
+//! Draws a view's table: title, columns, and the rows that fit.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::state::ViewState;
 use super::table::{RowName, TableColumn, ViewTable};
 use crate::render;
 
-/// Draws the table; notes in `state` how many rows fit.
+/// Notes in `state` how many rows fit.
 pub(super) fn list(
     buffer: &mut Buffer,
     area: Rect,
@@ -120,14 +120,12 @@ fn columns_that_fit(columns: &[TableColumn], least_name: u16, width: u16) -> Vec
     fitting
 }
 
-/// A text's width in terminal columns.
 fn width_of(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The beginning of a text that fits.
 pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
-    // Second defence: whoever makes a text already makes its control characters visible.
+    // Second defence: the text should have none already.
     let text = &*render::visible(text);
     if width_of(text) <= width {
         return text.to_owned();
@@ -145,8 +143,7 @@ pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
     if width > 0 { short + palette.ellipsis() } else { short }
 }
 
-/// Shortens a name: first its folders, then the end of the function's name; callers fill the
-/// remaining room.
+/// Shortens folders first, then the end of the function's name; callers fill the remaining room.
 pub(super) fn fit(name: &RowName, width: usize, palette: Palette) -> String {
     let mut text = step(&name.text, name.place.as_ref(), width, palette);
     for (caller, place) in &name.callers {
@@ -219,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_listed_with_how_sure_they_are_where_there_is_room() {
+    fn lines_show_their_evidence_where_there_is_room() {
         let sure = "lines: proven 31 %, probable 60 %, unattributed 9 %";
         let table = ViewTable {
             title: "By line".into(),
@@ -246,7 +243,7 @@ mod tests {
         assert!(lines[0].starts_with("By line"), "{lines:?}");
         assert_eq!(lines[1], sure);
         assert!(lines[2].contains("OWN") && lines[3].contains("train"), "{lines:?}");
-        // Rows have priority.
+        // Rows take precedence.
         let lines = drawn(6);
         assert!(lines[1].contains("OWN") && lines[2].contains("train"), "{lines:?}");
     }

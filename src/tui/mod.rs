@@ -1,10 +1,8 @@
-//! The live view: a job's current memory in a terminal.
+//! The live view: a job's memory in a terminal.
 //!
-//! Turns a live profile and keys into pictures on a terminal.
-//! May import `model`, `ownership`, `analysis`, `render` and `sampler`. Only this room uses
-//! ratatui.
-//! Never reads a target itself, and always restores the terminal.
-//! Start reading at [`run`]; `view_model.rs` has a picture's contents, `draw.rs` its drawing.
+//! Turns a live profile and keys into pictures. May import `model`, `ownership`, `analysis`,
+//! `render` and `sampler`; alone uses ratatui. Never reads a target, and always restores the
+//! terminal. Start reading at [`run`], then `view_model.rs` and `draw.rs`.
 
 mod app;
 mod bars;

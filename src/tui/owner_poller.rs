@@ -1,4 +1,4 @@
-//! Reads owners on a thread of its own when the user asks.
+//! Reads owners on its own thread, when the user asks.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
@@ -15,25 +15,25 @@ pub(super) struct OwnerPoller {
     process: Result<TargetIdentity, String>,
     options: SnapshotOptions,
     thread: Option<PollerThread>,
-    is_looking: bool,
+    is_reading: bool,
     last: Option<(OwnerPoll, Instant)>,
 }
 
 struct PollerThread {
     requests: Sender<()>,
-    looks: Receiver<OwnerPoll>,
+    polls: Receiver<OwnerPoll>,
     _worker: Worker,
 }
 
 impl OwnerPoller {
     pub(super) fn at(pid: u32, options: SnapshotOptions) -> OwnerPoller {
         let process = TargetIdentity::open(pid).map_err(|error| error.to_string());
-        OwnerPoller { process, options, thread: None, is_looking: false, last: None }
+        OwnerPoller { process, options, thread: None, is_reading: false, last: None }
     }
 
     /// Starts a snapshot unless one is under way.
     pub(super) fn ask(&mut self) {
-        if self.is_looking {
+        if self.is_reading {
             return;
         }
         if self.thread.is_none() {
@@ -46,34 +46,34 @@ impl OwnerPoller {
             }
         }
         if let Some(thread) = &self.thread {
-            self.is_looking = thread.requests.send(()).is_ok();
+            self.is_reading = thread.requests.send(()).is_ok();
         }
     }
 
     /// Takes a finished snapshot; returns whether there was one.
     pub(super) fn poll(&mut self) -> bool {
-        let Some(thread) = self.thread.as_ref().filter(|_| self.is_looking) else { return false };
-        let look = match thread.looks.try_recv() {
-            Ok(look) => look,
+        let Some(thread) = self.thread.as_ref().filter(|_| self.is_reading) else { return false };
+        let read = match thread.polls.try_recv() {
+            Ok(read) => read,
             Err(TryRecvError::Empty) => return false,
             Err(TryRecvError::Disconnected) => {
                 self.thread = None;
                 Err("the snapshot ended unexpectedly".to_owned())
             }
         };
-        self.is_looking = false;
-        self.last = Some((look, Instant::now()));
+        self.is_reading = false;
+        self.last = Some((read, Instant::now()));
         true
     }
 
     pub(super) fn owners(&self) -> OwnersView {
-        let seen = |(look, at): &(OwnerPoll, Instant)| match look {
+        let seen = |(read, at): &(OwnerPoll, Instant)| match read {
             Ok((snapshot, stops)) => {
                 Ok(LastOwners { snapshot: snapshot.clone(), age: at.elapsed(), stops: *stops })
             }
             Err(why) => Err(why.clone()),
         };
-        OwnersView { looking: self.is_looking, last: self.last.as_ref().map(seen) }
+        OwnersView { looking: self.is_reading, last: self.last.as_ref().map(seen) }
     }
 }
 
@@ -82,7 +82,7 @@ fn start(
     options: SnapshotOptions,
 ) -> std::io::Result<PollerThread> {
     let (requests, asked) = channel::<()>();
-    let (results, looks) = channel();
+    let (results, polls) = channel();
     let worker = Worker::spawn("owners", move |_| {
         let mut readers: Option<TargetReaders> = None;
         for () in asked {
@@ -91,7 +91,7 @@ fn start(
             }
         }
     })?;
-    Ok(PollerThread { requests, looks, _worker: worker })
+    Ok(PollerThread { requests, polls, _worker: worker })
 }
 
 fn poll_once(
@@ -106,9 +106,9 @@ fn poll_once(
             none.insert(process.attach().map_err(|error| error.to_string())?)
         }
     };
-    let look = read_owners(readers, options).map_err(|error| error.to_string())?;
-    if let Some(IncompleteSnapshot { limit, .. }) = &look.snapshot.incomplete {
+    let read = read_owners(readers, options).map_err(|error| error.to_string())?;
+    if let Some(IncompleteSnapshot { limit, .. }) = &read.snapshot.incomplete {
         return Err(format!("{limit}: the snapshot is not complete"));
     }
-    Ok((summarize(&look.snapshot, Nanos(0)), look.snapshot.stops))
+    Ok((summarize(&read.snapshot, Nanos(0)), read.snapshot.stops))
 }

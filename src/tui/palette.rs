@@ -1,4 +1,4 @@
-//! Colours (the 16 of every terminal, or none) and characters (Unicode or ASCII).
+//! Colours (16 or none) and characters (Unicode or ASCII).
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
@@ -6,7 +6,7 @@ use ratatui::symbols::border;
 /// What the terminal can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Palette {
-    /// Whether to use colours. Nothing depends on them alone.
+    /// Whether to use colours; nothing depends on them alone.
     pub color: bool,
     /// Whether it shows characters beyond ASCII.
     pub unicode: bool,
@@ -18,7 +18,7 @@ pub(super) enum BarPart {
     Cached,
     Outside,
     Others,
-    /// Used, but by an unknown process.
+    /// Used by an unknown process.
     Unknown,
     Free,
 }
@@ -49,7 +49,6 @@ impl Palette {
         self.colored(color)
     }
 
-    /// For what needs attention.
     pub(super) fn warning(self) -> Style {
         self.colored(Color::Red).add_modifier(Modifier::BOLD)
     }
@@ -73,7 +72,7 @@ impl Palette {
         }
     }
 
-    /// A cell filled from below by this many eighths.
+    /// A cell filled from below.
     pub(super) fn eighth(self, eighths: usize) -> &'static str {
         match (self.unicode, eighths) {
             (true, n) => EIGHTHS[n.min(8)],
@@ -82,7 +81,6 @@ impl Palette {
         }
     }
 
-    /// The line of a peak.
     pub(super) fn mark(self) -> &'static str {
         if self.unicode { "╌" } else { "-" }
     }
@@ -91,7 +89,6 @@ impl Palette {
         if self.unicode { border::PLAIN } else { ASCII }
     }
 
-    /// Between a function and its caller.
     pub(super) fn called_by(self) -> &'static str {
         if self.unicode { " ← " } else { " < " }
     }
@@ -100,7 +97,6 @@ impl Palette {
         if self.unicode { "…" } else { "~" }
     }
 
-    /// After the name of the sorting column.
     pub(super) fn sorted(self, smallest_first: bool) -> &'static str {
         match (self.unicode, smallest_first) {
             (true, false) => "▼",

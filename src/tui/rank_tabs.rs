@@ -19,16 +19,15 @@ use crate::model::Nanos;
 use crate::render;
 use crate::sampler::{StopSignal, Worker};
 
-/// Between two searches for new members.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Shortest interval of recomputing the greatest owners, which visits all blocks.
+/// Time between updates of the largest owners, which visit all blocks.
 const FACTS_INTERVAL: Duration = Duration::from_millis(500);
-/// How long the first picture waits for the first member.
+/// Longest wait for the first member.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A new process to show.
 pub struct NewRank {
-    /// `RANK` of its environment.
+    /// `RANK` in its environment.
     pub rank: Option<u32>,
     /// Its pid.
     pub pid: u32,
@@ -45,7 +44,7 @@ struct RankTab {
     /// Its view, or why it has none.
     view: Result<Box<OneView>, String>,
     facts: Vec<RankFacts>,
-    looked: Option<Instant>,
+    updated: Option<Instant>,
 }
 
 enum FinderEvent {
@@ -59,7 +58,7 @@ enum TabSelection {
     One(usize),
 }
 
-/// Shows the family of process `options.pid` until the user quits or `stop` is set.
+/// Shows process `options.pid` and its family until the user quits or `stop` is set.
 pub fn run_all(
     members: FindRanks,
     options: &TopOptions,
@@ -75,14 +74,14 @@ pub fn run_all(
     let mut all = RankTabs {
         options,
         news,
-        seats: Vec::new(),
+        tabs: Vec::new(),
         state: ranks_state(options.interval),
         place: TabSelection::All,
         over: false,
         began: Instant::now(),
         overview: None,
     };
-    // Wait for the existing ranks rather than show an empty picture.
+    // Wait for existing ranks rather than show an empty picture.
     if let Ok(first) = all.news.recv_timeout(FIRST_FRAME_TIMEOUT) {
         all.on_finder_event(first);
     }
@@ -125,10 +124,9 @@ impl RankFinder {
 struct RankTabs<'a> {
     options: &'a TopOptions,
     news: Receiver<FinderEvent>,
-    seats: Vec<RankTab>,
+    tabs: Vec<RankTab>,
     state: ViewState,
     place: TabSelection,
-    /// Whether no more members come.
     over: bool,
     began: Instant,
     overview: Option<RanksOverview>,
@@ -144,22 +142,22 @@ impl RankTabs<'_> {
             let among = rank.map_or_else(|| "no rank".to_owned(), |rank| format!("rank {rank}"));
             Box::new(OneView::new(recorded, pid, Some(among), self.options))
         });
-        self.seats.push(RankTab { rank, pid, view, facts: Vec::new(), looked: None });
+        self.tabs.push(RankTab { rank, pid, view, facts: Vec::new(), updated: None });
     }
 
-    /// The view of the shown process; `None` in the table of all.
+    /// The shown process's view; `None` in the table of all.
     fn one(&mut self) -> Option<&mut OneView> {
         match self.place {
             TabSelection::All => None,
-            TabSelection::One(index) => self.seats.get_mut(index)?.view.as_deref_mut().ok(),
+            TabSelection::One(index) => self.tabs.get_mut(index)?.view.as_deref_mut().ok(),
         }
     }
 
-    /// Goes to the next process with a view, in the order of ranks, and from the last back to all.
+    /// Goes to the next process with a view, by rank, and from the last back to all.
     fn step(&mut self, on: bool) -> KeyAction {
         let mut order: Vec<usize> =
-            (0..self.seats.len()).filter(|index| self.seats[*index].view.is_ok()).collect();
-        order.sort_by_key(|index| (self.seats[*index].rank.unwrap_or(u32::MAX), *index));
+            (0..self.tabs.len()).filter(|index| self.tabs[*index].view.is_ok()).collect();
+        order.sort_by_key(|index| (self.tabs[*index].rank.unwrap_or(u32::MAX), *index));
         let places: Vec<TabSelection> = std::iter::once(TabSelection::All)
             .chain(order.into_iter().map(TabSelection::One))
             .collect();
@@ -171,7 +169,7 @@ impl RankTabs<'_> {
     fn select(&mut self, to: TabSelection) -> KeyAction {
         let has_view = match to {
             TabSelection::All => true,
-            TabSelection::One(index) => self.seats.get(index).is_some_and(|seat| seat.view.is_ok()),
+            TabSelection::One(index) => self.tabs.get(index).is_some_and(|tab| tab.view.is_ok()),
         };
         if has_view {
             self.place = to;
@@ -201,9 +199,7 @@ impl TerminalView for RankTabs<'_> {
     fn interval(&self) -> Duration {
         let one = match self.place {
             TabSelection::All => None,
-            TabSelection::One(index) => {
-                self.seats.get(index).and_then(|seat| seat.view.as_ref().ok())
-            }
+            TabSelection::One(index) => self.tabs.get(index).and_then(|tab| tab.view.as_ref().ok()),
         };
         one.map_or(self.state.interval, |view| view.interval())
     }
@@ -217,20 +213,20 @@ impl TerminalView for RankTabs<'_> {
             return;
         }
         let full = self.options.full_filenames;
-        for (index, seat) in self.seats.iter_mut().enumerate() {
-            if seat.looked.is_some_and(|looked| looked.elapsed() < FACTS_INTERVAL) {
+        for (index, tab) in self.tabs.iter_mut().enumerate() {
+            if tab.updated.is_some_and(|updated| updated.elapsed() < FACTS_INTERVAL) {
                 continue;
             }
-            seat.looked = Some(Instant::now());
-            seat.facts = match &seat.view {
-                Ok(view) => view.facts((index, seat.rank, seat.pid), full),
+            tab.updated = Some(Instant::now());
+            tab.facts = match &tab.view {
+                Ok(view) => view.facts((index, tab.rank, tab.pid), full),
                 Err(why) => {
-                    vec![RankFacts::unknown(index, seat.rank, seat.pid, Some(why.clone()))]
+                    vec![RankFacts::unknown(index, tab.rank, tab.pid, Some(why.clone()))]
                 }
             };
         }
         let ranks: Vec<RankFacts> =
-            self.seats.iter().flat_map(|seat| seat.facts.iter().cloned()).collect();
+            self.tabs.iter().flat_map(|tab| tab.facts.iter().cloned()).collect();
         let ended = self.over && ranks.iter().all(|rank| rank.ended.is_some());
         let elapsed = match &self.overview {
             // An ended view keeps its time.
@@ -242,7 +238,7 @@ impl TerminalView for RankTabs<'_> {
 
     fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()> {
         if let TabSelection::One(index) = self.place
-            && let Some(Ok(view)) = self.seats.get_mut(index).map(|seat| seat.view.as_mut())
+            && let Some(Ok(view)) = self.tabs.get_mut(index).map(|tab| tab.view.as_mut())
         {
             return view.draw(screen);
         }
@@ -276,7 +272,7 @@ impl TerminalView for RankTabs<'_> {
             match key.code {
                 KeyCode::Char(digit @ '0'..='9') => {
                     let rank = digit.to_digit(10);
-                    let found = self.seats.iter().position(|seat| seat.rank == rank);
+                    let found = self.tabs.iter().position(|tab| tab.rank == rank);
                     return found
                         .map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
                 }
@@ -285,7 +281,7 @@ impl TerminalView for RankTabs<'_> {
                     return chosen
                         .map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
                 }
-                // These keys belong to the lists of one process.
+                // These keys are for the lists of one process.
                 KeyCode::Char('l' | 's' | 'h' | 'a' | 'g') => return KeyAction::Nothing,
                 _ => {}
             }

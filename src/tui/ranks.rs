@@ -1,4 +1,4 @@
-//! All ranks of a job in one table: each one's memory and largest line.
+//! All ranks in one table: memory and largest line.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ const ALLOC: TableColumn = TableColumn { name: "ALLOC", width: 11 };
 const CACHED: TableColumn = TableColumn { name: "CACHED", width: 11 };
 const OUTSIDE: TableColumn = TableColumn { name: "OUTSIDE", width: 11 };
 const PEAK: TableColumn = TableColumn { name: "PEAK", width: 11 };
-/// Drops columns of numbers before the name gets narrower than this.
+/// Columns of numbers are dropped before names get narrower.
 const MIN_NAME_WIDTH: u16 = 10;
 
 const HELP: &[&str] = &[
@@ -43,28 +43,28 @@ const HELP: &[&str] = &[
     "Grey: ended, with its last figures. -: unknown.",
 ];
 
-/// A rank's memory on one device. Sizes in bytes; `None`: unknown.
+/// A rank's memory on one device; sizes in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankFacts {
-    /// Its index among the shown processes.
+    /// Its index among the processes.
     pub index: usize,
-    /// `RANK` of its environment.
+    /// `RANK` in its environment.
     pub rank: Option<u32>,
     /// Its pid.
     pub pid: u32,
-    /// The device, as it numbers it; `None`: it has none yet.
+    /// The device's number there; `None`: it has none yet.
     pub gpu: Option<CudaIndex>,
     allocated: Option<u64>,
     cached: Option<u64>,
     outside: Option<u64>,
     peak: Option<u64>,
     most: RowName,
-    /// How its recording ended; `None`: it goes on.
+    /// How recording ended, if it did.
     pub ended: Option<String>,
 }
 
 impl RankFacts {
-    /// Those of a process without a view.
+    /// The facts of a process without a view.
     pub fn unknown(index: usize, rank: Option<u32>, pid: u32, ended: Option<String>) -> RankFacts {
         let text = ended.clone().unwrap_or_else(|| "no memory of PyTorch on a GPU yet".to_owned());
         RankFacts {
@@ -81,7 +81,7 @@ impl RankFacts {
         }
     }
 
-    /// Those of the devices on which a process has or had PyTorch memory.
+    /// The facts of each device on which a process has, or had, PyTorch memory.
     pub fn new(
         live: &LiveProfile,
         (index, rank, pid): (usize, Option<u32>, u32),
@@ -141,7 +141,6 @@ impl RankFacts {
     }
 }
 
-/// The program's line with the most live bytes.
 fn largest_line(live: &LiveProfile, gpu: CudaIndex, full_filenames: bool) -> RowName {
     let labels = FrameLabels::new(live.profile(), full_filenames);
     let unknown = |text: &str| RowName { text: text.to_owned(), ..RowName::default() };
@@ -159,7 +158,7 @@ fn largest_line(live: &LiveProfile, gpu: CudaIndex, full_filenames: bool) -> Row
     }
 }
 
-/// All ranks at one moment.
+/// All ranks.
 #[derive(Debug, Clone)]
 pub struct RanksOverview {
     /// The process whose descendants are shown.
@@ -194,7 +193,6 @@ impl RanksOverview {
         }))
     }
 
-    /// The ranks with most and least.
     fn balance(&self) -> String {
         let running = || self.ranks.iter().filter(|rank| rank.ended.is_none());
         let known = || running().filter_map(|rank| Some((rank.allocated?, rank)));
@@ -216,7 +214,7 @@ impl RanksOverview {
         }
     }
 
-    /// The process of the chosen row.
+    /// The chosen row's process.
     pub fn chosen(&self, state: &ViewState) -> Option<usize> {
         let table = self.table().ok()?;
         let view = state.view as usize;
@@ -225,14 +223,14 @@ impl RanksOverview {
     }
 }
 
-/// Initial choices: in the order of ranks.
+/// The first state: sorted by rank.
 pub fn ranks_state(interval: std::time::Duration) -> ViewState {
     let mut state = ViewState::new(None, interval);
     state.sort = [SortOrder { column: 0, reversed: true }; 3];
     state
 }
 
-/// Draws `overview` as `state` says.
+/// Draws `overview`.
 pub fn draw_ranks(
     frame: &mut Frame<'_>,
     overview: &RanksOverview,

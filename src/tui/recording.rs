@@ -1,4 +1,4 @@
-//! The view's recording, on a thread of its own.
+//! Records for a view on its own thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,21 +13,21 @@ use crate::sampler::{AttachedRecorder, BackgroundSink, RecordingProgress, Worker
 
 use super::app::BoxError;
 
-/// Attaches; called again when a recording must restart.
+/// Attaches; called again when a recording restarts.
 pub type AttachFn = Box<dyn FnMut() -> Result<AttachedRecorder, BoxError> + Send>;
 
-/// A live profile filled by a thread.
+/// A live profile, filled by a thread.
 pub struct LiveRecording {
     live: SharedProfile,
     ended: Arc<Mutex<Option<String>>>,
     quit: Arc<AtomicBool>,
-    /// Makes the recorder end or restart.
+    /// Ends or restarts the recorder.
     stop: Arc<AtomicBool>,
     thread: Worker,
 }
 
 impl LiveRecording {
-    /// Attaches and starts; returns once attached, or with the reason for failing.
+    /// Returns once attached, or with the reason for failing.
     pub fn start(
         attach: AttachFn,
         choice: ThreadChoice,
@@ -44,7 +44,7 @@ impl LiveRecording {
         };
         let (attached, is_attached) = channel();
         let how: Arc<Mutex<Option<String>>> = Arc::clone(&ended);
-        // Attach on the reading thread: probes and interpreters need not be sent.
+        // Attaches on the reading thread: probes and interpreters stay on one thread.
         let thread = Worker::spawn("top", move |_| {
             let first = match (keeper.attach)() {
                 Ok(recorder) => {
@@ -67,16 +67,16 @@ impl LiveRecording {
         attached.recv().unwrap_or_else(|_| Err("the recording thread ended unexpectedly".into()))
     }
 
-    /// The current profile.
+    /// Locks the profile.
     pub fn live(&self) -> MutexGuard<'_, LiveProfile> {
         self.live.lock()
     }
 
-    /// How the recording ended; `None`: it goes on.
+    /// How it ended, if it did.
     pub fn ended(&self) -> Option<String> {
-        let told = self.ended.lock().clone();
+        let ended = self.ended.lock().clone();
         let gone = self.thread.is_finished();
-        told.or_else(|| gone.then(|| "the recording ended unexpectedly".to_owned()))
+        ended.or_else(|| gone.then(|| "the recording ended unexpectedly".to_owned()))
     }
 }
 
@@ -95,7 +95,7 @@ struct RecordingThread {
     attach: AttachFn,
 }
 
-/// An event and its reason in one line: the reason may quote the target.
+/// Makes one line, as the reason may quote the target.
 fn describe(what: &str, why: &dyn std::fmt::Display) -> String {
     render::one_line(&format!("{what}: {why}"))
 }
@@ -135,7 +135,7 @@ impl RecordingThread {
     }
 
     fn record(&self, recorder: AttachedRecorder, renew: &AtomicBool) -> SinkResult<RecordingEnd> {
-        // Pictures are computed under the lock, and sampling must not wait for that.
+        // Pictures are made under the lock; sampling must not wait for it.
         let mut background = BackgroundSink::new(self.live.clone())?;
         let mut observe = |_: &RecordingProgress| {
             if self.live.lock().is_full() {

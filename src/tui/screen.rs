@@ -1,4 +1,4 @@
-//! The terminal: taken when the view begins, always given back.
+//! The terminal: taken when a view begins, always restored.
 
 use std::io::{self, BufWriter, Stdout, Write, stdout};
 use std::panic::{PanicHookInfo, set_hook, take_hook};
@@ -14,7 +14,7 @@ use ratatui::crossterm::terminal::{
 use ratatui::crossterm::{execute, queue};
 use ratatui::{Frame, Terminal};
 
-/// Room for a picture of 200 × 50 with colours, so that it is written at once.
+/// Room for a picture of 200 × 50, written at once.
 const BUFFER: usize = 64 << 10;
 
 type PanicHook = Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync>;
@@ -27,11 +27,11 @@ pub(super) struct TerminalScreen {
 }
 
 impl TerminalScreen {
-    /// Takes the terminal: alternate screen, single keys.
+    /// Alternate screen, single keys.
     pub(super) fn enter() -> io::Result<TerminalScreen> {
         enable_raw_mode()?;
         let lost = Arc::new(AtomicBool::new(false));
-        // Restore the terminal first: a panic's message would vanish with the alternate screen.
+        // Restore first: a panic's message would vanish with the alternate screen.
         let hook: PanicHook = Arc::from(take_hook());
         let (before, flag) = (Arc::clone(&hook), Arc::clone(&lost));
         set_hook(Box::new(move |panic| {
@@ -40,7 +40,7 @@ impl TerminalScreen {
             before(panic);
         }));
         let opened = || -> io::Result<_> {
-            // Not Terminal::clear, which asks for the cursor's position: some terminals never
+            // Not Terminal::clear: it asks for the cursor's position, and some terminals never
             // answer.
             execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
             let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, stdout()));
@@ -56,7 +56,7 @@ impl TerminalScreen {
         }
     }
 
-    /// Draws a picture: writes changes only, as one update if the terminal supports it.
+    /// Writes changes only, as one update if the terminal supports it.
     pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         queue!(self.terminal.backend_mut(), BeginSynchronizedUpdate)?;
         self.terminal.draw(picture)?;
@@ -75,7 +75,6 @@ impl Drop for TerminalScreen {
     }
 }
 
-/// Errors mean that the terminal is gone; nothing is lost.
 fn give_back() {
     let _ = execute!(stdout(), EndSynchronizedUpdate, LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();

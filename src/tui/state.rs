@@ -1,4 +1,4 @@
-//! The user's choices (view, order, position) and the keys that change them.
+//! The user's choices, and keys that change them.
 
 use std::time::Duration;
 
@@ -8,42 +8,42 @@ use super::table::SortOrder;
 use crate::model::CudaIndex;
 use rustc_hash::FxHashMap;
 
-/// The kind of list.
+/// A kind of list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListView {
     /// Lines of code.
     Lines,
     /// Python stacks.
     Stacks,
-    /// Tensors and their owners.
+    /// Owners of tensors.
     Owners,
 }
 
 impl ListView {
-    /// All of them.
+    /// All.
     pub const ALL: [ListView; 3] = [ListView::Lines, ListView::Stacks, ListView::Owners];
 }
 
-/// The result of a key.
+/// A key's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyAction {
     /// At most a redraw.
     Nothing,
     /// To end.
     Quit,
-    /// Read the owners.
+    /// To read the owners.
     ReadOwners,
 }
 
-/// Intervals between pictures, in milliseconds.
+/// In milliseconds.
 const INTERVALS: [u64; 8] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetailWindow {
     Closed,
-    /// Of the row chosen in the next picture.
+    /// Opens for the row chosen in the next picture.
     Opening,
-    /// Of the row with this key, wherever it is listed.
+    /// Shows the row with this key, wherever it is listed.
     Of(u64),
 }
 
@@ -56,25 +56,24 @@ pub struct ViewState {
     pub all_lines: bool,
     /// The requested device; `None`: the one with the highest peak.
     pub gpu: Option<CudaIndex>,
-    /// The process's name among others; `None`: it is the only one.
+    /// The process's name, if there are others.
     pub among: Option<String>,
     /// Whether the picture is frozen.
     pub frozen: bool,
-    /// Between two pictures.
+    /// Time between pictures.
     pub interval: Duration,
     pub(super) help: bool,
     pub(super) detail: DetailWindow,
-    /// First text line shown in a window.
     pub(super) scroll: usize,
     pub(super) sort: [SortOrder; 3],
     /// For each view, the bytes of rows by key when the user set a mark.
     pub(super) marks: [Option<FxHashMap<u64, u64>>; 3],
-    /// Whether the next picture sets one.
+    /// Whether the next picture sets a mark.
     pub(super) is_marking: bool,
     /// For each view, the chosen row and the first one shown.
     pub(super) chosen: [usize; 3],
     pub(super) first: [usize; 3],
-    /// Of the last picture: rows of the list, rows that fit, columns of numbers, and devices.
+    /// Of the last picture: rows, rows that fit, columns of numbers, devices.
     pub(super) rows: usize,
     pub(super) fitting: usize,
     pub(super) columns: usize,
@@ -123,7 +122,7 @@ impl ViewState {
         if (self.help || is_detailed) && self.scroll_window(key.code) {
             return KeyAction::Nothing;
         }
-        // Any other key closes the help; keys that leave or change the list close a row's window.
+        // Any key closes the help; keys that change the list close a row's window.
         if std::mem::take(&mut self.help) {
             return if key.code == KeyCode::Char('q') {
                 KeyAction::Quit
@@ -187,7 +186,7 @@ impl ViewState {
         KeyAction::Nothing
     }
 
-    /// Scrolls a window; returns whether the key does that.
+    /// Returns whether the key scrolls.
     fn scroll_window(&mut self, code: KeyCode) -> bool {
         let page = self.fitting.max(2) - 1;
         self.scroll = match code {
@@ -211,8 +210,6 @@ impl ViewState {
         }
     }
 
-    /// Notes the list's length and the rows that fit; returns the chosen row and the first one
-    /// shown.
     pub(super) fn clamp_selection(&mut self, rows: usize, fitting: usize) -> (usize, usize) {
         (self.rows, self.fitting) = (rows, fitting);
         let view = self.view as usize;

@@ -1,4 +1,4 @@
-//! Rows of numbers and a name, and their order.
+//! Rows of numbers and a name, sorted.
 
 use std::cmp::Ordering;
 
@@ -16,12 +16,11 @@ pub(super) struct TableColumn {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TableCell {
     Bytes(u64),
-    /// Bytes above or below a mark.
+    /// Bytes relative to a mark.
     Change(i64),
     Count(u64),
-    /// An identifier: printed without separators.
+    /// An identifier, without separators.
     Number(u64),
-    /// Per cent.
     Share(f64),
     /// A value that may have bounds.
     Bounded(BoundedValue),
@@ -61,7 +60,7 @@ impl TableCell {
     }
 }
 
-/// A size in at most ten characters.
+/// At most ten characters.
 fn size(bytes: u64) -> String {
     let text = render::bytes(bytes);
     match text.split_once('.') {
@@ -71,7 +70,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// A size in at most eight characters: three or four digits.
+/// At most eight characters: three or four digits.
 pub(super) fn short_size(bytes: u64) -> String {
     let text = render::bytes(bytes);
     let Some((number, unit)) = text.split_once(' ') else { return text };
@@ -87,9 +86,8 @@ pub(super) fn short_size(bytes: u64) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RowName {
     pub(super) text: String,
-    /// The short file name and the line.
     pub(super) place: Option<(String, u32)>,
-    /// Shown if there is room: the callers.
+    /// Shown if there is room.
     pub(super) callers: Vec<(String, Option<(String, u32)>)>,
 }
 
@@ -97,9 +95,9 @@ pub(super) struct RowName {
 pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
     pub(super) name: RowName,
-    /// The row's details, for its window; empty while that is closed.
+    /// For the row's window; empty while that is closed.
     pub(super) detail: Vec<String>,
-    /// Identifies it across pictures.
+    /// Identifies the row in all pictures.
     pub(super) key: u64,
     /// Its group, and whether it is the group's head.
     pub(super) group: usize,
@@ -110,23 +108,19 @@ pub(super) struct TableRow {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ViewTable {
-    /// What it shows, and of when.
     pub(super) title: String,
-    /// The evidence of the rows.
     pub(super) certainty: Option<String>,
     pub(super) columns: Vec<TableColumn>,
-    /// What the names are.
     pub(super) names: &'static str,
-    /// Drops columns of numbers before the name gets narrower than this.
+    /// Columns of numbers are dropped before names get narrower.
     pub(super) min_name_width: u16,
     pub(super) rows: Vec<TableRow>,
 }
 
-/// The change since the mark, after the bytes.
+/// Shown after the bytes.
 const SINCE_MARK: TableColumn = TableColumn { name: "SINCE m", width: 12 };
 
 impl ViewTable {
-    /// The bytes of all rows by key.
     pub(super) fn mark(&self) -> FxHashMap<u64, u64> {
         let bytes = self.rows.iter().filter_map(|row| match row.cells.first() {
             Some(TableCell::Bytes(bytes)) => Some((row.key, *bytes)),
@@ -135,7 +129,7 @@ impl ViewTable {
         bytes.collect()
     }
 
-    /// Adds a column of changes since a mark; rows missing there had nothing.
+    /// Adds a column of changes since a mark; rows missing there had 0 bytes.
     pub(super) fn since(&self, mark: &FxHashMap<u64, u64>) -> ViewTable {
         let mut table = self.clone();
         table.columns.insert(1.min(table.columns.len()), SINCE_MARK);
@@ -153,7 +147,7 @@ impl ViewTable {
     }
 }
 
-/// The sorting column; the one after the last is the name.
+/// The column after the last is the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SortOrder {
     pub(super) column: usize,
@@ -161,8 +155,7 @@ pub(super) struct SortOrder {
 }
 
 impl ViewTable {
-    /// The rows in order: numbers descending, names ascending; a group's rows stay together after
-    /// its head.
+    /// Numbers sort descending, names ascending; a group stays together after its head.
     pub(super) fn sorted(&self, sort: SortOrder) -> Vec<&TableRow> {
         let mut rows: Vec<&TableRow> = self.rows.iter().collect();
         let mut heads: Vec<Option<&TableRow>> = Vec::new();
@@ -177,7 +170,7 @@ impl ViewTable {
                 (Some(a), Some(b)) => b.total_cmp(&a),
                 _ => Ordering::Equal,
             };
-            // Break ties by the other columns.
+            // Other columns break ties.
             let rest = || {
                 let pairs = a.cells.iter().zip(&b.cells);
                 pairs.map(|(a, b)| b.key().total_cmp(&a.key())).find(|o| o.is_ne())

@@ -1,4 +1,4 @@
-//! A picture's data, taken from the live profile at once, so that a frozen picture does not change.
+//! A picture's data, taken at once, so that a frozen picture does not change.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,10 +20,9 @@ use crate::render::{self, FrameLabels};
 use super::state::{DetailWindow, ListView, ViewState};
 use super::table::{RowName, TableCell, TableColumn, TableRow, ViewTable};
 
-/// Most callers shown in a row.
 const MAX_CALLERS: usize = 16;
 
-/// Drops columns of numbers before the name gets narrower than this.
+/// Columns of numbers are dropped before names get narrower.
 const MIN_NAME_WIDTH: u16 = 28;
 
 const OWN: TableColumn = TableColumn { name: "OWN", width: 11 };
@@ -41,7 +40,7 @@ pub(super) struct ViewHeader {
     pub(super) pid: Option<u32>,
     pub(super) command: String,
     pub(super) runtime: String,
-    /// Requested samples per second; 0 in an exact recording.
+    /// Samples per second; 0 in an exact recording.
     pub(super) rate: u32,
     pub(super) elapsed: Nanos,
     pub(super) counts: LiveCounts,
@@ -53,17 +52,16 @@ pub(super) struct ViewHeader {
 pub(super) struct GpuFigures {
     pub(super) recent: UsageHistory,
     pub(super) marks: Option<PeakUsage>,
-    /// Each view's list, if requested.
     tables: BTreeMap<(usize, bool), Result<ViewTable, String>>,
 }
 
-/// The state of the job at one moment.
+/// A job at one moment.
 #[derive(Debug, Clone)]
 pub struct ViewModel {
     pub(super) head: ViewHeader,
     pub(super) devices: Vec<DeviceSnapshot>,
     gpus: BTreeMap<CudaIndex, GpuFigures>,
-    /// How the recording ended; `None`: it goes on.
+    /// How recording ended, if it did.
     pub(super) ended: Option<String>,
 }
 
@@ -79,7 +77,7 @@ pub struct OwnersView {
 /// An ownership snapshot.
 #[derive(Debug, Clone)]
 pub struct LastOwners {
-    /// The snapshot.
+    /// Its contents.
     pub snapshot: OwnershipBreakdown,
     /// Its age.
     pub age: Duration,
@@ -88,8 +86,7 @@ pub struct LastOwners {
 }
 
 impl ViewModel {
-    /// The picture for `state`; `whole` includes everything that it may ask for later, of all
-    /// devices.
+    /// The picture for `state`; `whole` includes everything it may ask for later, of all devices.
     pub fn new(
         live: &LiveProfile,
         state: &mut ViewState,
@@ -98,7 +95,7 @@ impl ViewModel {
     ) -> ViewModel {
         let profile = live.profile();
         let labels = FrameLabels::new(profile, full_filenames);
-        // Only for a window that is open or may be opened.
+        // Only for a window that is open or may open.
         let details = whole || state.detail != DetailWindow::Closed;
         let devices = live.devices();
         state.gpus = live.gpus();
@@ -129,7 +126,7 @@ impl ViewModel {
         ViewModel { head: head(live, &devices), devices, gpus, ended: None }
     }
 
-    /// Sets how the recording ended.
+    /// Sets how recording ended.
     pub fn end(&mut self, how: String) {
         self.ended = Some(how);
     }
@@ -230,7 +227,6 @@ fn versions(runtime: &TargetRuntime) -> String {
     format!("{}, {}", version("Python", &runtime.python), version("PyTorch", &runtime.torch))
 }
 
-/// Age in words.
 fn ago(time: Duration) -> String {
     match time.as_secs() {
         0..=9 => format!("{:.1} s ago", time.as_secs_f64()),
@@ -239,7 +235,6 @@ fn ago(time: Duration) -> String {
     }
 }
 
-/// The moment and memory of rows.
 fn moment<R>(live: &LiveProfile, rows: &LiveRows<R>) -> String {
     let bytes = render::bytes(rows.allocated);
     match rows.memory {
@@ -357,7 +352,7 @@ fn stacks(
     })
 }
 
-/// A step of a stack, in parts that can be shortened one by one.
+/// A frame's name in parts that can be shortened one by one.
 pub(super) fn name(label: StackLabel, labels: FrameLabels<'_>) -> RowName {
     let StackLabel::Frame(Frame { function, line }) = label else {
         return RowName { text: labels.label(label, true), ..RowName::default() };

@@ -1,4 +1,4 @@
-//! The attribution of followed changes, on recordings made up for each of its rules.
+//! Attribution of counter deltas: a made-up recording for each rule.
 
 #![allow(unreachable_pub, reason = "modules of a test binary")]
 
@@ -15,22 +15,22 @@ use memspy::model::{
 const GPU: CudaIndex = CudaIndex(0);
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Stacks: 0 and 1 of the program, 2 in which Python waits for the autograd engine.
+/// Stacks: 0 and 1 of the program; in 2 Python waits for the autograd engine.
 pub(crate) struct Script {
     profile: Profile,
     now: u64,
     live: i64,
     pub(crate) blocks: Vec<(u64, u64)>,
-    /// How far apart changes are, in nanoseconds.
+    /// Nanoseconds between deltas.
     pub(crate) step: u64,
     pub(crate) consistency: SnapshotConsistency,
-    /// What is read of the addresses after the next change.
+    /// Addresses read after the next delta.
     pub(crate) addresses: Option<FollowedAddresses>,
-    /// Whether a thread that is not listed, or a listed one elsewhere, may have made the changes.
+    /// An unlisted thread, or a listed one elsewhere, may have allocated.
     others_possible: bool,
 }
 
-/// What so many blocks of together so many MiB do to the counters when they are allocated.
+/// The counter delta of allocating `blocks` with `mib` MiB together.
 pub(crate) fn allocated(blocks: i64, mib: u64) -> CounterDelta {
     let bytes = (mib * MIB) as i64;
     CounterDelta {
@@ -41,7 +41,7 @@ pub(crate) fn allocated(blocks: i64, mib: u64) -> CounterDelta {
     }
 }
 
-/// And when they are freed.
+/// The same for frees.
 pub(crate) fn freed(blocks: i64, mib: u64) -> CounterDelta {
     let bytes = (mib * MIB) as i64;
     CounterDelta {
@@ -99,7 +99,7 @@ impl Script {
         self.profile.record(&record).unwrap();
     }
 
-    /// One change of the large pool, `apart` nanoseconds long.
+    /// One delta of the large pool, `apart` nanoseconds long.
     pub(crate) fn change(
         &mut self,
         amounts: CounterDelta,
@@ -132,7 +132,7 @@ impl Script {
         self.change(freed(1, mib), 2_000, Vec::new());
     }
 
-    /// A map of `blocks`: MiB from the start of the segment, and size in MiB.
+    /// A snapshot of `blocks`: MiB from the segment's start, and size in MiB.
     pub(crate) fn map(&mut self) {
         self.now += 1_000_000;
         let blocks = self.blocks.iter().map(|&(at, size)| Block {
@@ -162,7 +162,7 @@ impl Script {
         self.profile.finish();
     }
 
-    /// The last map with `blocks`: MiB by the first label of the stack, and what is known of them.
+    /// The last snapshot with `blocks`: MiB by the stack's first label, and their evidence.
     pub(crate) fn end(mut self, blocks: &[(u64, u64)]) -> (Vec<(String, u64)>, TimeResolution) {
         self.blocks = blocks.to_vec();
         self.map();
@@ -170,12 +170,12 @@ impl Script {
         (stacks, folded.resolution)
     }
 
-    /// MiB by stack: of the last map, or what else the options say.
+    /// MiB by stack, in the last snapshot unless the options differ.
     pub(crate) fn folded(&self, options: FoldOptions) -> (Vec<(String, u64)>, FoldedProfile) {
         self.folded_at(Moment::End, options)
     }
 
-    /// The same of a moment.
+    /// The same at a moment.
     pub(crate) fn folded_at(
         &self,
         moment: Moment,
@@ -244,9 +244,9 @@ fn two_stacks_are_candidates_and_neither_is_certain() {
     assert_eq!((known.certain, known.one_stack), (Some(0), 0));
 }
 
-/// `time.sleep(0.5)` on both sides of an allocation says nothing of who made it.
+/// `time.sleep(0.5)` before and after an allocation does not make it the site.
 #[test]
-fn a_stack_seen_long_before_and_long_after_is_not_charged() {
+fn a_stack_seen_long_before_and_after_is_no_site() {
     let mut script = Script::new();
     script.allocates(2, 500_000, stood(0));
     let (stacks, known) = script.end(&[(0, 2)]);
@@ -254,9 +254,10 @@ fn a_stack_seen_long_before_and_long_after_is_not_charged() {
     assert_eq!((known.certain, known.not_seen), (Some(0), 2 * MIB));
 }
 
-/// Nobody could be read beside it; a moment before, somebody was. After a longer time that tells nothing.
+/// No thread could be read beside it, but one could a moment before; after a longer time that means
+/// nothing.
 #[test]
-fn where_no_stack_could_be_read_the_last_one_stands_in() {
+fn without_a_readable_stack_the_last_one_is_used() {
     let torn = || vec![at(0, StackReading::Torn, StackReading::Torn)];
     let mut script = Script::new();
     script.step = 20_000;
@@ -269,9 +270,10 @@ fn where_no_stack_could_be_read_the_last_one_stands_in() {
     assert_eq!((known.certain, known.not_seen), (Some(2 * MIB), 8 * MIB));
 }
 
-/// cuBLAS made its workspace in a thread of the engine, for 118 us in which nobody came back from anywhere.
+/// cuBLAS allocated its workspace in an engine thread, for 118 us in which no thread returned from
+/// anywhere.
 #[test]
-fn a_thread_that_waits_for_the_engine_waited_all_the_time() {
+fn a_thread_waiting_for_the_engine_waited_all_the_time() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 118_000, stood(2));
@@ -281,7 +283,7 @@ fn a_thread_that_waits_for_the_engine_waited_all_the_time() {
 }
 
 #[test]
-fn what_was_not_seen_is_likely_of_the_stack_that_makes_such_blocks() {
+fn unseen_allocations_probably_belong_to_the_stack_making_such_blocks() {
     let mut script = Script::new();
     script.allocates(2, 500_000, stood(0));
     for _ in 0..3 {
@@ -294,7 +296,7 @@ fn what_was_not_seen_is_likely_of_the_stack_that_makes_such_blocks() {
 }
 
 #[test]
-fn of_two_threads_the_one_that_held_the_allocators_lock_made_the_change() {
+fn the_thread_that_held_the_allocators_lock_is_the_site() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let owner = FollowedThread { held_lock: true, ..at(1, whole(1), whole(1)) };
@@ -304,9 +306,10 @@ fn of_two_threads_the_one_that_held_the_allocators_lock_made_the_change() {
     assert_eq!(known.certain, Some(2 * MIB));
 }
 
-/// Under `torch.compile` the stacks of eight threads were copied so late behind the counters that the program was two lines on.
+/// Under `torch.compile` copying the stacks of eight threads came so late after the counters that
+/// the program was two lines further.
 #[test]
-fn a_held_lock_does_not_make_a_stack_certain_that_may_be_of_later() {
+fn a_held_lock_proves_no_stack_that_may_be_later() {
     for late in [false, true] {
         let mut script = Script::new();
         script.others_possible = late;
@@ -319,10 +322,11 @@ fn a_held_lock_does_not_make_a_stack_certain_that_may_be_of_later() {
     }
 }
 
-/// A poller that loses its processor between copying the lock and copying the frames sees where the thread went meanwhile; but a thread that is inside the
-/// allocator does not wait there: the first product of matrices takes cuBLAS's workspace, for which CUDA needs 200 µs.
+/// A poller that loses its processor between copying the lock and the frames sees where the thread
+/// went meanwhile. But a thread inside the allocator does not wait there: the first matrix product
+/// takes cuBLAS's workspace, for which CUDA needs 200 µs.
 #[test]
-fn a_held_lock_makes_a_stack_likely_that_was_seen_long_before_and_after_but_not_certain() {
+fn a_held_lock_makes_a_distant_stack_probable_not_proven() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let owner = FollowedThread { held_lock: true, ..at(0, whole(0), whole(0)) };
@@ -332,9 +336,10 @@ fn a_held_lock_makes_a_stack_likely_that_was_seen_long_before_and_after_but_not_
     assert_eq!(known.certain, Some(0));
 }
 
-/// `torch.compile`'s thread that waits for its processes was charged with half of what the program allocated while nobody was seen with the lock.
+/// `torch.compile`'s thread that waits for its processes got half of what the program allocated
+/// while no thread was seen with the lock.
 #[test]
-fn a_thread_that_never_held_the_lock_was_charged_with_half() {
+fn a_thread_that_never_held_the_lock_gets_nothing() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let waiting = at(1, whole(1), whole(1));
@@ -351,9 +356,10 @@ fn a_thread_that_never_held_the_lock_was_charged_with_half() {
     assert_eq!(known.certain, Some(0), "that it never allocates is not proven");
 }
 
-/// While the engine ran a backward pass of `torch.compile`, the thread that waits for its processes was the only one with Python frames.
+/// While the engine ran a backward pass of `torch.compile`, only the thread that waits for its
+/// processes had Python frames.
 #[test]
-fn beside_a_thread_that_waits_for_the_engine_another_is_not_certain() {
+fn beside_a_thread_waiting_for_the_engine_nothing_is_proven() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let waiting = at(0, whole(2), whole(2));
@@ -364,17 +370,17 @@ fn beside_a_thread_that_waits_for_the_engine_another_is_not_certain() {
 }
 
 #[test]
-fn two_threads_that_may_have_allocated_are_both_candidates() {
+fn of_two_threads_that_may_have_allocated_neither_is_charged() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     script.allocates(2, 3_000, vec![at(0, whole(0), whole(0)), at(1, whole(1), whole(1))]);
     let (stacks, known) = script.end(&[(0, 2)]);
-    assert_eq!(stacks, in_mib(&[("f", 1), ("g", 1)]));
+    assert_eq!(stacks, in_mib(&[("[not seen]", 2)]));
     assert_eq!(known.certain, Some(0));
 }
 
 #[test]
-fn the_engines_c_code_is_charged_to_the_thread_that_waits_for_it_and_its_python_to_itself() {
+fn engine_c_code_goes_to_the_waiter_python_to_itself() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let waits = at(0, whole(2), whole(2));
@@ -388,7 +394,7 @@ fn the_engines_c_code_is_charged_to_the_thread_that_waits_for_it_and_its_python_
 }
 
 #[test]
-fn the_last_allocated_is_freed_first_but_then_nothing_is_certain() {
+fn the_last_block_is_freed_first_but_nothing_is_proven() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 3_000, stood(1));
@@ -399,10 +405,10 @@ fn the_last_allocated_is_freed_first_but_then_nothing_is_certain() {
     assert_eq!(known.certain, Some(0));
 }
 
-/// Of `x = g(x)` in a chain of layers the old `x` was said to be alive, and the new one freed: of a conv net 67 MB were on the
-/// line of the batch norm instead of the one of the activation.
+/// After `x = g(x)` in a chain of layers the old `x` seemed live and the new one freed: in a conv
+/// net 67 MB were on the batch norm's line instead of the activation's.
 #[test]
-fn what_was_allocated_just_now_is_not_freed_before_what_it_replaces() {
+fn a_new_block_outlives_the_one_it_replaces() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 3_000, stood(1));
@@ -413,7 +419,8 @@ fn what_was_allocated_just_now_is_not_freed_before_what_it_replaces() {
     assert_eq!(known.certain, Some(0));
 }
 
-/// Frees of several blocks in one change were not seen: the blocks of before seemed to live on, certain of the wrong stack.
+/// Frees of several blocks in one delta were missed: the old blocks seemed live, proven for the
+/// wrong stack.
 #[test]
 fn blocks_freed_several_at_once_are_found_by_their_sums() {
     let mut script = Script::new();
@@ -429,10 +436,10 @@ fn blocks_freed_several_at_once_are_found_by_their_sums() {
     assert_eq!(stacks, in_mib(&[("f", 8), ("g", 6)]));
 }
 
-/// The bytes that were asked for are taken off later than the block is counted as freed; a poll between saw a free of a kind
-/// that does not exist, and the block seemed to live on.
+/// Requested bytes are subtracted later than the block; a poll between saw a free of a size that
+/// does not exist, and the block seemed live.
 #[test]
-fn a_free_whose_bytes_asked_for_are_told_by_the_next_change_is_found() {
+fn a_free_with_late_requested_bytes_is_found() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
@@ -447,9 +454,9 @@ fn a_free_whose_bytes_asked_for_are_told_by_the_next_change_is_found() {
     assert_eq!(stacks, in_mib(&[("g", 2)]));
 }
 
-/// Where nothing was freed before it was allocated, the new block cannot have the old one's address.
+/// If nothing was freed before the allocation, the new block cannot have the old one's address.
 #[test]
-fn a_block_at_a_known_address_is_certain_while_no_address_can_have_been_used_again() {
+fn a_block_at_a_never_reused_address_is_proven() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
@@ -460,9 +467,10 @@ fn a_block_at_a_known_address_is_certain_while_no_address_can_have_been_used_aga
     assert_eq!((stacks, known.certain), (in_mib(&[("f", 2)]), Some(2 * MIB)));
 }
 
-/// Of three blocks two addresses are left, and never fewer than two blocks were alive; still one of them is another block.
+/// Two addresses of three blocks remain, and never fewer than two blocks were live; yet one is
+/// another block.
 #[test]
-fn as_many_blocks_alive_at_all_times_does_not_prove_that_they_are_the_same() {
+fn a_constant_number_of_live_blocks_proves_nothing() {
     let mut script = Script::new();
     for _ in 0..3 {
         script.allocates(2, 3_000, stood(0));
@@ -477,7 +485,7 @@ fn as_many_blocks_alive_at_all_times_does_not_prove_that_they_are_the_same() {
 }
 
 #[test]
-fn a_block_freed_and_allocated_again_at_its_address_has_a_new_maker() {
+fn a_block_at_a_reused_address_has_a_new_site() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
@@ -502,7 +510,7 @@ fn what_happened_after_a_map_is_left_for_the_next() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 3_000, stood(1));
-    // Its time says that it is younger than both; its blocks, that it is not.
+    // By its time it is younger than both; by its blocks it is not.
     script.blocks = vec![(0, 2)];
     script.map();
     let (stacks, known) = script.end(&[(0, 2), (2, 2)]);

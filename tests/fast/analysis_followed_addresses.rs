@@ -1,10 +1,10 @@
-//! Followed changes of which the addresses were read: which block was freed is known then.
+//! Counter deltas with addresses: the freed block is known.
 
 use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood, went};
 use memspy::model::{AddressedBlock, CounterDelta, FollowedAddresses};
 
-/// After so many changes blocks of 2 MiB are at the first addresses that were not before, and at the second ones not any more;
-/// addresses are MiB from the start of the segment.
+/// After `changes` deltas, `given` addresses have new blocks of 2 MiB and `taken_back` ones have
+/// none; in MiB from the segment's start.
 fn read(changes: u32, given: &[u64], taken_back: &[u64]) -> Option<FollowedAddresses> {
     let address = |at: &u64| (1 << 40) + at * MIB;
     let block = |at| AddressedBlock { address: address(at), size: 2 * MIB, requested: 2 * MIB };
@@ -18,7 +18,7 @@ impl Script {
         self.allocates(2, 3_000, stood(stack));
     }
 
-    /// A block of so many MiB at that address.
+    /// A block of `mib` MiB at that address.
     fn allocates_one_of(&mut self, mib: u64, at: u64) {
         let (address, size) = ((1 << 40) + at * MIB, mib * MIB);
         let allocated = vec![AddressedBlock { address, size, requested: size }];
@@ -33,7 +33,7 @@ impl Script {
     }
 }
 
-/// Without addresses the youngest is taken for the one that was freed.
+/// Without addresses the youngest block is taken for the freed one.
 #[test]
 fn the_block_whose_address_was_taken_back_was_freed() {
     let mut script = Script::new();
@@ -46,7 +46,7 @@ fn the_block_whose_address_was_taken_back_was_freed() {
     assert_eq!(known.certain, Some(2 * MIB));
 }
 
-/// Which of two like blocks has which address matters when one of them is freed, also after a map.
+/// Which of two like blocks has which address matters when one is freed, also after a snapshot.
 #[test]
 fn like_blocks_of_two_lines_are_told_apart_over_maps() {
     let mut script = Script::new();
@@ -62,9 +62,9 @@ fn like_blocks_of_two_lines_are_told_apart_over_maps() {
     assert_eq!(known.certain, Some(4 * MIB));
 }
 
-/// The tables are what they were: a block was freed, and another one has its address.
+/// The tables are unchanged: a block was freed, and another one has its address.
 #[test]
-fn a_block_freed_and_allocated_again_at_its_address_between_two_readings_has_a_new_maker() {
+fn an_address_reused_between_two_reads_has_a_new_site() {
     let mut script = Script::new();
     script.allocates_at(0, 0);
     script.frees(2);
@@ -74,9 +74,9 @@ fn a_block_freed_and_allocated_again_at_its_address_between_two_readings_has_a_n
     assert_eq!(stacks, in_mib(&[("g", 2)]));
 }
 
-/// The same where the tables were read in between, in a state that the poller did not see.
+/// The tables were read in between, in a state that the poller did not see.
 #[test]
-fn an_address_that_was_taken_back_and_given_out_in_one_change_has_a_new_block() {
+fn an_address_reused_within_one_delta_has_a_new_block() {
     let mut script = Script::new();
     script.allocates_at(0, 0);
     script.allocates_at(0, 2);
@@ -86,7 +86,7 @@ fn an_address_that_was_taken_back_and_given_out_in_one_change_has_a_new_block() 
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
 }
 
-/// A change that also frees one block.
+/// A delta that also frees one block.
 pub(crate) fn and_frees(allocations: i64, allocated_mib: u64, freed_mib: i64) -> CounterDelta {
     CounterDelta {
         frees: 1,
@@ -96,9 +96,10 @@ pub(crate) fn and_frees(allocations: i64, allocated_mib: u64, freed_mib: i64) ->
     }
 }
 
-/// What was freed was larger than the block that has its address now: an older block of that block's size seemed to be the one.
+/// The freed block was larger than the one at its address now: an older block of that size seemed
+/// freed.
 #[test]
-fn a_smaller_block_can_have_the_address_of_a_larger_one_that_was_freed() {
+fn a_smaller_block_can_reuse_a_larger_freed_address() {
     let mut script = Script::new();
     script.allocates_a_small_and_a_large_one();
     script.frees(4);
@@ -110,10 +111,10 @@ fn a_smaller_block_can_have_the_address_of_a_larger_one_that_was_freed() {
     assert_eq!(stacks, in_mib(&[("g", 2)]));
 }
 
-/// The same of two larger ones between two readings. None of those that were freed was as large as the new ones and the one before, which are all
-/// alive.
+/// Two larger ones between two reads. No freed block was as large as the new ones and the one
+/// before, which are all live.
 #[test]
-fn smaller_blocks_can_have_the_addresses_of_larger_ones_of_two_sizes() {
+fn smaller_blocks_can_reuse_addresses_of_two_larger_sizes() {
     let mut script = Script::new();
     script.allocates_one_of(4, 0);
     script.allocates_one_of(6, 4);
@@ -127,9 +128,9 @@ fn smaller_blocks_can_have_the_addresses_of_larger_ones_of_two_sizes() {
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]));
 }
 
-/// The same where several were allocated between two polls.
+/// Several were allocated between two polls.
 #[test]
-fn one_of_several_blocks_can_have_the_address_of_a_larger_one_that_was_freed() {
+fn one_of_several_blocks_can_reuse_a_larger_freed_address() {
     let mut script = Script::new();
     script.allocates_a_small_and_a_large_one();
     script.addresses = read(1, &[8], &[]);
@@ -140,9 +141,10 @@ fn one_of_several_blocks_can_have_the_address_of_a_larger_one_that_was_freed() {
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
 }
 
-/// It was freed after it was allocated, so it can only have been that one: the older block at another address is untouched, for sure.
+/// It was freed after it was allocated: the older block at another address is proven to be
+/// untouched.
 #[test]
-fn a_block_that_lived_between_two_readings_leaves_the_others_as_they_were() {
+fn a_block_that_lived_between_reads_leaves_others_unchanged() {
     let mut script = Script::new();
     script.allocates_at(0, 0);
     script.allocates(2, 3_000, stood(1));
@@ -153,9 +155,10 @@ fn a_block_that_lived_between_two_readings_leaves_the_others_as_they_were() {
     assert_eq!(known.certain, Some(2 * MIB));
 }
 
-/// The tables had one of the two when they were read. Which has the other address is certain only where one line made both.
+/// The tables had one of the two when read. The other's address is proven only if one line
+/// allocated both.
 #[test]
-fn which_of_two_blocks_has_an_address_is_certain_only_if_one_line_made_both() {
+fn addresses_are_proven_only_if_one_line_allocated_both() {
     for (second, certain) in [(1, 0), (0, 2 * MIB)] {
         let mut script = Script::new();
         script.allocates(2, 3_000, stood(0));
@@ -166,7 +169,8 @@ fn which_of_two_blocks_has_an_address_is_certain_only_if_one_line_made_both() {
     }
 }
 
-/// Two blocks were allocated between two polls, one by each of the lines that were seen: each has one maker, neither is certain.
+/// Two blocks between two polls, one by each of the lines seen: each has one site, neither is
+/// proven.
 #[test]
 fn blocks_allocated_between_two_polls_are_never_certain() {
     let mut script = Script::new();
@@ -177,9 +181,9 @@ fn blocks_allocated_between_two_polls_are_never_certain() {
     assert_eq!(known.certain, Some(0));
 }
 
-/// Many changes with one reading at their end: the frees are known by address all the same.
+/// Many deltas with one read at their end: frees are still known by address.
 #[test]
-fn a_reading_after_many_changes_tells_what_of_the_older_blocks_was_freed() {
+fn a_read_after_many_deltas_shows_which_older_blocks_went() {
     let mut script = Script::new();
     (0..8).for_each(|n| script.allocates_at(n as u32 % 2, 2 * n));
     let odd: Vec<u64> = (0..8).filter(|n| n % 2 == 1).map(|n| 2 * n).collect();
@@ -191,7 +195,8 @@ fn a_reading_after_many_changes_tells_what_of_the_older_blocks_was_freed() {
     assert_eq!(known.certain, Some(8 * MIB));
 }
 
-/// A layer: the first block is freed once the second has been made of it, and the third has its address.
+/// A layer: the first block is freed after the second is computed from it, and the third has its
+/// address.
 fn layer(script: &mut Script) {
     script.allocates_at(0, 0);
     script.allocates_at(1, 2);
@@ -200,9 +205,9 @@ fn layer(script: &mut Script) {
     script.allocates_at(3, 0);
 }
 
-/// All three are alike: which of them was freed in a change of several is what it was in earlier iterations.
+/// All three are alike: earlier iterations show which of them a delta of several freed.
 #[test]
-fn of_several_like_blocks_in_one_change_the_one_is_freed_that_was_in_earlier_iterations() {
+fn like_blocks_are_freed_as_in_earlier_iterations() {
     let mut script = Script::new();
     for _ in 0..3 {
         layer(&mut script);
@@ -219,11 +224,12 @@ fn of_several_like_blocks_in_one_change_the_one_is_freed_that_was_in_earlier_ite
     assert_eq!(known.certain.unwrap_or(0), 0, "what happened before may have been otherwise now");
 }
 
-/// The same where something else was freed, too, as in no iteration before, and where the youngest but one is not what was freed.
+/// Something else was freed as well, as in no iteration before, and the second youngest is not the
+/// freed block.
 #[test]
-fn what_is_known_of_earlier_iterations_tells_it_also_where_not_all_of_a_window_is_known() {
+fn earlier_iterations_help_where_a_window_is_partly_known() {
     let mut script = Script::new();
-    // Nothing is known of its address, so that one of its kind has to be found.
+    // Its address is unknown, so a block of its size must be chosen.
     script.allocates(4, 3_000, stood(2));
     for _ in 0..3 {
         script.allocates_at(0, 0);
@@ -244,9 +250,9 @@ fn what_is_known_of_earlier_iterations_tells_it_also_where_not_all_of_a_window_i
     assert_eq!(stacks, in_mib(&[("f", 2), ("f g", 2)]));
 }
 
-/// The 4 MiB were freed before the block was allocated: that free is not the one that ended it.
+/// The 4 MiB were freed before the block was allocated: that free did not end it.
 #[test]
-fn a_free_that_is_known_is_not_taken_for_another_one() {
+fn a_known_free_is_not_taken_for_another() {
     let mut script = Script::new();
     script.allocates_a_small_and_a_large_one();
     script.frees(4);
@@ -257,12 +263,12 @@ fn a_free_that_is_known_is_not_taken_for_another_one() {
     assert_eq!(stacks, in_mib(&[("f", 2)]));
 }
 
-/// In earlier iterations it was allocated first and freed then: that makes one change of both no free of an older block.
+/// Earlier iterations allocated it first and freed it then: a delta of both frees no older block.
 #[test]
-fn a_block_that_lived_within_one_change_leaves_the_older_ones_as_they_were() {
+fn a_block_within_one_delta_leaves_older_ones_unchanged() {
     let mut script = Script::new();
     script.allocates_at(0, 0);
-    // Nothing is known of its address, so that what was freed is not known from earlier iterations.
+    // Its address is unknown, so earlier iterations do not show what was freed.
     script.allocates(4, 3_000, stood(2));
     for _ in 0..3 {
         script.allocates_at(1, 2);

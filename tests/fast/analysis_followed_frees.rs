@@ -1,5 +1,5 @@
-//! Which of several like blocks was freed, and what a change of several blocks was: recordings made up for each rule, named
-//! after the defect that it mends.
+//! Which of several like blocks was freed, and what a delta of several blocks was: a made-up
+//! recording for each rule, with the defect that the rule fixes.
 
 use crate::analysis_followed::{MIB, Script, allocated, at, freed, in_mib, stood, went};
 use memspy::model::{
@@ -12,7 +12,8 @@ impl Script {
         self.change(freed(1, mib), 3_000, threads);
     }
 
-    /// A function `forward` of five lines. Stacks 6 to 10 are its lines 1 to 5, 11 to 13 what lines 1 to 3 call.
+    /// A function `forward` of five lines. Stacks 6 to 10 are its lines 1 to 5, 11 to 13 what lines
+    /// 1 to 3 call.
     fn forward(&mut self) {
         let names = ["forward", "make_q", "make_k", "make_v"];
         for (id, name) in (3..).zip(names) {
@@ -39,7 +40,8 @@ impl Script {
         }
     }
 
-    /// A function `adapt` of three lines. Stacks 6 to 8 are its lines, 9 and 10 what lines 1 and 2 call.
+    /// A function `adapt` of three lines. Stacks 6 to 8 are its lines, 9 and 10 what lines 1 and 2
+    /// call.
     fn adapt(&mut self, caller: Option<StackId>) {
         for (id, name) in (3..).zip(["adapt", "base", "adapter"]) {
             let function = Function {
@@ -64,7 +66,7 @@ impl Script {
         }
     }
 
-    /// A line of a function as the next stack, below `parent` if that is called by something.
+    /// A function's line as the next stack, below `parent`, its caller's stack.
     fn line(&mut self, stack: u32, parent: Option<u32>, function: u32, line: u32) {
         let frame = Frame { function: FunctionId(function), line };
         self.take(Record::Definition(Definition::Frame(FrameId(stack - 3), frame)));
@@ -72,8 +74,8 @@ impl Script {
         self.take(Record::Definition(Definition::Stack(StackId(stack), node)));
     }
 
-    /// What `adapt` allocates and frees up to its assignment, which drops what `base` made: the adapter's result is scaled and added, and both
-    /// are freed before the name is assigned.
+    /// What `adapt` allocates and frees up to its assignment, which drops `base`'s block: the
+    /// adapter's result is scaled and added, and both are freed before the name is assigned.
     fn adapts(&mut self, base: u32, adapter: u32, assignment: u32) {
         for stack in [base, adapter, adapter, assignment] {
             self.allocates(2, 3_000, stood(stack));
@@ -94,10 +96,10 @@ impl Script {
     }
 }
 
-/// A variable of the loss function was said to be alive after it returned, and the result of the function that it called, of
-/// the same size, to be freed: 524 MB on the wrong line.
+/// The loss function's variable seemed live after its return, and its callee's result of the same
+/// size freed: 524 MB on the wrong line.
 #[test]
-fn what_a_function_held_in_a_variable_was_not_freed_when_it_returned() {
+fn a_functions_variable_is_freed_when_it_returns() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(4));
     script.allocates(2, 3_000, stood(5));
@@ -108,10 +110,11 @@ fn what_a_function_held_in_a_variable_was_not_freed_when_it_returned() {
     assert_eq!(known.certain, Some(4 * MIB));
 }
 
-/// The optimizer's first step makes its state beside gradients of the same size; `zero_grad` was said to free the state, and the
-/// first gradients to live for ever: 900 MB of 3.5 GB on `[autograd thread]`.
+/// The optimizer's first step allocates its state beside gradients of the same size. `zero_grad`
+/// seemed to free the state, and the first gradients to stay: 900 MB of 3.5 GB on `[autograd
+/// thread]`.
 #[test]
-fn state_made_in_the_first_step_was_taken_for_gradients_that_are_freed_in_each() {
+fn first_step_state_is_not_taken_for_gradients() {
     let mut script = Script::new();
     let (gradient, state, zero_grad) = (1, 0, 3);
     for step in 0..5 {
@@ -129,7 +132,7 @@ fn state_made_in_the_first_step_was_taken_for_gradients_that_are_freed_in_each()
     assert_eq!(known.certain, Some(0));
 }
 
-/// The same of the very first step, of which nothing is learned before a map is read: 151 MB of 6.5 GB stayed on `[autograd thread]`.
+/// The very first step, before any snapshot: 151 MB of 6.5 GB stayed on `[autograd thread]`.
 #[test]
 fn the_first_zero_grad_freed_state_in_place_of_gradients() {
     let (engine, state, zero_grad) = (2, 0, 6);
@@ -152,10 +155,11 @@ fn the_first_zero_grad_freed_state_in_place_of_gradients() {
     assert_eq!(known.certain, Some(4 * MIB));
 }
 
-/// Where two lines may have made the state of the first step, or more frees followed than were remembered, it was never put right:
-/// 1.4 GB of 6.5 GB of transformers' Trainer on `[autograd thread]`.
+/// If two lines may have allocated the first step's state, or more frees followed than were
+/// remembered, it was never corrected: 1.4 GB of 6.5 GB of transformers' Trainer on `[autograd
+/// thread]`.
 #[test]
-fn state_that_two_lines_may_have_made_stayed_with_the_gradients() {
+fn state_of_two_possible_lines_is_not_left_with_gradients() {
     let mut script = Script::new();
     let (gradient, state, next_line, zero_grad) = (1, 0, 5, 3);
     for step in 0..700 {
@@ -173,10 +177,10 @@ fn state_that_two_lines_may_have_made_stayed_with_the_gradients() {
     assert_eq!(known.certain, Some(0));
 }
 
-/// `q, k = rotate(q, k)` frees what `q` and `k` were. The two youngest blocks were taken, of which `v` still has one: 201 MB of
-/// transformers' Trainer on other lines.
+/// `q, k = rotate(q, k)` frees the old `q` and `k`. The two youngest blocks were taken, one of
+/// which `v` still has: 201 MB of transformers' Trainer on other lines.
 #[test]
-fn what_an_assignment_of_several_names_drops_was_taken_for_alive() {
+fn blocks_dropped_by_an_assignment_of_several_names_are_freed() {
     let (make_q, make_k, make_v, assignment, after) = (11, 12, 13, 9, 10);
     for is_known_at_once in [true, false] {
         let mut script = Script::new();
@@ -199,10 +203,10 @@ fn what_an_assignment_of_several_names_drops_was_taken_for_alive() {
     }
 }
 
-/// `result = result + adapter(x) * scale` frees what `result` was. What the adapter keeps for its backward pass is younger, and was taken:
-/// 176 MB of a LoRA on other lines.
+/// `result = result + adapter(x) * scale` frees the old `result`. What the adapter keeps for its
+/// backward pass is younger, and was taken: 176 MB of a LoRA on other lines.
 #[test]
-fn what_an_assignment_of_one_name_drops_was_taken_for_alive() {
+fn blocks_dropped_by_an_assignment_of_one_name_are_freed() {
     let (base, adapter, assignment, after) = (9, 10, 7, 8);
     for is_seen_to_move in [true, false] {
         let mut script = Script::new();
@@ -222,10 +226,10 @@ fn what_an_assignment_of_one_name_drops_was_taken_for_alive() {
     }
 }
 
-/// The same where nothing is allocated in the function after the assignment, so that the program is next seen where that was called: of what
-/// adapters keep, 302 MB of 3.7 GB were on other lines.
+/// The function allocates nothing after the assignment, so the program is next seen in its caller:
+/// 302 MB of 3.7 GB of what adapters keep were on other lines.
 #[test]
-fn what_the_last_assignment_of_a_function_drops_was_taken_for_alive() {
+fn blocks_dropped_by_a_functions_last_assignment_are_freed() {
     let (caller, base, adapter, assignment, next) = (0, 9, 10, 7, 11);
     let mut script = Script::new();
     script.adapt(Some(StackId(caller)));
@@ -240,9 +244,10 @@ fn what_the_last_assignment_of_a_function_drops_was_taken_for_alive() {
     assert_eq!(known.certain, Some(0));
 }
 
-/// `q, k = rotate(q, k)` where `q` was freed between two polls of which the first still saw the program in `rotate`.
+/// `q, k = rotate(q, k)`: `q` was freed between two polls, the first of which still saw the program
+/// in `rotate`.
 #[test]
-fn what_was_dropped_just_after_a_call_returned_was_taken_for_alive() {
+fn blocks_dropped_just_after_a_call_returns_are_freed() {
     let (make_q, make_k, make_v, assignment, after, rotate) = (11, 12, 13, 9, 10, 14);
     let mut script = Script::new();
     script.forward();
@@ -260,9 +265,10 @@ fn what_was_dropped_just_after_a_call_returned_was_taken_for_alive() {
     assert_eq!(known.certain, Some(6 * MIB));
 }
 
-/// Of a block that the map before had and the next has not, the replay said that it is alive if a younger one was like it.
+/// A block in one snapshot but not in the next seemed live in the replay if a younger one was like
+/// it.
 #[test]
-fn a_younger_block_was_freed_in_place_of_one_whose_address_is_gone() {
+fn a_block_with_a_vanished_address_is_freed_first() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
@@ -273,10 +279,11 @@ fn a_younger_block_was_freed_in_place_of_one_whose_address_is_gone() {
     assert_eq!(stacks, in_mib(&[("g", 2)]));
 }
 
-/// A free of a block that nobody had seen allocated was taken for one of a parameter, whose address was then given to what was allocated
-/// last: of a job that had run for a while, 40 of 297 MB that were older than the recording were said to be of the optimizer's last step.
+/// The free of a block never seen allocated was taken for a parameter's, whose address then went to
+/// the last allocation: in a job that had run for a while, 40 of 297 MB older than the recording
+/// seemed to be of the optimizer's last step.
 #[test]
-fn a_parameter_was_said_to_be_freed_and_allocated_anew_in_its_place() {
+fn a_parameter_is_not_freed_and_allocated_again() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(4));
     script.blocks = vec![(0, 2)];
@@ -293,8 +300,9 @@ fn a_parameter_was_said_to_be_freed_and_allocated_anew_in_its_place() {
     assert_eq!(stacks, in_mib(&[("g f", 2)]));
 }
 
-/// The same of an optimizer's state in the first map after it was made: 96 MB of transformers' Trainer on `[autograd thread]`. A line that
-/// goes on to allocate blocks of that kind may well have been given the same address again.
+/// An optimizer's state in the first snapshot after its allocation: 96 MB of transformers' Trainer
+/// on `[autograd thread]`. A line that goes on to allocate blocks of that size may well have the
+/// same address again.
 #[test]
 fn state_that_nobody_makes_anew_was_said_to_be_freed() {
     let (gradient, state) = (1, 0);
@@ -317,10 +325,10 @@ fn state_that_nobody_makes_anew_was_said_to_be_freed() {
     }
 }
 
-/// Three maps of a standstill had gradients, whose address a later gradient has: in their place the optimizer's state, made just before
-/// the last of these maps, was said to be freed.
+/// Three snapshots of a rest had gradients, whose address a later gradient has: instead, the
+/// optimizer's state, allocated just before the last of these snapshots, seemed freed.
 #[test]
-fn what_several_maps_of_a_standstill_had_was_said_to_stay_for_ever() {
+fn blocks_in_several_snapshots_of_a_rest_need_not_stay() {
     let (gradient, state, zero_grad) = (1, 0, 3);
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(gradient));
@@ -342,9 +350,10 @@ fn what_several_maps_of_a_standstill_had_was_said_to_stay_for_ever() {
     assert_eq!(known.certain, Some(0));
 }
 
-/// Which of two new blocks has which address is not known; it was guessed, and the guess was kept when one address was gone.
+/// Which of two new blocks has which address is unknown; the guess was kept when one address was
+/// gone.
 #[test]
-fn which_of_two_like_blocks_was_freed_depended_on_a_guess_of_their_addresses() {
+fn freed_like_blocks_do_not_depend_on_guessed_addresses() {
     for left in [0, 2] {
         let mut script = Script::new();
         script.allocates(2, 3_000, stood(0));
@@ -361,10 +370,10 @@ fn which_of_two_like_blocks_was_freed_depended_on_a_guess_of_their_addresses() {
 const LAYERS: [(u64, u32); 10] =
     [(4, 0), (6, 0), (8, 0), (10, 0), (2, 0), (12, 1), (14, 1), (16, 1), (18, 1), (2, 1)];
 
-/// Two lines allocate blocks of one kind in turn: where one was not seen, nothing was known of it, though its place in the
-/// iteration tells which it is.
+/// Two lines allocate blocks of one size in turn: an unseen one was unattributed, though its place
+/// in the iteration identifies its line.
 #[test]
-fn the_place_in_the_iteration_did_not_tell_who_allocates_there() {
+fn the_place_in_the_iteration_identifies_the_site() {
     let mut script = Script::new();
     for _ in 0..4 {
         script.iteration(&LAYERS);
@@ -380,9 +389,10 @@ fn the_place_in_the_iteration_did_not_tell_who_allocates_there() {
     assert_eq!(stacks, in_mib(&[("f", 30), ("g", 62)]));
 }
 
-/// When the poller lost its processor, a change had several blocks, and each went to whoever stood there before and after.
+/// When the poller lost its processor, a delta had several blocks, each attributed to the stack
+/// before or after.
 #[test]
-fn a_change_of_several_blocks_was_not_recognised_as_what_each_iteration_does() {
+fn a_delta_of_several_blocks_is_recognised_from_earlier_iterations() {
     let mut script = Script::new();
     for _ in 0..4 {
         script.iteration(&LAYERS);
@@ -393,11 +403,12 @@ fn a_change_of_several_blocks_was_not_recognised_as_what_each_iteration_does() {
     script.change(allocated(2, 14), 3_000_000, Vec::new());
     let (stacks, known) = script.end(&[(0, 4), (4, 6), (10, 8), (18, 10), (28, 2), (30, 12)]);
     assert_eq!(stacks, in_mib(&[("f", 30), ("g", 12)]));
-    // Which of all kinds with room in it the two are of is likely, not proven.
+    // Which of all size classes with room in it the two belong to is probable, not proven.
     assert_eq!(known.certain, Some(0));
 }
 
-/// A map that is not complete was taken for the begin of what the next one is explained by: what had been charged was replayed again.
+/// An incomplete snapshot was taken for the start of what explains the next one: attributed deltas
+/// were replayed again.
 #[test]
 fn what_an_incomplete_map_had_charged_was_replayed_again() {
     let mut script = Script::new();

@@ -1,11 +1,12 @@
-//! Whose an allocation is that was seen in passing, of a kind that comes only once: what lines of its call make at all, and in which order.
+//! Sites of one-time allocations seen in passing: what lines of their call allocate at all, and in
+//! which order.
 
 use crate::analysis_followed::{MIB, Script, allocated, at, in_mib, stood, went};
 use memspy::model::{
     Definition, FollowedThread, FrameId, Record, StackId, StackNode, StackReading,
 };
 
-/// Two lines of one call: 3 is g called by f, and this one is f called by it.
+/// Two lines of one call: 3 is g called by f, and this is f called by it.
 const OTHER_LINE: u32 = 6;
 
 fn script_with_two_lines() -> Script {
@@ -19,9 +20,9 @@ fn unread(thread: u32) -> FollowedThread {
     at(thread, StackReading::Torn, StackReading::Torn)
 }
 
-/// A call that is written over several lines: the arguments are on one of their own.
+/// A call over several lines: the arguments have their own.
 #[test]
-fn of_two_lines_of_one_call_the_one_that_makes_blocks_made_that_of_a_new_kind() {
+fn a_new_size_goes_to_the_line_that_allocates_blocks() {
     let mut script = script_with_two_lines();
     (0..3).for_each(|_| script.allocates(4, 3_000, stood(3)));
     script.allocates(7, 3_000, went(OTHER_LINE, 3));
@@ -30,7 +31,7 @@ fn of_two_lines_of_one_call_the_one_that_makes_blocks_made_that_of_a_new_kind() 
     assert_eq!(known.certain, Some(12 * MIB));
 }
 
-/// The states of an optimizer, two for each parameter, whatever its size.
+/// An optimizer's states, two for each parameter, whatever its size.
 fn states(script: &mut Script, sizes: impl IntoIterator<Item = u64>) {
     for size in sizes {
         script.allocates(size, 3_000, stood(OTHER_LINE));
@@ -39,7 +40,7 @@ fn states(script: &mut Script, sizes: impl IntoIterator<Item = u64>) {
 }
 
 #[test]
-fn a_block_of_a_new_kind_is_of_the_line_that_usually_comes_behind_the_last() {
+fn a_new_size_goes_to_the_line_usually_next() {
     let mut script = script_with_two_lines();
     states(&mut script, 2..6);
     script.allocates(20, 3_000, went(OTHER_LINE, 3));
@@ -60,9 +61,9 @@ fn blocks_of_one_change_were_made_in_the_usual_order() {
     assert!(known.certain.is_some_and(|certain| certain < 32 * MIB), "the order is a guess");
 }
 
-/// Kernels are tried out one after the other, each in a loop that fills a buffer of the same size.
+/// Kernels are tried one after the other, each in a loop that fills a buffer of the same size.
 #[test]
-fn in_a_loop_what_was_not_seen_is_of_the_stack_that_made_the_last_ones() {
+fn unseen_loop_allocations_go_to_the_previous_stack() {
     let mut script = script_with_two_lines();
     for stack in [3, OTHER_LINE] {
         for _ in 0..8 {
@@ -75,10 +76,9 @@ fn in_a_loop_what_was_not_seen_is_of_the_stack_that_made_the_last_ones() {
     assert_eq!(stacks, in_mib(&[("f f", 4)]));
 }
 
-/// A thread that reads from a pipe stands still beside every allocation.
+/// A thread that reads from a pipe waits beside every allocation.
 #[test]
-fn a_thread_that_others_hold_the_lock_beside_is_no_reason_to_leave_out_one_that_could_not_be_read()
-{
+fn threads_without_the_lock_do_not_exclude_unreadable_ones() {
     let mut script = Script::new();
     script.step = 5_000;
     let reads = || at(1, StackReading::Whole(StackId(1)), StackReading::Whole(StackId(1)));
@@ -92,9 +92,9 @@ fn a_thread_that_others_hold_the_lock_beside_is_no_reason_to_leave_out_one_that_
     assert_eq!(stacks, in_mib(&[("f", 44)]));
 }
 
-/// Deep within a call a thread does not come to another line of its caller between two polls.
+/// Deep within a call a thread does not reach another line of its caller between two polls.
 #[test]
-fn whoever_makes_such_blocks_elsewhere_did_not_make_one_deep_within_another_call() {
+fn a_site_elsewhere_does_not_allocate_deep_within_another_call() {
     let mut script = Script::new();
     let deep = 26;
     for id in 6..=deep {

@@ -1,4 +1,4 @@
-//! The peak of a followed recording between two maps.
+//! The peak of a followed recording between two snapshots.
 
 use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood};
 use crate::analysis_followed_addresses::and_frees;
@@ -9,20 +9,20 @@ fn peak(script: &Script) -> (Vec<(String, u64)>, FoldedProfile) {
     script.folded_at(Moment::Peak, FoldOptions::default())
 }
 
-/// The address of the next block is read.
+/// The next block's address is read.
 fn reads_address(script: &mut Script, at: u64, mib: u64) {
     let (address, size) = ((1 << 40) + at * MIB, mib * MIB);
     let allocated = vec![AddressedBlock { address, size, requested: size }];
     script.addresses = Some(FollowedAddresses { changes: 1, allocated, freed: Vec::new() });
 }
 
-/// The next change takes this address back.
+/// The next delta frees this address.
 fn takes_back(script: &mut Script, at: u64) {
     let freed = vec![(1 << 40) + at * MIB];
     script.addresses = Some(FollowedAddresses { changes: 1, allocated: Vec::new(), freed });
 }
 
-/// 2 MiB, and a map of them.
+/// 2 MiB, and a snapshot of them.
 fn two_mib() -> Script {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
@@ -31,7 +31,7 @@ fn two_mib() -> Script {
     script
 }
 
-/// 2 MiB that stay; 30 MiB that come and go between two maps.
+/// 2 MiB that stay; 30 MiB that come and go between two snapshots.
 fn between_maps() -> Script {
     let mut script = two_mib();
     reads_address(&mut script, 10, 30);
@@ -41,7 +41,7 @@ fn between_maps() -> Script {
     script
 }
 
-/// Which blocks were freed meanwhile is then guessed too often.
+/// Too often, the blocks freed meanwhile would be guessed.
 #[test]
 fn without_addresses_the_map_nearest_below_the_peak_is_drawn() {
     let mut script = two_mib();
@@ -60,9 +60,9 @@ fn the_peak_between_two_maps_is_drawn() {
     assert_eq!(folded.resolution.certain, Some(32 * MIB));
 }
 
-/// The result of a function is made, and what it was made of goes, before the tables of addresses are read.
+/// A function's result is allocated and its inputs are freed before the address tables are read.
 #[test]
-fn the_peak_is_drawn_where_it_is_over_when_the_addresses_are_read() {
+fn the_peak_is_drawn_if_over_when_addresses_are_read() {
     let mut script = two_mib();
     reads_address(&mut script, 10, 8);
     script.allocates(8, 3_000, stood(0));
@@ -82,9 +82,9 @@ fn the_peak_is_drawn_where_it_is_over_when_the_addresses_are_read() {
     assert_eq!(folded.total, 40 * MIB);
 }
 
-/// Which block of a kind was freed is likely, not proven.
+/// Which block of a size was freed is probable, not proven.
 #[test]
-fn at_the_peak_nothing_is_certain_of_kinds_of_which_one_was_freed() {
+fn at_the_peak_sizes_with_a_free_are_not_proven() {
     let mut script = between_maps();
     script.allocates(30, 3_000, stood(0));
     script.allocates(30, 3_000, stood(1));
@@ -98,7 +98,7 @@ fn at_the_peak_nothing_is_certain_of_kinds_of_which_one_was_freed() {
     assert_eq!((folded.total, folded.resolution.certain), (72 * MIB, Some(42 * MIB)));
 }
 
-/// Of that moment no addresses are known.
+/// No addresses are known at that moment.
 #[test]
 fn what_needs_addresses_has_the_highest_map() {
     let options = FoldOptions { with_addresses: true, ..FoldOptions::default() };
@@ -117,7 +117,7 @@ fn a_higher_map_that_comes_later_is_the_peak() {
 }
 
 #[test]
-fn bytes_at_the_peak_of_which_nothing_is_known_are_not_seen() {
+fn unknown_bytes_at_the_peak_are_not_seen() {
     let mut script = Script::new();
     script.allocates(190, 3_000, stood(0));
     script.blocks = vec![(0, 190)];
@@ -134,7 +134,7 @@ fn bytes_at_the_peak_of_which_nothing_is_known_are_not_seen() {
     assert_eq!(folded.resolution.not_seen, 10 * MIB);
 }
 
-/// Nobody knows who made what half of the peak was: the map nearest below it is drawn, and says so.
+/// Half of the peak has no known site: the nearest snapshot below it is drawn, and says so.
 #[test]
 fn a_peak_of_which_little_is_known_is_not_drawn() {
     let mut script = Script::new();
@@ -149,9 +149,10 @@ fn a_peak_of_which_little_is_known_is_not_drawn() {
     assert_eq!(peak(&script).0, in_mib(&[("f", 20)]));
 }
 
-/// It was freed, and what it left and the room behind it are a larger block now, at the same address: the tables are what they were.
+/// Freed; its space and the space behind it are now a larger block at the same address: the tables
+/// are unchanged.
 #[test]
-fn a_block_whose_address_a_larger_one_has_is_not_alive_at_the_peak() {
+fn a_block_whose_address_a_larger_one_has_is_freed() {
     let mut script = two_mib();
     script.frees(2);
     script.addresses =
@@ -170,9 +171,10 @@ fn a_block_whose_address_a_larger_one_has_is_not_alive_at_the_peak() {
     assert_eq!(peak(&script).0, in_mib(&[("g", 36)]));
 }
 
-/// One of two like blocks was freed, and a smaller one has its address: the tables are what they were, until the rest of it is a block as well.
+/// One of two like blocks was freed, and a smaller one has its address: the tables are unchanged
+/// until the rest of it is a block as well.
 #[test]
-fn a_block_where_another_one_lies_now_is_not_alive_at_the_peak() {
+fn a_block_overlapped_by_another_is_freed_at_the_peak() {
     let mut script = two_mib();
     reads_address(&mut script, 100, 16);
     script.allocates(16, 3_000, stood(1));
@@ -192,9 +194,10 @@ fn a_block_where_another_one_lies_now_is_not_alive_at_the_peak() {
     assert_eq!(peak(&script).0, in_mib(&[("f", 48), ("g", 8)]));
 }
 
-/// Two maps that the job disturbed: what the first has and the second has not any more was not there at the complete map before them.
+/// Two snapshots that the job disturbed: what the first has and the second has not was not in the
+/// complete snapshot before them.
 #[test]
-fn what_came_after_the_last_complete_map_is_not_taken_for_older() {
+fn blocks_after_the_last_complete_snapshot_are_not_older() {
     let mut script = Script::new();
     script.allocates(20, 3_000, stood(0));
     script.allocates(8, 3_000, stood(0));

@@ -1,10 +1,11 @@
-//! Whose an allocation is that polls came too late for, or too early: what made such blocks at the same place in the program's run, or at all.
+//! Sites of allocations whose polls came too late or too early: what allocated such blocks at the
+//! same place of the run, or at all.
 
 use crate::analysis_followed::{MIB, Script, allocated, at, freed, in_mib, stood, went};
 use memspy::model::{CounterDelta, StackId, StackReading};
 
 #[test]
-fn the_stack_seen_on_both_sides_of_a_kinds_allocations_is_likely_to_make_them() {
+fn a_stack_around_most_such_allocations_is_the_probable_site() {
     let mut script = Script::new();
     for i in 0..3 {
         script.allocates(2, 3_000, if i == 2 { stood(1) } else { went(0, 1) });
@@ -15,7 +16,7 @@ fn the_stack_seen_on_both_sides_of_a_kinds_allocations_is_likely_to_make_them() 
 }
 
 #[test]
-fn a_thread_that_went_from_one_line_that_makes_such_blocks_to_another_made_it_there() {
+fn a_thread_between_two_allocating_lines_allocated_on_the_second() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(1));
     script.allocates(2, 3_000, stood(0));
@@ -24,9 +25,9 @@ fn a_thread_that_went_from_one_line_that_makes_such_blocks_to_another_made_it_th
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]), "f's was seen before");
 }
 
-/// The states of an optimizer, two for each parameter: both polls of the first one's were late once.
+/// An optimizer's states, two for each parameter: both polls of the first one's were late once.
 #[test]
-fn a_thread_that_had_made_nothing_yet_on_the_line_it_went_from_made_it_there() {
+fn a_thread_allocated_on_the_line_it_had_not_used() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 3_000, stood(1));
@@ -36,9 +37,10 @@ fn a_thread_that_had_made_nothing_yet_on_the_line_it_went_from_made_it_there() {
     assert_eq!(stacks, in_mib(&[("f", 4), ("g", 4)]));
 }
 
-/// Of what is allocated once no iteration tells more: the thread was in the call that makes such blocks, on a line that makes none.
+/// A one-time allocation: the thread was in the call that allocates such blocks, on a line that
+/// allocates none.
 #[test]
-fn what_was_allocated_between_two_lines_is_likely_of_those_that_make_such_blocks_in_that_call() {
+fn between_two_lines_the_calls_allocating_lines_are_probable() {
     let unread = |before| vec![at(0, StackReading::Whole(StackId(before)), StackReading::Torn)];
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(5));
@@ -49,9 +51,9 @@ fn what_was_allocated_between_two_lines_is_likely_of_those_that_make_such_blocks
     assert_eq!(stacks, in_mib(&[("f g", 2), ("g f g", 6)]), "3 is in another call");
 }
 
-/// The poll before saw the line ahead of it, and the stack of the one after could not be read.
+/// The poll before saw the line ahead of it; the stack of the one after was unreadable.
 #[test]
-fn an_allocation_is_likely_of_the_stack_that_always_makes_it_at_its_place() {
+fn a_stack_that_always_allocates_at_this_place_is_probable() {
     let mut script = Script::new();
     for i in 0..7 {
         let unread = at(0, StackReading::Whole(StackId(1)), StackReading::Torn);
@@ -63,7 +65,7 @@ fn an_allocation_is_likely_of_the_stack_that_always_makes_it_at_its_place() {
     assert_eq!(stacks, in_mib(&[("f", 14), ("g", 28)]));
 }
 
-/// A thread that sleeps is polled seldom, so that the polls around its next allocation are far apart.
+/// A sleeping thread is polled seldom, so the polls around its next allocation are far apart.
 #[test]
 fn where_a_thread_slept_before_its_allocations_shared_them() {
     let mut script = Script::new();
@@ -75,9 +77,9 @@ fn where_a_thread_slept_before_its_allocations_shared_them() {
     assert_eq!(known.certain, Some(0));
 }
 
-/// What is only ever seen after an allocation may be the line behind it.
+/// A line seen only after an allocation may be the next line.
 #[test]
-fn far_polls_do_not_tell_a_line_from_the_one_behind_it() {
+fn distant_polls_do_not_separate_a_line_from_the_next() {
     let mut script = Script::new();
     for _ in 0..4 {
         script.allocates(2, 60_000, went(0, 1));
@@ -86,9 +88,10 @@ fn far_polls_do_not_tell_a_line_from_the_one_behind_it() {
     assert_eq!(stacks, in_mib(&[("f", 4), ("g", 4)]));
 }
 
-/// Between two polls a layer's output was allocated and its input freed; in other layers the polls had come in between.
+/// Between two polls a layer's output was allocated and its input freed; in other layers the polls
+/// came in between.
 #[test]
-fn an_allocation_is_likely_of_who_makes_it_at_its_place_whatever_was_freed_beside_it() {
+fn frees_beside_an_allocation_do_not_change_its_probable_site() {
     let mut script = Script::new();
     script.allocates(4, 3_000, stood(1));
     for i in 0..7 {
@@ -110,9 +113,10 @@ fn an_allocation_is_likely_of_who_makes_it_at_its_place_whatever_was_freed_besid
     assert_eq!(stacks, in_mib(&[("f", 14), ("g", 4)]));
 }
 
-/// Of `keys = cat(…); values = cat(…)` the poll behind the first comes late now and then, and sees the second.
+/// In `keys = cat(…); values = cat(…)` the poll after the first is sometimes late, and sees the
+/// second.
 #[test]
-fn who_comes_later_is_seen_after_an_allocation_less_often_than_who_made_it() {
+fn a_later_line_is_seen_less_often_after_an_allocation() {
     let mut script = Script::new();
     for i in 0..12 {
         script.allocates(2, 3_000, if i % 4 == 3 { went(3, 1) } else { went(3, 0) });

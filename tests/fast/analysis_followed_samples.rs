@@ -1,4 +1,4 @@
-//! What the polls of a followed recording did not see: recordings made up for it.
+//! What the polls of a followed recording missed.
 
 use crate::analysis_script::{MIB, Script, text};
 use memspy::analysis::{FoldOptions, Moment};
@@ -6,7 +6,8 @@ use memspy::model::{
     CounterDelta, CudaIndex, FollowedChange, FollowedChanges, Nanos, Record, ThreadActivity,
 };
 
-/// A job that allocates 40 MiB in `train` while the poller had no processor: it saw the counters change, and no stack.
+/// A job that allocates 40 MiB in `train` while the poller had no processor: it saw the counters
+/// change, and no stack.
 fn unseen_by_polls(activity: ThreadActivity) -> Vec<(String, u64)> {
     let mut s = Script::new(100);
     s.thread("MainThread", true);
@@ -46,9 +47,10 @@ fn unseen_by_polls(activity: ThreadActivity) -> Vec<(String, u64)> {
     folded.stacks.iter().map(|stack| (text(&profile, &stack.path), stack.bytes)).collect()
 }
 
-/// On two busy processors 64 to 86 % of a followed job were `[not seen]`, of which samples put most on the right line.
+/// On two busy processors 64 to 86 % of a followed job were `[not seen]`; samples put most of that
+/// on the right line.
 #[test]
-fn what_the_polls_did_not_see_is_charged_as_the_samples_say() {
+fn allocations_that_polls_missed_are_attributed_by_samples() {
     let stacks = unseen_by_polls(ThreadActivity::Active);
     assert_eq!(stacks.len(), 1, "{stacks:?}");
     assert!(stacks[0].0.starts_with("train") && stacks[0].1 == 40 * MIB, "{stacks:?}");

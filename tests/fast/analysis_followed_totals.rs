@@ -7,7 +7,7 @@ fn totals(script: &Script) -> (Vec<(String, u64)>, FoldedProfile) {
     script.folded(FoldOptions { churn: true, ..FoldOptions::default() })
 }
 
-/// What was freed before any map was read is in no moment, and in the totals.
+/// What was freed before the first snapshot is in no moment, but in the totals.
 #[test]
 fn what_was_freed_at_once_counts_with_its_stack() {
     let mut script = Script::new();
@@ -28,7 +28,7 @@ fn what_was_freed_at_once_counts_with_its_stack() {
 }
 
 #[test]
-fn maps_do_not_change_the_totals_and_what_nobody_was_seen_to_allocate_is_not_seen() {
+fn snapshots_leave_totals_unchanged_and_unseen_allocations_stay_not_seen() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
@@ -43,9 +43,9 @@ fn maps_do_not_change_the_totals_and_what_nobody_was_seen_to_allocate_is_not_see
     assert_eq!(folded.resolution.not_seen, 8 * MIB);
 }
 
-/// The program does the same in each step; one of them was seen as a single change.
+/// The program does the same in each step; one was seen as a single delta.
 #[test]
-fn a_change_of_several_allocations_is_charged_as_in_the_steps_before() {
+fn a_delta_of_several_allocations_follows_earlier_steps() {
     let mut script = Script::new();
     for _ in 0..4 {
         for (mib, stack) in [(2, 0), (4, 1), (8, 0), (16, 1), (32, 0)] {
@@ -60,9 +60,9 @@ fn a_change_of_several_allocations_is_charged_as_in_the_steps_before() {
     assert_eq!(folded.resolution.certain, Some(4 * 62 * MIB), "what is likely is not proven");
 }
 
-/// In the steps before, one block was freed between the allocations; here that was seen ahead of them.
+/// Earlier steps freed a block between the allocations; here the free was seen before them.
 #[test]
-fn a_change_of_several_allocations_is_recognised_wherever_the_frees_between_them_were_seen() {
+fn a_delta_of_several_allocations_is_recognised_despite_moved_frees() {
     let mut script = Script::new();
     for _ in 0..4 {
         for (mib, stack) in [(2, 0), (4, 1)] {
@@ -79,7 +79,8 @@ fn a_change_of_several_allocations_is_recognised_wherever_the_frees_between_them
     assert_eq!(stacks, in_mib(&[("f", 4 * 42 + 10), ("g", 4 * 20 + 4)]));
 }
 
-/// Where polls rest, 40,000 blocks a second are seen in changes of dozens, and in a busy job many seconds pass from one map to the next.
+/// At a rest, 40,000 blocks a second are in deltas of dozens, and in a busy job many seconds pass
+/// between snapshots.
 #[test]
 fn changes_are_recognised_for_as_long_as_polls_rest() {
     const BLOCKS: u64 = 64;

@@ -1,4 +1,4 @@
-//! The table of lines over simulated processes whose truth is known.
+//! The table of lines over simulated processes with known truth.
 
 use crate::analysis_script::{MIB, Script};
 use memspy::analysis::{BoundedValue, LineError, LineRow, LineTable, Profile};
@@ -60,7 +60,7 @@ fn memlabs_example() {
 }
 
 #[test]
-fn a_peak_below_an_older_one_is_bounded_from_both_sides() {
+fn a_peak_below_an_older_one_has_two_bounds() {
     let mut s = Script::new(1000);
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
@@ -178,7 +178,7 @@ fn leaves_a_trace(stat: Stat) -> bool {
     stat.freed != stat.allocated
 }
 
-/// Random programs in which no line comes back within a sampling interval: line numbers only grow.
+/// Random programs in which no line repeats within a sampling interval: line numbers only grow.
 fn run(seed: Vec<(u8, u64)>, resets: bool) -> Script {
     let mut s = Script::new(1000);
     s.thread("MainThread", true);
@@ -211,8 +211,8 @@ fn run(seed: Vec<(u8, u64)>, resets: bool) -> Script {
                 depth -= 1;
                 s.leave(0);
             }
-            // A reset that leaves `current - (allocated - freed)` as it was cannot be seen at all, nor
-            // can two of one interval that together do.
+            // A reset that leaves `current - (allocated - freed)` unchanged is invisible, as are
+            // two of one interval that together do.
             8 if resets && !was_reset && leaves_a_trace(s.gpus[&0].counters.stats[4][0]) => {
                 was_reset = true;
                 s.reset_accumulated(0);
@@ -258,7 +258,7 @@ proptest! {
     }
 }
 
-/// Defines a chain of `depth` stacks over `frames` frames, one called by the other, and looks at the innermost.
+/// A chain of `depth` stacks over `frames` frames; looks at the innermost.
 fn deep_chain(depth: u32, frames: u32) -> Profile {
     let mut profile = Profile::new();
     let mut take = |record: Record| profile.record(&record).unwrap();
@@ -302,8 +302,8 @@ fn deep_chain(depth: u32, frames: u32) -> Profile {
 }
 
 #[test]
-fn lines_of_a_very_deep_stack_take_time_by_its_depth_and_not_by_its_square() {
-    // Where it took the square, this was 2^38 steps.
+fn lines_of_deep_stacks_take_linear_time() {
+    // With quadratic work this was 2^38 steps.
     let table = deep_chain(1 << 19, 1 << 19).lines(CudaIndex(0), &Profile::default_columns());
     let rows: usize = table.unwrap().functions.iter().map(|f| f.rows.len()).sum();
     assert_eq!(rows, 1 << 19);

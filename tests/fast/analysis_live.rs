@@ -6,7 +6,7 @@ use memspy::analysis::{LiveStack, PseudoFrame, StackLabel};
 use memspy::model::*;
 
 #[test]
-fn what_lines_and_stacks_hold_adds_up_to_what_is_allocated() {
+fn live_bytes_of_lines_and_stacks_add_up() {
     let live = live(&job());
     let library = |function| {
         let stacks = live.profile().stacks();
@@ -54,7 +54,7 @@ fn functions_without_end_fill_it() {
 fn the_peak_of_allocated_is_never_above_that_of_reserved() {
     let mut script = job();
     for record in &mut script.records {
-        // What was reserved is told more seldom than what was allocated.
+        // Reserved bytes come less often than allocated ones.
         if let Record::Counters { counters, .. } = record {
             counters.stats[Metric::ReservedBytes as usize][0] = Stat::default();
         }

@@ -1,4 +1,4 @@
-//! How well bytes find their stacks in a training loop with temporaries, looked at rarely.
+//! How well bytes find their stacks in a training loop with temporaries and few samples.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ impl Dice {
     }
 }
 
-/// A loop of `iterations`, each with 6 layers of 12 lines; returns the share of the peak's bytes with a
-/// known birth that the fold charges to the stack that allocated them, and to the right layer.
+/// A loop of `iterations`, each with 6 layers of 12 lines. Returns which share of the peak's bytes
+/// with known birth the fold attributes to the right stack, and to the right layer.
 fn accuracy(per_tick: u64, per_map: u64, iterations: u32) -> (f64, f64) {
     let mut dice = Dice(7);
     let mut s = Script::new(200);
@@ -77,7 +77,7 @@ fn accuracy(per_tick: u64, per_map: u64, iterations: u32) -> (f64, f64) {
     s.end();
     let profile = s.profile();
     let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
-    // Truth by stack; the kept moment may be another iteration's equal height, with the same stacks.
+    // Truth by stack; the kept moment may be another iteration's equal peak, with the same stacks.
     let right = |depth: usize| {
         let cut = |mut path: Vec<(FunctionId, u32)>| {
             path.truncate(depth);
@@ -108,7 +108,7 @@ fn accuracy(per_tick: u64, per_map: u64, iterations: u32) -> (f64, f64) {
     (right(4), right(3))
 }
 
-/// Size of a block by its address, as any map that has it tells.
+/// A block's size by address, from any snapshot.
 fn size_at_peak(s: &Script, device: u32, address: u64) -> u64 {
     s.records
         .iter()

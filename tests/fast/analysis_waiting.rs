@@ -1,4 +1,4 @@
-//! Threads that wait at the samples around an allocation: whom it is charged to, and that nobody is accused.
+//! Attribution of an allocation around which threads wait at the samples.
 
 use crate::analysis_script::{MIB, Script, folded};
 use memspy::analysis::{FoldOptions, Moment, OomReportBuilder, Profile};
@@ -40,9 +40,10 @@ fn sleepy_script(waits: ThreadActivity, seen: u64) -> Script {
     s
 }
 
-/// "Most of what grew in the 6.0 s recorded is held by main (oom.py:5): about 92.03 MiB" of 732 MiB, the rest `[not seen]`.
+/// "Most of what grew in the 6.0 s recorded is held by main (oom.py:5): about 92.03 MiB" of 732
+/// MiB, the rest `[not seen]`.
 #[test]
-fn the_report_on_an_oom_does_not_say_most_of_what_no_sample_saw() {
+fn the_oom_report_does_not_name_unsampled_bytes() {
     let script = sleepy_script(ThreadActivity::Idle, 4 * MIB);
     let mut reports = OomReportBuilder::new(Profile::new());
     for record in &script.records {
@@ -65,7 +66,7 @@ fn the_report_on_an_oom_does_not_say_most_of_what_no_sample_saw() {
 }
 
 #[test]
-fn a_thread_asleep_at_both_samples_is_not_charged_with_what_it_allocated_in_between() {
+fn a_thread_asleep_at_both_samples_is_no_site() {
     for waits in [ThreadActivity::Idle, ThreadActivity::Unknown] {
         let profile = sleepy(waits);
         let fold = folded(&profile, 0, Moment::Peak);
@@ -76,13 +77,13 @@ fn a_thread_asleep_at_both_samples_is_not_charged_with_what_it_allocated_in_betw
         let charged: i64 = lines.functions.iter().flat_map(|f| &f.rows).map(|r| r.allocated).sum();
         assert_eq!(charged, 0, "{waits:?}");
     }
-    // Somebody who works may be it; what a user who asks for idle threads wants is done.
+    // A working thread may be the site; a request for idle threads is followed.
     let fold = folded(&sleepy(ThreadActivity::Active), 0, Moment::Peak);
     assert_eq!(fold["main:1>load_batch:3"], 32 * MIB, "{fold:?}");
 }
 
 #[test]
-fn a_thread_asleep_in_two_places_allocated_below_what_both_have_in_common() {
+fn a_thread_asleep_in_two_places_allocated_below_both() {
     let mut s = Script::new(200);
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
@@ -108,7 +109,7 @@ fn a_thread_asleep_in_two_places_allocated_below_what_both_have_in_common() {
 }
 
 #[test]
-fn a_line_in_which_a_thread_sleeps_takes_no_half_of_what_the_next_line_allocates() {
+fn a_sleeping_line_takes_nothing_of_the_next_line() {
     let mut s = Script::new(200);
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
@@ -134,7 +135,7 @@ fn a_line_in_which_a_thread_sleeps_takes_no_half_of_what_the_next_line_allocates
 }
 
 #[test]
-fn a_thread_that_fills_pinned_memory_is_not_charged_with_what_others_allocate() {
+fn a_thread_that_fills_pinned_memory_is_no_site() {
     let mut s = Script::new(200);
     s.thread("MainThread", true);
     s.enter(0, "train", 1);
@@ -155,9 +156,10 @@ fn a_thread_that_fills_pinned_memory_is_not_charged_with_what_others_allocate() 
     assert_eq!(fold.get("[not seen]"), Some(&(6 * MIB)), "{fold:?}");
 }
 
-/// A sampler that called it asleep in `conv`, because it had slept in `backward` before, made these bytes `[not seen]`.
+/// A sampler that took it for asleep in `conv`, because it had slept in `backward` before, made
+/// these bytes `[not seen]`.
 #[test]
-fn a_thread_that_works_in_one_place_at_both_samples_after_a_wait_for_the_engine_is_charged() {
+fn a_thread_working_after_an_engine_wait_is_the_site() {
     let graph = "/x/site-packages/torch/autograd/graph.py";
     let mut s = Script::new(200);
     s.thread("MainThread", true);

@@ -1,5 +1,5 @@
-//! Keeps the invariants of `docs/architecture.md`: imports, crates per room, openings, file length,
-//! clocks, `unsafe`, type names.
+//! Keeps the invariants of `docs/architecture.md`: imports, crates per room, file length, clocks,
+//! `unsafe`, type names.
 
 mod floors;
 mod kernel_files;
@@ -14,7 +14,7 @@ use floors::Sources;
 use rooms::{THREADS, UNSAFE, rooms};
 use source::Source;
 
-/// About 500 lines a file; the slack is for a file that is one concept and not worth a cut.
+/// About 500 lines a file; the slack is for a single concept not worth a cut.
 const MAX_LINES: usize = 560;
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -31,12 +31,12 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Whether a file holds the unit tests of its neighbour.
+/// Whether a file holds its neighbour's unit tests.
 fn is_test(file: &Path) -> bool {
     file.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_tests"))
 }
 
-/// All sources, but for files of unit tests.
+/// All sources but files of unit tests.
 fn sources() -> Sources {
     let files = rust_files(Path::new("src")).into_iter().filter(|file| !is_test(file));
     files.map(|file| (file.display().to_string(), Source::read(&file))).collect()
@@ -70,7 +70,7 @@ fn check_rooms(sources: &Sources, complain: &mut dyn FnMut(String)) {
     }
 }
 
-/// No type name twice: whoever searches for one finds one.
+/// Type names are unique, so that a search finds one.
 fn check_type_names(sources: &Sources, complain: &mut dyn FnMut(String)) {
     let mut homes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (file, source) in sources {
@@ -166,7 +166,7 @@ fn the_house_is_as_the_map_says() {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
 
-/// What the floors say of a tree of which only these files are there.
+/// Violations in a tree of only these files.
 fn of(files: &[(&str, &str)]) -> Vec<String> {
     let source = |(path, text): &(&str, &str)| {
         let below = Path::new(path).strip_prefix("src").unwrap().with_extension("");
@@ -179,7 +179,7 @@ fn of(files: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn an_import_of_a_room_above_is_seen_however_it_is_written() {
+fn every_form_of_importing_a_higher_room_is_found() {
     for text in [
         "use crate::cli::Words;",
         "use crate::{model::Record, cli::Words};",
@@ -204,7 +204,7 @@ fn an_import_of_a_room_above_is_seen_however_it_is_written() {
 }
 
 #[test]
-fn an_import_through_a_re_export_is_one_of_what_is_behind_it() {
+fn an_import_through_a_re_export_counts_as_its_origin() {
     let found = of(&[
         ("src/sampler/mod.rs", "pub use crate::probe::{ProbeBuffer, ProbeProgram as Renamed};"),
         ("src/cli/record.rs", "use crate::sampler::{ProbeBuffer, Renamed};"),
@@ -266,7 +266,7 @@ fn rooms_whose_time_comes_with_the_records_know_no_clock() {
 }
 
 #[test]
-fn code_below_unit_tests_is_read_and_unit_tests_are_not() {
+fn unit_tests_are_skipped_but_not_code_below_them() {
     let text = "#[cfg(test)] mod tests { use crate::cli::Words; fn f() { println!(); } }
                 #[cfg(test)] use crate::cli::Words;
                 fn g() { eprintln!(\"x\"); std::process::exit(1); }";

@@ -1,4 +1,4 @@
-//! What bad input gets: one clear line that says what was tried, why it failed and what to do next, and exit code 1.
+//! Bad input gets one clear line (what was tried, why it failed, what to do) and exit code 1.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -51,7 +51,7 @@ fn a_pid_that_does_not_exist() {
     }
 }
 
-/// "No such file or directory (os error 2)", and "unexpected argument '-1'", without what to do.
+/// "No such file or directory (os error 2)", and "unexpected argument '-1'", without advice.
 #[test]
 fn words_that_name_no_trace_no_pid_and_no_moment() {
     for command in ["flame", "lines", "report", "iterations"] {
@@ -82,7 +82,7 @@ fn a_process_that_is_not_python() {
 }
 
 #[test]
-fn rights_that_are_missing_are_not_taken_for_a_missing_python() {
+fn missing_rights_are_not_reported_as_a_missing_python() {
     assert!(nix::unistd::geteuid().is_root(), "this test has to run as root");
     let python = Waiting::start("python3", &["-c", "input()"]);
     let process = memspy::target::Process::open(python.0.id()).unwrap();
@@ -117,9 +117,10 @@ fn a_launcher_whose_child_is_python() {
     let _ = Command::new("kill").arg(child).status();
 }
 
-/// `record -s -o nodir/rank-%r.bin -- PROGRAM` ran the program first, and all reports read their traces before they looked at the name.
+/// `record -s -o nodir/rank-%r.bin -- PROGRAM` ran the program first, and all reports read their
+/// traces before they checked the name.
 #[test]
-fn a_wrong_name_of_an_output_is_found_before_a_program_is_started_or_a_trace_is_read() {
+fn a_wrong_output_name_is_refused_before_any_work() {
     let folder = tempfile::tempdir().unwrap();
     let started = folder.path().join("started");
     let touch = started.to_str().unwrap();
@@ -134,7 +135,7 @@ fn a_wrong_name_of_an_output_is_found_before_a_program_is_started_or_a_trace_is_
         refused(&[&["record"], words, &["--", "touch", touch]].concat(), &[says]);
         assert!(!started.exists(), "{words:?}");
     }
-    // No such trace either: what is told first was looked at first.
+    // No such trace either: the first error shows what is checked first.
     for command in [
         &["flame"][..],
         &["lines"],
@@ -184,7 +185,7 @@ fn files_that_are_no_traces() {
     }
 }
 
-/// clap's own errors had four or five lines, and none of them named the command whose help to read.
+/// clap's own errors had four or five lines, and none named the command with the help.
 #[test]
 fn words_that_make_no_sense_get_one_line() {
     let cases: [(&[&str], &[&str]); 10] = [
@@ -265,7 +266,7 @@ fn words_that_make_no_sense_end_with_code_2() {
 }
 
 #[test]
-fn a_full_device_as_standard_output_is_an_error_and_no_panic() {
+fn a_full_output_device_is_an_error_not_a_panic() {
     for words in [
         &["completions", "bash"][..],
         &["completions", "zsh"],
@@ -311,7 +312,7 @@ fn what_a_command_reads_it_does_not_overwrite() {
 }
 
 #[test]
-fn tables_go_into_folders_of_their_own_and_never_through_a_link() {
+fn tables_go_into_their_own_folders_never_through_a_link() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -334,7 +335,7 @@ fn tables_go_into_folders_of_their_own_and_never_through_a_link() {
         let mode = std::fs::metadata(at(made)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700, "{made}");
     }
-    // Another user's folder of everybody may have a link in it, or the folder itself be one.
+    // In a shared folder, another user may have put a link, or the folder may be one.
     std::fs::create_dir_all(at("elsewhere")).unwrap();
     std::fs::create_dir_all(at("planted")).unwrap();
     symlink(at("elsewhere"), at("planted/samples")).unwrap();

@@ -1,4 +1,4 @@
-//! Core files that are damaged, cut or something else: an error in one line, or less that is known; no panic, no hang.
+//! Damaged, cut or foreign core files: a one-line error, or fewer facts; no panic, no hang.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A small core file with all that memspy reads: threads, process, files, a stack with arguments.
+/// A small core file with threads, process, files, and a stack with arguments.
 fn write(path: &Path) {
     let mut core = CoreBuilder::default();
     let vector = words(&[3, 0x40_0040, 6, 4096, 25, 0x7000_0800, 33, 1, 9, 0x40_1000, 0, 0]);
@@ -48,7 +48,7 @@ fn write(path: &Path) {
     core.write(path);
 }
 
-/// All that is read of a core file.
+/// Reads everything from a core file.
 fn read(path: &Path) -> Option<Process> {
     let process = Process::open_core(path).ok()?;
     let memory = process.memory();
@@ -90,7 +90,7 @@ fn what_a_core_file_says_is_read() {
 }
 
 #[test]
-fn a_core_file_that_is_cut_or_damaged_anywhere_is_no_panic() {
+fn a_damaged_core_file_causes_no_panic() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("core");
     write(&path);
@@ -104,7 +104,7 @@ fn a_core_file_that_is_cut_or_damaged_anywhere_is_no_panic() {
         }
         file.write_all_at(&whole, 0).unwrap();
     }
-    // Headers and notes with numbers that make no sense.
+    // Headers and notes with impossible numbers.
     for at in 0..1200 {
         for value in [0, 1, 0x7f, 0xff] {
             file.write_all_at(&[value], at).unwrap();
@@ -134,7 +134,7 @@ fn refused(path: &Path, parts: &[&str]) {
 }
 
 #[test]
-fn what_is_no_core_file_is_refused_with_what_it_is() {
+fn other_files_are_refused_with_what_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     refused(&path("missing"), &["cannot read the core file", "No such file"]);

@@ -1,4 +1,4 @@
-//! What is missing of a recording is said by every command that reads it, in words and in JSON.
+//! Every command that reads a recording reports what is missing, in words and in JSON.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn in_blocks(records: &[Record]) -> Vec<u8> {
     writer.finish().unwrap().0
 }
 
-/// All warnings in a report as JSON.
+/// All warnings in a JSON report.
 fn warnings_of(report: &Value) -> Vec<String> {
     let of = |value: &Value| -> Vec<String> {
         let all = value["warnings"].as_array().cloned().unwrap_or_default();
@@ -61,7 +61,7 @@ fn warnings_of(report: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_damaged_trace_is_warned_of_by_every_command_and_in_every_format() {
+fn every_command_and_format_warns_of_a_damaged_trace() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = in_blocks(&sampled(Some(0)));
     let all = borders(&bytes);
@@ -87,7 +87,7 @@ fn a_damaged_trace_is_warned_of_by_every_command_and_in_every_format() {
             }
         }
     }
-    // A whole one is not warned of.
+    // A whole trace gives no warning.
     let path = folder.path().join("whole.bin");
     save(&path, &sampled(Some(0)));
     for words in COMMANDS {
@@ -96,14 +96,14 @@ fn a_damaged_trace_is_warned_of_by_every_command_and_in_every_format() {
     }
 }
 
-/// The segments that a recording leaves in a folder when its recorder is killed at its end.
+/// A ring's segments after its recorder was killed at the end.
 fn ring(folder: &Path, name: &str, records: &[Record]) -> PathBuf {
     let path = folder.join(name);
     let keep = Retention::Time(Duration::from_secs(4));
     let mut flight =
         FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     records.iter().for_each(|record| flight.record(record).unwrap());
-    // Writes what is buffered, too.
+    // Also writes what is buffered.
     flight.write(None, &mut |_| {}).unwrap();
     flight.folder().to_owned()
 }
@@ -125,11 +125,11 @@ fn joined(paths: &[PathBuf]) -> (Vec<Record>, Vec<String>) {
 /// What happened to a ring.
 struct Harm {
     name: &'static str,
-    /// What is said of it.
+    /// The warning.
     said: &'static str,
-    /// Whether records are missing then.
+    /// Records are missing.
     has_gap: bool,
-    /// What happens to the segments; others' are those of another recording.
+    /// Changes the segments; `others` are another recording's.
     harm: fn(segments: &[PathBuf], others: &[PathBuf]),
 }
 
@@ -184,7 +184,7 @@ const HARMS: [Harm; 7] = [
         said: "is missing: the segment before is cut off",
         has_gap: true,
         harm: |segments, _| {
-            // Where a block ends: by itself it looks whole.
+            // At a block's end: alone it looks whole.
             let bytes = fs::read(&segments[3]).unwrap();
             let all = borders(&bytes);
             fs::write(&segments[3], &bytes[..all[2]]).unwrap();
@@ -221,7 +221,7 @@ fn recordings() -> [(&'static str, Vec<Record>, Vec<Record>); 2] {
 }
 
 #[test]
-fn a_ring_with_damage_is_not_joined_to_a_trace_that_looks_whole() {
+fn a_damaged_ring_never_joins_to_a_whole_trace() {
     for (kind, records, others) in recordings() {
         let folder = tempfile::tempdir().unwrap();
         let whole = ring(folder.path(), "whole.bin", &records);
@@ -240,7 +240,7 @@ fn a_ring_with_damage_is_not_joined_to_a_trace_that_looks_whole() {
             assert!(warned, "{kind} {name}: {}", done.err);
             let done = memspy(&["oom-report"], &ring);
             assert!(done.err.contains(said), "{kind} {name}: {}", done.err);
-            // What was joined says so, too, wherever it is read.
+            // A joined trace says so, too, wherever it is read.
             for words in [
                 &["lines"][..],
                 &["lines", "--json"],
@@ -274,7 +274,7 @@ fn profile(records: &[Record]) -> Profile {
 }
 
 #[test]
-fn behind_a_gap_a_joined_recording_knows_what_the_whole_one_knows() {
+fn after_a_gap_a_joined_recording_equals_the_whole_one() {
     for (kind, records, _) in recordings() {
         let folder = tempfile::tempdir().unwrap();
         let whole = ring(folder.path(), "whole.bin", &records);

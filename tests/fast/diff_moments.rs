@@ -1,4 +1,4 @@
-//! `memspy diff --by` and `--from --to`: what the rows are, that they add up, and what is refused.
+//! `memspy diff --by` and `--from --to`: rows, sums, refusals.
 
 use std::path::Path;
 use std::process::Command;
@@ -36,13 +36,13 @@ fn write(folder: &Path, name: &str, records: &[Record]) {
     std::fs::write(folder.join(name), trace_support::write(records)).unwrap();
 }
 
-/// The bytes that `40.0 MiB` says, which is exact of whole MiB below 1000.
+/// The bytes of `40.0 MiB`, exact for whole MiB below 1000.
 fn size(number: &str, unit: &str) -> u64 {
     let unit = ["B", "KiB", "MiB"].iter().position(|name| *name == unit).unwrap();
     (number.parse::<f64>().unwrap() * 1024f64.powi(unit as i32)) as u64
 }
 
-/// The rows: A and B in bytes, and the place.
+/// A and B in bytes, and the place.
 fn rows(text: &str) -> Vec<(u64, u64, String)> {
     let lines = text.lines().skip_while(|line| !line.contains("difference")).skip(1);
     let row = |line: &str| {
@@ -62,7 +62,7 @@ fn totals(text: &str) -> (u64, u64) {
     (total(" in A"), total(" in B"))
 }
 
-/// That all rows, and those that are the same in both, come to the totals.
+/// All rows, and those equal in both, add up to the totals.
 #[track_caller]
 fn adds_up(text: &str) -> (u64, u64) {
     let same = text.lines().find(|line| line.contains("that hold the same in both"));
@@ -84,12 +84,13 @@ fn seconds(time: u64) -> String {
     format!("{}s", time as f64 / 1e9)
 }
 
-/// The recording of `flame_moments`, and the time after each of its steps.
+/// The recording of `flame_moments`, and the time after each step.
 fn exact(folder: &Path) -> Vec<String> {
     flame_moments::exact(folder).into_iter().map(flame_moments::at).collect()
 }
 
-/// Random allocations of whole MiB in three functions and on several lines; `shift` moves all lines. Returns a time in the middle.
+/// Random allocations of whole MiB in three functions on several lines; `shift` moves all lines.
+/// Returns a time in the middle.
 fn random(folder: &Path, name: &str, seed: u64, shift: u32) -> String {
     let mut dice = trace_support::Dice(seed);
     let mut s = Probed::new();
@@ -301,8 +302,8 @@ fn a_moment_before_the_first_reading_is_not_nothing() {
     refused(folder.path(), &["run.bin", "--from", &time], &parts);
 }
 
-/// A sampled job with two snapshots of its owners: layers 30 and 50 MiB, the optimizer 0 and 20, saved 9 and 4. Returns the
-/// times before, between, and after them.
+/// A sampled job with two snapshots of its owners: layers 30 and 50 MiB, the optimizer 0 and 20,
+/// saved 9 and 4. Returns the times before, between, and after them.
 fn owned(folder: &Path, name: &str, more: u64) -> [String; 3] {
     let mut s = Script::with_first_allocation();
     let mut times = Vec::new();

@@ -1,20 +1,20 @@
-//! Documents stay short enough to be read: words of a page, words of a table's cell, lines.
+//! Documents stay short: words of a page, words of a table's cell, lines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Words of documents that have a limit of their own.
+/// Documents with their own word limit.
 const WORDS: [(&str, usize); 3] =
     [("README.md", 900), ("SECURITY.md", 700), ("docs/architecture.md", 4000)];
 /// Words of every other page of `docs/`.
 const PAGE_WORDS: usize = 800;
-/// Words of a cell of a table.
+/// Words of a table's cell.
 const CELL_WORDS: usize = 40;
-/// Lines of the results of benches, which are tables and not a diary.
+/// Lines of the benchmark results, which are tables and no diary.
 const BENCH_LINES: usize = 300;
-/// Words of what the changelog says of one version.
+/// Words of the changelog on one version.
 const VERSION_WORDS: usize = 600;
-/// Made from the structs of `--json` (`json_docs`).
+/// Generated from the structs of `--json` (`json_docs`).
 const GENERATED: &str = "docs/json.md";
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -32,7 +32,7 @@ fn pages() -> Vec<PathBuf> {
     files.filter(|path| is_page(path) && path != Path::new(GENERATED)).collect()
 }
 
-/// The cells of all tables outside of code fences that have more words than allowed.
+/// Cells of tables, outside code fences, with more words than allowed.
 fn long_cells(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2).flat_map(str::lines);
     let rows = prose.filter(|line| line.starts_with('|'));
@@ -65,7 +65,7 @@ fn cells_of_tables_have_no_more_words_than_allowed() {
 }
 
 #[test]
-fn a_long_cell_is_found_where_it_is_in_a_table() {
+fn a_long_cell_of_a_table_is_found() {
     let (long, short) = ("word ".repeat(CELL_WORDS + 1), "word ".repeat(CELL_WORDS));
     let text = format!("{long}\n| a | {long}| {short}|\n```\n| {long}|\n```\n");
     assert_eq!(long_cells(&text), [format!(" {long}")]);

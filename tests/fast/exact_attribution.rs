@@ -1,4 +1,4 @@
-//! Attribution of exact events over simulated processes whose truth is known.
+//! Attribution of exact events over simulated processes with known truth.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn peak(s: &Probed) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn the_peak_is_made_of_what_was_live_when_it_was_reached() {
+fn the_peak_has_the_blocks_live_when_it_was_reached() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.malloc(0, 0, 7 * MIB);
@@ -40,7 +40,7 @@ fn the_peak_is_made_of_what_was_live_when_it_was_reached() {
     let high = profile.peak_allocated(CudaIndex(0)).unwrap();
     assert_eq!(high.bytes as u64, 10 * MIB + 1024);
     assert!(matches!(high.reached, PeakTime::Between(a, b) if a == b), "{high:?}");
-    // The leak view: what was there before is left out and told.
+    // The leak view: what was there before is left out, with a note.
     let end = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     assert_eq!((end.total, end.left_out), (2 * MIB, 7 * MIB));
     assert_eq!(text(&profile, &end.stacks[0].path), "main:4");
@@ -69,11 +69,11 @@ fn blocks_larger_than_asked_for_have_their_true_size() {
 }
 
 #[test]
-fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
+fn a_snapshot_corrects_a_wrong_size_at_the_peak() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.begin();
-    // No counters with this event: the block is taken to be as large as asked for.
+    // No counters with this event: the block is taken to have the requested size.
     s.unsplit = 1024;
     let a = s.malloc_unseen(0, 0, 5 * MIB);
     s.unsplit = 0;
@@ -95,14 +95,13 @@ fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
 }
 
 #[test]
-fn a_size_that_was_read_is_right_whatever_other_threads_allocate_meanwhile() {
+fn a_read_size_is_right_whatever_other_threads_allocate() {
     let mut s = Probed::new();
     s.thread("other", false);
     s.enter(0, "main", 1);
     s.enter(1, "other", 1);
     s.begin();
-    // Both are counted before either is told, so the counter grows by both sizes at the first
-    // event.
+    // Both are counted before either event, so the counter grows by both sizes at the first event.
     let sizes = [(0, 5 * MIB), (1, 4 * MIB)];
     let told = sizes.map(|(thread, size)| (thread, size, s.malloc_unseen(thread, 0, size)));
     for (thread, size, address) in told {
@@ -172,7 +171,7 @@ fn short_lived_blocks_can_be_left_out() {
     let young = s.malloc(0, 0, 4 * MIB);
     s.release(0, young);
     s.line(0, 2);
-    // A later, higher peak made by another line: what died before it is no part of it.
+    // A later, higher peak of another line: blocks freed before are not in it.
     s.line(0, 4);
     let long = s.malloc(0, 0, 16 * MIB);
     s.now += 3_000_000_000;
@@ -192,7 +191,7 @@ fn short_lived_blocks_can_be_left_out() {
 }
 
 #[test]
-fn a_line_whose_temporaries_died_keeps_what_it_holds_at_a_later_peak() {
+fn a_line_keeps_its_bytes_at_a_later_peak() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.begin();
@@ -374,7 +373,7 @@ pub fn run(seed: &[(u8, u64)]) -> Probed {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn the_peak_and_all_that_was_allocated_equal_a_naive_account(
+    fn the_peak_and_all_allocations_equal_a_naive_account(
         seed in proptest::collection::vec((any::<u8>(), 1u64..5_000_000), 1..300),
     ) {
         let s = run(&seed);

@@ -1,4 +1,5 @@
-//! Exact events of a job that is recorded from before its allocator began, and what speaks against events that do not add up.
+//! Exact events of a job recorded from before its allocator began, and signs of events that do not
+//! add up.
 
 use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
@@ -29,7 +30,7 @@ const PEAKS: [&str; 3] =
     ["allocated_bytes.all.peak", "active_bytes.all.peak", "reserved_bytes.all.peak"];
 const SUMS: [&str; 2] = ["allocated_bytes.all.allocated", "allocated_bytes.all.freed"];
 
-/// Bytes of all that was allocated, as the flamegraph has them.
+/// Bytes of all allocations, as in the flamegraph.
 fn churn(profile: &Profile) -> u64 {
     let options = FoldOptions { churn: true, ..FoldOptions::default() };
     profile.fold(DEVICE, Moment::Peak, options).unwrap().total
@@ -44,7 +45,7 @@ fn late(empty: bool) -> Probed {
         s.begin_empty();
     } else {
         s.begin();
-        // The counters of the beginning are not in the recording.
+        // The first counters are not in the recording.
         s.records.retain(|record| !matches!(record, Record::Counters { .. } | Record::Snapshot(_)));
     }
     for _ in 0..4 {
@@ -62,7 +63,7 @@ fn late(empty: bool) -> Probed {
 }
 
 #[test]
-fn frees_before_the_first_counters_do_not_double_the_sizes_after_them() {
+fn frees_before_the_first_counters_do_not_double_later_sizes() {
     for empty in [true, false] {
         let profile = late(empty).profile();
         assert_eq!(values(&profile, 2, &SUMS), [exactly(40 * MIB), exactly(40 * MIB)], "{empty}");
@@ -72,7 +73,7 @@ fn frees_before_the_first_counters_do_not_double_the_sizes_after_them() {
 }
 
 #[test]
-fn peaks_before_the_first_counters_are_known_where_the_allocator_began_with_nothing() {
+fn peaks_before_the_first_counters_are_known_for_new_allocators() {
     let profile = late(true).profile();
     assert_eq!(values(&profile, 1, &PEAKS), [exactly(MIB); 3]);
     let reserved = exactly(5 * MIB);
@@ -86,7 +87,7 @@ fn bytes_freed_before_the_first_counters_are_not_none() {
 }
 
 #[test]
-fn a_job_whose_counters_were_never_read_has_a_table_that_is_not_exact() {
+fn a_table_without_counters_is_not_exact() {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
@@ -106,7 +107,7 @@ fn a_job_whose_counters_were_never_read_has_a_table_that_is_not_exact() {
 }
 
 #[test]
-fn a_peak_of_a_job_recorded_from_its_start_was_not_reached_before_the_recording() {
+fn a_peak_recorded_from_the_start_is_in_the_recording() {
     let exact = late(true).profile();
     let mut s = Script::new(200);
     s.thread("MainThread", true);
@@ -132,13 +133,13 @@ fn a_peak_of_a_job_recorded_from_its_start_was_not_reached_before_the_recording(
         let head = render::header(profile, DEVICE).join("\n");
         assert!(!head.contains("before the recording"), "{head}");
     }
-    // What the first map has was not there before either.
+    // What the first snapshot has was not there before either.
     let fold = sampled.fold(DEVICE, Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(crate::analysis_script::text(&sampled, &fold.stacks[0].path), "main:1");
 }
 
 #[test]
-fn events_repeat_a_reserved_peak_of_before_the_recording_and_are_not_its_moment() {
+fn a_reserved_peak_from_before_keeps_its_moment() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 300 * MIB);
@@ -153,7 +154,7 @@ fn events_repeat_a_reserved_peak_of_before_the_recording_and_are_not_its_moment(
     assert_eq!(reserved.reached, PeakTime::BeforeRecording);
 }
 
-/// A block is larger than its event can tell, and gone before any map.
+/// A block larger than its event says, gone before any snapshot.
 fn inconsistent() -> Probed {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
@@ -172,7 +173,7 @@ fn inconsistent() -> Probed {
 }
 
 #[test]
-fn sums_that_differ_from_the_counters_are_told_in_every_report_and_nothing_is_exact() {
+fn sums_unequal_to_the_counters_make_every_report_inexact() {
     let mut s = inconsistent();
     s.finish();
     let profile = s.profile();
@@ -207,7 +208,7 @@ fn sums_that_equal_the_counters_are_said_to() {
     assert!(head.contains("bytes allocated and freed equal too (2 comparisons)"), "{head}");
 }
 
-/// Events that were lost leave nothing exact either.
+/// Lost events leave nothing exact either.
 #[test]
 fn after_lost_events_nothing_is_exact() {
     let mut s = late(true);
@@ -222,9 +223,10 @@ fn after_lost_events_nothing_is_exact() {
     }
 }
 
-/// Two threads allocate at once: the counter read by the first has what the second's event tells later.
+/// Two threads allocate at once: the first one's counter includes what the second's event reports
+/// later.
 #[test]
-fn an_allocation_under_way_in_another_thread_is_not_counted_twice() {
+fn another_threads_pending_allocation_is_not_counted_twice() {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
     s.thread("worker", false);

@@ -1,4 +1,4 @@
-//! The table of lines from exact events of simulated processes whose truth is known.
+//! The table of lines from exact events of simulated processes with known truth.
 
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
@@ -56,9 +56,10 @@ fn memlabs_example() {
     assert_eq!((outer.allocated, outer.live, outer.live_self), (120 << 10, 120 << 10, 40 << 10));
 }
 
-/// `lines` of a job that uses the driver alone said "GPU 0 is not in the recording; it has no GPU at all", though nobody asked for GPU 0.
+/// `lines` of a job that uses only the driver said "GPU 0 is not in the recording; it has no GPU at
+/// all", though nobody asked for GPU 0.
 #[test]
-fn lines_of_a_job_without_memory_of_pytorch_say_so_and_not_that_a_gpu_is_missing() {
+fn lines_without_pytorch_memory_do_not_claim_a_missing_gpu() {
     let mut s = Probed::new();
     s.gpus.clear();
     s.enter(0, "main", 1);
@@ -83,7 +84,7 @@ fn lines_of_a_job_without_memory_of_pytorch_say_so_and_not_that_a_gpu_is_missing
 
 /// A line that begins after a free may have begun before it, unless frees have stacks too.
 #[test]
-fn a_line_that_begins_at_a_free_is_bounded_or_with_stacks_exact() {
+fn a_line_beginning_at_a_free_is_bounded_or_exact() {
     let program = |stacks: bool| {
         let mut s = Probed::new();
         s.exact.frees = if stacks { FreeTracking::Stacks } else { FreeTracking::Events };
@@ -171,7 +172,7 @@ fn work_of_the_engine_counts_to_the_line_that_waits() {
 }
 
 #[test]
-fn what_another_thread_allocates_bounds_the_lines_that_may_have_stood() {
+fn another_threads_allocation_bounds_the_lines_possibly_running() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.thread("worker", false);
@@ -181,14 +182,14 @@ fn what_another_thread_allocates_bounds_the_lines_that_may_have_stood() {
     s.malloc(1, 0, 8 * MIB);
     s.finish();
     let profile = s.profile();
-    // Whether the main thread still stood in its line when the worker allocated is not known.
+    // Whether the main thread was still in its line when the worker allocated is unknown.
     let bounded = BoundedValue { value: 1 << 20, exact: false, upper: Some(9 << 20) };
     assert_eq!(peak(&profile, "main", 1), bounded);
     assert_eq!(peak(&profile, "work", 1), exactly(9 * MIB));
 }
 
 #[test]
-fn what_was_reached_before_a_threads_first_event_may_belong_to_its_line() {
+fn a_peak_before_the_first_event_may_be_the_lines() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 10 * MIB);
@@ -246,9 +247,9 @@ fn columns_are_those_that_events_tell_of() {
     assert_eq!(untold("allocated_bytes.small_pool.peak"), None);
 }
 
-/// Python comes back to the first line of a statement when its parts are done, and no event tells.
+/// Python returns to a statement's first line when its parts are done, without an event.
 #[test]
-fn the_first_line_of_a_statement_of_several_is_not_exact_without_an_event_at_its_end() {
+fn a_statements_first_line_needs_an_event_at_its_end() {
     let program = |text: Option<&str>| {
         let mut s = Probed::new();
         s.exact.frees = FreeTracking::Stacks;
@@ -282,13 +283,13 @@ fn the_first_line_of_a_statement_of_several_is_not_exact_without_an_event_at_its
     assert_eq!(peak(&profile, "main", 4), exactly(10 * MIB));
     // Each line by itself.
     assert_eq!(peak(&program(Some("a\nb\nc\nd\n")), "main", 1), exactly(MIB));
-    // Without the source nobody knows.
+    // Without the source it is unknown.
     assert_eq!(peak(&program(None), "main", 3), between(6, 10));
 }
 
 /// The sums of a line that runs three times, and the greatest of one time.
 #[test]
-fn sums_of_a_loop_are_not_taken_for_what_one_run_did() {
+fn sums_of_a_loop_are_not_taken_for_one_run() {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
@@ -313,7 +314,7 @@ fn sums_of_a_loop_are_not_taken_for_what_one_run_did() {
         upper: Some(most as i64),
     };
     assert_eq!(cells(1)[0].value, exactly(6 * MIB + 3 * 1024));
-    // Whether both came of one run or of two, no event tells.
+    // No event shows whether both came from one run or from two.
     assert_eq!(cells(1)[0].one_run, Some(between(3 * MIB, 3 * MIB + 1024)));
     assert_eq!(cells(1)[1].one_run, Some(between(1, 2)));
     assert_eq!(cells(2)[2].value, exactly(6 * MIB + 3 * 1024));
@@ -321,9 +322,9 @@ fn sums_of_a_loop_are_not_taken_for_what_one_run_did() {
     assert_eq!(cells(1)[2].one_run, Some(exactly(0)));
 }
 
-/// 62 of the 108 keys follow from allocations and frees; what does not is said to be so.
+/// 62 of the 108 keys follow from allocations and frees; the others say that they do not.
 #[test]
-fn all_columns_that_follow_from_events_are_told_to_the_byte() {
+fn all_columns_that_follow_from_events_are_exact() {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
@@ -406,8 +407,8 @@ fn lines_that_do_nothing_get_a_row_when_asked_for() {
     assert_eq!((nothing.cells[1].value, nothing.freed), (exactly(0), Some(0)));
 }
 
-/// Random programs with two threads and an engine that works for the first.
-/// With `shown`, the main thread allocates first.
+/// Random programs with two threads and an engine that works for the first. With `shown`, the main
+/// thread allocates first.
 fn run(seed: &[(u8, u64)], frees: FreeTracking, shown: bool) -> Probed {
     let mut s = Probed::new();
     s.exact.frees = frees;

@@ -1,4 +1,4 @@
-//! Exact events and block maps: what each knows of the other.
+//! Exact events and block snapshots: what each adds to the other.
 
 use crate::analysis_script::{MIB, folded};
 use crate::exact_script::Probed;
@@ -6,13 +6,13 @@ use memspy::analysis::{FoldOptions, Moment};
 use memspy::model::*;
 
 #[test]
-fn events_in_flight_around_a_map_are_not_taken_for_lost() {
+fn pending_events_around_a_snapshot_are_not_lost() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 6 * MIB);
     s.begin();
     let a = s.malloc(0, 0, MIB);
-    // A map that has a block whose event comes after it, and one whose free came just before.
+    // A snapshot has a block whose event comes after it, and one whose free came just before.
     let b = s.malloc_unseen(0, 0, 2 * MIB);
     s.tell_free(a, None);
     s.tell_free(old, None);
@@ -36,7 +36,7 @@ fn events_in_flight_around_a_map_are_not_taken_for_lost() {
 }
 
 #[test]
-fn a_free_just_before_the_first_map_is_not_taken_for_lost() {
+fn a_free_just_before_the_first_snapshot_is_not_lost() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 6 * MIB);
@@ -57,7 +57,7 @@ fn a_free_just_before_the_first_map_is_not_taken_for_lost() {
 }
 
 #[test]
-fn a_free_that_was_long_under_way_at_the_first_map_is_no_free_without_an_event() {
+fn a_free_pending_at_the_first_snapshot_has_its_event() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 6 * MIB);
@@ -79,7 +79,7 @@ fn a_free_that_was_long_under_way_at_the_first_map_is_no_free_without_an_event()
 }
 
 #[test]
-fn a_block_of_the_first_map_that_is_ahead_of_its_event_was_not_there_before() {
+fn a_first_snapshots_block_before_its_event_is_not_old() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.malloc(0, 0, 6 * MIB);
@@ -181,7 +181,8 @@ fn without_free_events_the_highest_map_is_drawn() {
     s.release(0, b);
     s.now += 1_000_000_000;
     s.look();
-    // Dead again before the highest map, and so young that the map alone does not say so.
+    // Freed again before the highest snapshot, and so young that the snapshot alone does not show
+    // it.
     s.malloc(0, 0, 5 * MIB);
     s.line(0, 4);
     let c = s.malloc(0, 0, 512);
@@ -200,9 +201,10 @@ fn without_free_events_the_highest_map_is_drawn() {
     assert_eq!(profile.exact().unwrap().without_event(CudaIndex(0)), (0, 0));
 }
 
-/// Probes came into the midst of a step, whose peak all later steps reach again: the picture was of that step, half of it unknown.
+/// Probes attached in the middle of a step, whose peak all later steps reach again: the picture
+/// showed that step, half of it unknown.
 #[test]
-fn of_peaks_of_one_height_that_one_is_shown_whose_stacks_are_known() {
+fn of_equal_peaks_the_one_with_known_stacks_is_shown() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.begin();
@@ -211,7 +213,7 @@ fn of_peaks_of_one_height_that_one_is_shown_whose_stacks_are_known() {
         s.now += 1_000_000_000;
         s.look();
     }
-    // So that the counters tell nothing of the unseen block with the next event.
+    // So that the counters reveal nothing of the unseen block with the next event.
     let tiny = s.malloc(0, 0, 512);
     s.release(0, tiny);
     let first = s.malloc(0, 0, 3 * MIB);

@@ -1,4 +1,4 @@
-//! Reports of exact recordings: what they say, and how bytes are shared among sampled stacks.
+//! Reports of exact recordings, and how bytes are shared among sampled stacks.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use memspy::render::{self, LinesOptions, NameStyle};
 
 const GRAPH: &str = "/v/lib/python3.12/site-packages/torch/autograd/graph.py";
 
-/// A step of a training job: forward, backward by an engine thread, and memory of the driver.
+/// A step of a training job: forward, backward by an engine thread, and driver memory.
 fn training() -> Probed {
     let mut s = Probed::new();
     s.exact.backward_lines = true;
@@ -196,9 +196,10 @@ fn the_head_says_which_options_lower_the_detail() {
     );
 }
 
-/// Without BPF an event has the stack that sampling saw last: the flamegraph of such a trace was called "exact".
+/// Without BPF an event has the last sampled stack: the flamegraph of such a trace was called
+/// "exact".
 #[test]
-fn the_flamegraph_of_stacks_taken_from_samples_calls_them_a_guess() {
+fn a_flamegraph_from_samples_calls_its_stacks_a_guess() {
     let mut s = training();
     for record in &mut s.records {
         if let Record::ExactSettings(exact) = record {
@@ -274,7 +275,7 @@ impl Dice {
     }
 }
 
-/// Many blocks of each of five sizes, whose stacks are drawn by the bytes; some are too small to be drawn.
+/// Many blocks of each of five sizes, with stacks drawn by bytes; some are too small to be drawn.
 #[test]
 fn bytes_of_sampled_stacks_add_up_to_the_exact_total() {
     const EVERY: u64 = 256 << 10;
@@ -324,13 +325,13 @@ fn bytes_of_sampled_stacks_add_up_to_the_exact_total() {
 }
 
 #[test]
-fn an_oom_report_is_of_the_last_refusal_and_not_of_one_that_was_satisfied_before() {
+fn an_oom_report_describes_the_last_unsatisfied_refusal() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.begin();
     s.malloc(0, 0, 300 * MIB);
     let refused = |size| EventKind::Failed { memory_kind: MemoryKind::Driver(None), size, code: 2 };
-    // PyTorch gives its cache back and asks again: that succeeds.
+    // PyTorch returns its cache and asks again: that succeeds.
     s.tell(0, refused(52 * MIB));
     s.malloc(0, 0, 52 * MIB);
     s.line(0, 11);
@@ -360,7 +361,7 @@ fn an_oom_report_is_of_the_last_refusal_and_not_of_one_that_was_satisfied_before
     render::oom_report_text(&mut out, reports.profile(), &report).unwrap();
     let text = String::from_utf8(out).unwrap();
     println!("{text}");
-    // However deep in libraries: the program's line, once, with all that it made.
+    // However deep in libraries: the program's line, once, with all its bytes.
     let row = text.lines().find(|row| row.contains("100.00 MiB")).unwrap();
     assert!(row.contains("… 7 library frames ← train (train.py:11)"), "{row}");
     assert!(row.ends_with("(2 stacks of this line)"), "{row}");

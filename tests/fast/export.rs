@@ -32,7 +32,7 @@ impl Exported {
         (done.status.code().unwrap(), done.stdout, String::from_utf8(done.stderr).unwrap())
     }
 
-    /// What is exported with these words.
+    /// The export with these words.
     fn export(&self, words: &[&str]) -> Vec<u8> {
         let trace = self.trace.to_str().unwrap();
         let (code, out, err) = self.memspy(&[&["export", trace, "-o", "-", "-f"], words].concat());
@@ -74,7 +74,7 @@ fn speedscope_has_a_profile_in_bytes_for_each_device() {
     assert_eq!(stacks[0], [("[before recording]".to_owned(), None)]);
     assert_eq!(stacks[1], [("train".to_owned(), Some(10)), ("forward".to_owned(), Some(20))]);
     assert_eq!(stacks[2], [("train".to_owned(), Some(11))]);
-    // Every number of a frame has one, and the file of a line is named.
+    // Every frame number exists, and each line's file is named.
     assert!(frames.iter().all(|frame| frame["line"].is_null() || frame["file"].is_string()));
 }
 
@@ -96,14 +96,14 @@ fn csv_and_json_have_a_row_for_every_stack() {
     let moment = &json["moments"][0];
     assert_eq!(moment["live_bytes"], 396 * MIB);
     assert_eq!(moment["stacks"][1]["frames"][1]["name"], "forward");
-    // What is not known of a sampled recording is null, and not 0.
+    // Unknown figures of a sampled recording are null, not 0.
     let json = sampled().json(&["json"]);
     let stack = &json["moments"][0]["stacks"][0];
     assert_eq!(stack["live_bytes"], 40 * MIB);
     assert_eq!((&stack["allocated_bytes"], &stack["allocations"]), (&Value::Null, &Value::Null));
 }
 
-/// The fields of a message of protocol buffers: numbers, and bytes.
+/// The fields of a protocol buffer message: numbers, and bytes.
 fn fields(mut data: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
     fn varint(data: &mut &[u8]) -> u64 {
         let length = data.iter().position(|byte| *byte < 0x80).unwrap() + 1;
@@ -171,7 +171,7 @@ fn a_sampled_recording_says_that_it_has_no_events() {
 }
 
 #[test]
-fn a_snapshot_is_of_one_process_and_a_device_has_to_be_there() {
+fn a_snapshot_needs_one_process_and_an_existing_device() {
     let exact = exact();
     let trace = exact.trace.to_str().unwrap();
     let (code, _, err) = exact.memspy(&["export", trace, trace, "-f", "memory-viz"]);
@@ -216,7 +216,7 @@ fn perfetto_has_the_counters_over_time() {
 }
 
 #[test]
-fn perfetto_shows_the_peak_of_an_exact_recording_between_two_readings_of_the_counters() {
+fn perfetto_shows_an_exact_peak_between_two_counter_reads() {
     let exact = exact();
     let file = exact.json(&["perfetto"]);
     let allocated: Vec<u64> = file["traceEvents"]
@@ -226,7 +226,7 @@ fn perfetto_shows_the_peak_of_an_exact_recording_between_two_readings_of_the_cou
         .filter(|event| event["ph"] == "C" && event["name"] == "GPU 0 allocated")
         .map(|event| event["args"]["bytes"].as_u64().unwrap() / MIB)
         .collect();
-    // What lives, after each event; the counters are read before the first and after the last.
+    // Live bytes after each event; counters are read before the first and after the last.
     assert_eq!(allocated, [300, 364, 396, 332, 332]);
 }
 

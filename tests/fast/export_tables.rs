@@ -1,4 +1,4 @@
-//! `memspy export -f parquet`: the tables hold what the recording holds, row by row.
+//! `memspy export -f parquet`: the tables equal the recording, row by row.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn memspy(folder: &Path, words: &[&str]) -> (i32, String) {
     (done.status.code().unwrap(), String::from_utf8(done.stderr).unwrap())
 }
 
-/// The rows of a table, as the reader of the crate has them.
+/// A table's rows, from the crate's reader.
 fn rows(file: &Path) -> Vec<Value> {
     let reader = SerializedFileReader::new(std::fs::File::open(file).unwrap()).unwrap();
     reader.get_row_iter(None).unwrap().map(|row| row.unwrap().to_json_value()).collect()

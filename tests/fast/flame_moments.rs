@@ -1,4 +1,4 @@
-//! `memspy flame --at T|oom`, `--from T --to T` and `--by`: what was live or allocated then, and what is refused.
+//! `memspy flame --at T|oom`, `--from T --to T` and `--by`: live or allocated bytes, and refusals.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn flame(folder: &Path, words: &[&str]) -> (i32, String, String) {
     (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
 }
 
-/// The folded stacks in MiB, without files and lines.
+/// Folded stacks in MiB, without files and lines.
 fn folded(folder: &Path, words: &[&str]) -> Vec<(String, u64)> {
     let (code, out, err) = flame(folder, &[words, &["-f", "collapsed", "-F"]].concat());
     assert_eq!(code, 0, "{err}");
@@ -45,8 +45,8 @@ fn pairs(stacks: &[(&str, u64)]) -> Vec<(String, u64)> {
     stacks.iter().map(|(stack, mib)| ((*stack).to_owned(), *mib)).collect()
 }
 
-/// 300 MiB from before; 64 MiB of `forward`, then 32 MiB of `train`, then the 64 MiB are freed and 8 MiB of `train` allocated.
-/// Returns the time after each step, in seconds.
+/// 300 MiB from before; 64 MiB of `forward`, then 32 MiB of `train`, then the 64 MiB are freed and
+/// 8 MiB of `train` allocated. Returns the seconds after each step.
 pub(crate) fn exact(folder: &Path) -> Vec<f64> {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
@@ -104,7 +104,7 @@ fn a_stretch_shows_what_was_allocated_in_it() {
     refused(folder.path(), &["--from", &at(times[1]), "--to", &at(times[0])], &["is after --to"]);
 }
 
-/// The line below the title was that of the peak before: 'at 1.384 s, 508.97 MiB below the true peak'.
+/// The line below the title was an earlier peak's: 'at 1.384 s, 508.97 MiB below the true peak'.
 #[test]
 fn the_subtitle_of_a_stretch_is_of_its_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,7 +120,7 @@ fn the_subtitle_of_a_stretch_is_of_its_end() {
     assert!(times[1] < end && end <= times[2], "{}: {times:?}", lines[1]);
 }
 
-/// The option was taken, and all threads were drawn as one.
+/// The option was accepted, and all threads were drawn as one.
 #[test]
 fn a_stretch_by_thread_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn moments_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn a_moment_before_the_first_reading_and_a_trace_cut_before_it_say_so() {
+fn a_moment_without_any_snapshot_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut s = Script::new(100);
     s.thread("MainThread", true);
@@ -201,9 +201,9 @@ fn a_sampled_recording_has_moments_and_no_stretches() {
     refused(folder.path(), &["--from", &between], &["exact recordings"]);
 }
 
-/// `flame --gpu 3` drew what the driver gave the process, though no such GPU is in the recording.
+/// `flame --gpu 3` drew the driver's figure of the process, though no such GPU is in the recording.
 #[test]
-fn memory_of_the_driver_is_not_drawn_as_that_of_a_gpu_asked_for() {
+fn driver_memory_is_not_drawn_as_a_requested_gpus() {
     let folder = tempfile::tempdir().unwrap();
     let taken = |s: &mut Probed| {
         let memory_kind = MemoryKind::Driver(None);

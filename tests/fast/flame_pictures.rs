@@ -1,4 +1,4 @@
-//! How flamegraphs are drawn: inverted, as text, with a title, beside another recording.
+//! Flamegraphs: inverted, as text, with a title, beside another recording.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -88,7 +88,7 @@ fn an_inverted_picture_begins_with_what_allocates() {
     assert!(names[0].starts_with("forward") && names[1].starts_with("└ train"), "{text}");
     let straight = recordings.ok(&["flame", "a.bin", "-o", "-"]);
     let inverted = recordings.ok(&["flame", "a.bin", "-o", "-", "--inverted"]);
-    // One frame for each of three callers, where there was one for all of them.
+    // One frame for each of three callers, where all had one.
     let frames = |svg: &str| svg.matches("<title>train (").count();
     assert_eq!((frames(&straight), frames(&inverted)), (1, 3));
 }
@@ -107,7 +107,7 @@ fn a_title_and_a_least_width_are_those_asked_for() {
 }
 
 #[test]
-fn a_difference_is_red_where_it_grew_and_blue_where_it_shrank() {
+fn differences_are_red_for_growth_and_blue_for_shrinkage() {
     let recordings = Recordings::new();
     // The lines of forward have moved: it is the same function.
     let folded =

@@ -1,4 +1,4 @@
-//! `memspy flame --by stream` and `--by category`: what they add up to, and what is refused.
+//! `memspy flame --by stream` and `--by category`: sums, and refusals.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn flame(trace: &Path, words: &[&str]) -> (i32, String, String) {
     (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
 }
 
-/// The folded stacks by their first frame: sums in bytes, the greatest first.
+/// Folded stacks by first frame: bytes, the greatest first.
 fn roots(trace: &Path, words: &[&str]) -> Vec<(String, u64)> {
     let (code, out, err) = flame(trace, &[words, &["-f", "collapsed"]].concat());
     assert_eq!(code, 0, "{err}");
@@ -43,7 +43,7 @@ fn refused(trace: &Path, words: &[&str], parts: &[&str]) {
     }
 }
 
-/// Lays blocks of an odd number of MiB on a stream of their own, in all snapshots.
+/// Puts blocks of an odd number of MiB on a second stream, in all snapshots.
 fn with_streams(records: &[Record]) -> Vec<Record> {
     let mut records = records.to_vec();
     for record in &mut records {
@@ -62,7 +62,8 @@ fn write(folder: &tempfile::TempDir, name: &str, records: &[Record]) -> std::pat
     trace
 }
 
-/// Random allocations of whole MiB under three lines, freed at random, with snapshots now and then and at the end.
+/// Random allocations of whole MiB under three lines, freed at random, with some snapshots and one
+/// at the end.
 fn random_exact(seed: u64) -> Vec<Record> {
     let mut roll = trace_support::Dice(seed);
     let mut s = Probed::new();
@@ -107,7 +108,7 @@ fn sampled() -> Vec<Record> {
 }
 
 #[test]
-fn the_streams_of_a_moment_add_up_to_what_is_drawn_without_them() {
+fn streams_of_a_moment_add_up_to_the_whole() {
     let folder = tempfile::tempdir().unwrap();
     let sum = |roots: &[(String, u64)]| -> u64 { roots.iter().map(|(_, bytes)| bytes).sum() };
     let mut apart = 0;
@@ -164,7 +165,7 @@ fn what_has_no_stream_is_refused_in_one_line() {
 }
 
 #[test]
-fn categories_add_up_to_what_the_allocator_held_and_are_refused_where_not_recorded() {
+fn categories_add_up_and_are_refused_if_not_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let mut records = sampled();
     let trace = write(&folder, "without.bin", &records);

@@ -1,4 +1,4 @@
-//! What is kept of a long recording is what the whole one has of that time, and never more than was asked for.
+//! The kept part of a long recording equals that part of the whole, and never exceeds its limit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use memspy::model::*;
 use memspy::trace::{Retention, segments};
 
 #[test]
-fn what_is_kept_is_the_end_of_the_recording_record_by_record() {
+fn the_kept_part_is_the_recordings_end_record_by_record() {
     for seed in 0..4 {
         let whole = Loop::story(seed, 6000);
         let keep = Duration::from_secs(3);
@@ -29,15 +29,15 @@ fn what_is_kept_is_the_end_of_the_recording_record_by_record() {
             assert_eq!(found, expected);
         }
         assert_eq!(found.len(), expected.len());
-        // Names of functions last used long ago are not carried along.
+        // Functions last used long ago are not carried along.
         let Some(Record::End(end)) = kept.last() else { panic!("no end") };
         let samples = found.iter().filter(|text| text.contains("Active")).count() as u64;
         assert!(end.totals.ticks >= samples && end.totals.ticks < 1500, "{:?}", end.totals);
     }
 }
 
-/// A training loop: weights made at the beginning, activations of every step, a cache that changes now and then.
-/// The same on each of `gpus` devices, whose maps are read one after the other.
+/// A training loop: weights at the beginning, activations of every step, a cache that changes
+/// sometimes. The same on each of `gpus` devices, whose snapshots are read one after the other.
 fn training(steps: u32, gpus: u32) -> Script {
     let mut s = Script::new(200);
     let mut dice = Dice(7);
@@ -81,7 +81,7 @@ fn training(steps: u32, gpus: u32) -> Script {
         s.tick();
         s.enter(0, "remember", 30 + step % 10);
         s.tick();
-        // Somewhere between two lines: half of it goes to each.
+        // Between two lines: half of it goes to each.
         cache.push(s.alloc(0, 0, 2 * MIB + u64::from(step) * 512));
         s.line(0, 50 + step % 10);
         s.tick();
@@ -115,7 +115,7 @@ fn each_device_keeps_its_blocks() {
 }
 
 #[test]
-fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
+fn blocks_from_before_the_kept_part_keep_their_lines() {
     let script = training(200, 1);
     let (whole, keep) = (script.profile(), Retention::Time(Duration::from_secs(2)));
     let (kept, (begun, _)) = kept(&script.records, keep);
@@ -145,7 +145,7 @@ fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
 }
 
 #[test]
-fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
+fn wherever_a_recording_is_cut_blocks_keep_their_sites() {
     let sampled = training(120, 2).records;
     let exact = probed(3, 700, SLOW).records.clone();
     let mut dice = Dice(5);
@@ -162,7 +162,7 @@ fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
 }
 
 #[test]
-fn each_batch_of_events_goes_on_from_what_was_handed_on() {
+fn each_batch_of_events_continues_the_previous_one() {
     for (stacks_every, frees) in
         [(0, FreeTracking::Events), (MIB, FreeTracking::Events), (0, FreeTracking::Snapshots)]
     {
@@ -204,12 +204,12 @@ fn goes_on(records: &[Record]) {
 }
 
 #[test]
-fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
+fn lines_of_the_kept_part_have_that_times_figures() {
     let script = training(200, 1);
     let (kept, _) = kept(&script.records, Retention::Time(Duration::from_secs(2)));
     let kept = profile(&kept);
     let begins = kept.begins().unwrap();
-    // The same time of the whole recording, as one who came then would have recorded it.
+    // The same time, as a recorder started then would have it.
     let mut late = Profile::new();
     let (mut opening, mut standing) = (true, None);
     for record in &script.records {
@@ -219,7 +219,7 @@ fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
             opening = false;
         }
         match record {
-            // It would read the counters with its first sample, whether they have changed or not.
+            // It reads the counters with its first sample, changed or not.
             Record::Counters { device, counters, .. } if opening => {
                 standing = Some((*device, counters.clone()));
             }
@@ -248,10 +248,10 @@ fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
         rows
     };
     let (mut found, expected) = (table(&kept), table(&late));
-    // Lines that made what still lives are listed, and nothing is known of them but that.
+    // Sites of what is still live are listed, with no other facts.
     found.retain(|(name, _), _| name != "make_weights");
     assert!(expected.len() > 5);
-    // Of the interval that the cut lies in, only what was kept knows both ends.
+    // Only the kept part knows both ends of the cut interval.
     let samples: Vec<&StackSample> = script
         .records
         .iter()
@@ -279,7 +279,7 @@ fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
 
 #[test]
 fn numbers_that_begin_anew_make_no_difference() {
-    // The second half in numbers of its own.
+    // The second half with its own numbers.
     let s = training(100, 1);
     let middle = s.records.len() / 2;
     let middle =
@@ -313,7 +313,7 @@ fn segments_that_a_killed_recorder_left_are_joined() {
     let whole = Loop::story(9, 3000);
     let mut flight =
         FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
-    // Without its end, and with a last block that was not written.
+    // Without its end, and with an unfinished last block.
     for record in &whole[..whole.len() - 150] {
         flight.record(record).unwrap();
     }
@@ -321,7 +321,7 @@ fn segments_that_a_killed_recorder_left_are_joined() {
     std::mem::forget(flight);
     let found = segments(&ring).unwrap();
     assert!(found.len() > 2, "{found:?}");
-    // Each one says by itself how things stood.
+    // Each begins with the state at that time.
     for segment in &found {
         let alone = read(segment);
         assert!(matches!(alone[0], Record::Start(_)));
@@ -333,7 +333,7 @@ fn segments_that_a_killed_recorder_left_are_joined() {
     let (found, expected) = (spelled(&joined, begins), spelled(&whole, begins));
     assert!(found.len() > 500 && found.len() < expected.len());
     assert_eq!(found, expected[..found.len()]);
-    // Another recording does not write over them.
+    // Another recording does not overwrite them.
     let again = FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default());
     assert!(again.is_err_and(|error| format!("{error:#}").contains("memspy join")));
 }

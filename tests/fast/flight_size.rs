@@ -1,4 +1,4 @@
-//! What is kept of an exact recording, and how much of it fits into a size that was given.
+//! The kept part of an exact recording, limited by size.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn exact_recordings_keep_the_stack_of_every_block() {
         };
         assert_eq!(end(&kept), end(&whole), "seed {seed}");
         assert_eq!(memspy::render::warnings(&kept), Vec::<String>::new());
-        // The highest level of the time kept, as every event tells it.
+        // The peak of the time kept, from every event.
         let levels = s.records.iter().filter_map(|record| match record {
             Record::Events(batch) => Some(&batch.events),
             _ => None,
@@ -47,7 +47,7 @@ fn exact_recordings_keep_the_stack_of_every_block() {
         assert!(!peak.contains_key("[no event]"), "{peak:?}");
         assert_eq!(peak["[before recording]"], 7 * MIB);
         assert_eq!(peak["main:1>make_weights:12"], 2 * MIB + 12 * 512);
-        // What was allocated before is no churn of this recording.
+        // Earlier allocations are no churn of this recording.
         let churn = FoldOptions { churn: true, ..FoldOptions::default() };
         let fold = |profile: &Profile| profile.fold(CudaIndex(0), Moment::End, churn).unwrap();
         assert!(fold(&kept).allocations < fold(&whole).allocations);
@@ -68,7 +68,8 @@ fn a_ring_stays_within_its_size() {
     }
 }
 
-/// What a ring with these bounds holds when the recording is over: how much of its time, most bytes, and which bound counted.
+/// A ring with these bounds at the end: the share of time kept, most bytes, and the bound that
+/// counted.
 fn bounded(records: &[Record], keep: Retention) -> (Duration, u64, Option<RetentionLimit>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.bin");

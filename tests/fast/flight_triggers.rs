@@ -1,4 +1,4 @@
-//! Conditions come true when they say, once, and not before.
+//! Conditions fire when they should, once, and not before.
 
 use memspy::analysis::{TriggerCondition, TriggerWatch};
 use memspy::model::*;
@@ -126,12 +126,12 @@ fn errors_and_retries_count_from_the_first_look() {
     assert_eq!(fired(&mut watch(&["exit"]), &records), NEVER);
     let mut both = watch(&["retry", "oom"]);
     assert_eq!(fired(&mut both, &records), [3, 4, 6]);
-    // Counts that were begun anew.
+    // Counts that were reset.
     assert_eq!(fired(&mut watch(&["oom"]), &[looks(1, 5, 0), looks(2, 0, 0), looks(3, 1, 0)]), [3]);
 }
 
 #[test]
-fn a_level_fires_when_it_is_exceeded_and_again_after_it_fell() {
+fn a_level_fires_when_exceeded_and_again_after_a_fall() {
     let levels = [100, 500, 501, 600, 501, 499, 700];
     let records: Vec<Record> =
         levels.iter().zip(1..).map(|(&level, time)| allocated(time, level * MIB)).collect();
@@ -149,7 +149,7 @@ fn a_level_fires_when_it_is_exceeded_and_again_after_it_fell() {
 }
 
 #[test]
-fn a_peak_between_two_looks_counts_but_not_one_from_before() {
+fn a_peak_between_two_reads_counts_but_no_earlier_one() {
     let peaks =
         |time, allocated_peak| counters(time, Levels { allocated_peak, ..Levels::default() });
     let mut watch = watch(&["allocated>500M"]);
@@ -206,7 +206,7 @@ fn growth_is_that_of_what_stays() {
     assert!((60 * SECOND..75 * SECOND).contains(&found[0]), "not before a minute: {found:?}");
     assert_eq!(fired(&mut watch(&["growth>70M/min"]), &leak), NEVER);
     assert_eq!(fired(&mut watch(&["growth>1G/h"]), &leak), NEVER, "an hour was not seen");
-    // A level that holds is no growth, and one step is over after a minute.
+    // A constant level is no growth, and a single rise is over after a minute.
     let step = saw(&|time| if time < 90 * SECOND { 0 } else { 500 * MIB });
     let found = fired(&mut watch(&["growth>500M/min"]), &step);
     assert!(found.len() == 1 && found[0] >= 90 * SECOND, "{found:?}");

@@ -1,4 +1,4 @@
-//! Recordings whose numbers are beyond all memory there is: read or refused, never a panic.
+//! Recordings with numbers beyond all memory: read or refused, never a panic.
 
 use std::path::Path;
 
@@ -33,12 +33,12 @@ fn with_numbers(mut records: Vec<Record>, large: u64) -> Vec<Record> {
     records
 }
 
-/// More than any scale of colours and any table of shares could multiply.
+/// More than any colour scale or table of shares could multiply.
 const LARGE: u64 = 1 << 59;
 
-/// `flame --diff` ended in inferno's scale of colours, `oom-report` in its table of owners.
+/// `flame --diff` failed in inferno's colour scale, `oom-report` in its table of owners.
 #[test]
-fn sizes_beyond_all_memory_are_no_panic_in_differences_and_tables_of_owners() {
+fn huge_sizes_cause_no_panic_in_differences_and_owner_tables() {
     let folder = tempfile::tempdir().unwrap();
     let (trace, sound) = (folder.path().join("trace"), folder.path().join("sound"));
     let text = |path: &Path| path.to_str().unwrap().to_owned();
@@ -64,7 +64,7 @@ fn sizes_beyond_all_memory_are_no_panic_in_differences_and_tables_of_owners() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// The records that every kind of number stands in: of two made-up recordings, and of some with records of every kind.
+/// Records with every kind of number, from made-up recordings and single records.
 fn records_of_every_kind() -> Vec<Record> {
     let mut records = [sampled(Some(1)), exact()].concat();
     for seed in 0..4 {
@@ -74,7 +74,7 @@ fn records_of_every_kind() -> Vec<Record> {
     }
     let mut seen = Vec::new();
     records.retain(|record| {
-        // What another record has to define first is left out, numbers of lines are asked for below.
+        // Records that need definitions are left out; line numbers are tested below.
         if matches!(record, Record::Definition(_) | Record::Source(_) | Record::Sample(_)) {
             return false;
         }
@@ -90,14 +90,14 @@ fn records_of_every_kind() -> Vec<Record> {
     records
 }
 
-/// A sum of them wrapped, or was a panic in a build with checks; the answer was nonsense.
+/// A sum wrapped, or panicked in a build with checks; the answer was nonsense.
 #[test]
-fn a_size_a_count_or_a_time_that_cannot_be_is_refused_where_a_trace_is_read() {
+fn an_impossible_size_count_or_time_is_refused_when_read() {
     let mut tried = 0;
     let mut taken = Vec::new();
     for record in records_of_every_kind() {
         let mut record = match record {
-            // Their sites, threads and stacks would have to be defined.
+            // Their sites, threads and stacks would need definitions.
             Record::Events(mut batch) => {
                 batch.events.iter_mut().for_each(|event| event.site = None);
                 Record::Events(batch)
@@ -149,7 +149,7 @@ fn a_size_a_count_or_a_time_that_cannot_be_is_refused_where_a_trace_is_read() {
     assert!(taken.is_empty(), "{} of {tried} were taken:\n{:.2000}", taken.len(), taken.join("\n"));
 }
 
-/// Each of them may be; all together are more than any job allocates.
+/// Each is possible; together they are more than any job allocates.
 #[test]
 fn sizes_whose_sum_over_a_trace_cannot_be_are_refused() {
     let event = |n: u64| Event {

@@ -1,4 +1,4 @@
-//! What a target or a trace calls things reaches the terminal, the spreadsheet and the browser as text and nothing else.
+//! Names from a target or trace reach terminal, spreadsheet and browser as text only.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ fn memspy(words: &[&str], traces: &[&Path]) -> Done {
     run(command(None).args(words).args(traces)).ok()
 }
 
-/// A recording as it is, and one whose strings all are hostile, in folders of their own.
+/// A recording, and one with all strings hostile, in their own folders.
 struct Pair {
     _folder: tempfile::TempDir,
     plain: Vec<PathBuf>,
@@ -19,7 +19,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Of the recordings of several ranks.
+    /// For the recordings of several ranks.
     fn of(all: &[Vec<memspy::model::Record>], hostile: &str) -> Pair {
         let folder = tempfile::tempdir().unwrap();
         let mut pair = Pair { plain: Vec::new(), hostile: Vec::new(), _folder: folder };
@@ -27,7 +27,7 @@ impl Pair {
             let plain = pair._folder.path().join(format!("plain-{n}.bin"));
             let spoiled = pair._folder.path().join(format!("hostile-{n}.bin"));
             save(&plain, records);
-            // At both ends: formulas are known by how they begin, counts by how they end.
+            // At both ends: formulas show by how they begin, counts by how they end.
             let change = |text: &str| format!("{hostile}{text}{hostile}");
             save(&spoiled, &with_strings(records.clone(), &change));
             pair.plain.push(plain);
@@ -36,7 +36,7 @@ impl Pair {
         pair
     }
 
-    /// What memspy says of both.
+    /// memspy's output on both.
     fn run(&self, words: &[&str]) -> (Done, Done) {
         let paths = |all: &'_ [PathBuf]| all.to_vec();
         let (plain, hostile) = (paths(&self.plain), paths(&self.hostile));
@@ -48,7 +48,7 @@ impl Pair {
     }
 }
 
-/// The commands that read traces, in each of their formats.
+/// The commands that read traces, in each format.
 const TEXT: [&[&str]; 9] = [
     &["lines"],
     &["lines", "--all", "--full-filenames"],
@@ -69,7 +69,7 @@ fn each(mut check: impl FnMut(&str, &Pair, bool)) {
 }
 
 #[test]
-fn a_name_cannot_command_the_terminal_nor_add_a_line_to_a_report() {
+fn a_name_cannot_command_the_terminal_or_add_a_line() {
     each(|name, pair, is_exact| {
         for words in TEXT.iter().filter(|words| !is_exact || words[0] != "iterations") {
             let (plain, hostile) = pair.run(words);
@@ -109,7 +109,7 @@ fn json_is_valid_and_has_the_names_as_they_are() {
 }
 
 #[test]
-fn a_cell_of_csv_is_no_formula_and_no_second_row() {
+fn a_csv_cell_is_no_formula_and_no_second_row() {
     let is_number = |cell: &str| cell.parse::<f64>().is_ok() && !cell.ends_with("inf");
     each(|name, pair, is_exact| {
         for words in [&["lines", "--format", "csv"][..], &["iterations", "--format", "csv"]] {
@@ -130,22 +130,22 @@ fn a_cell_of_csv_is_no_formula_and_no_second_row() {
                 let formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
                 assert!(!formula || is_number(cell), "{name:?} by {words:?}: {cell}");
             }
-            // Negative numbers of memspy's own stay numbers.
+            // memspy's own negative numbers stay numbers.
             let numbers = |rows: &[Vec<String>]| -> Vec<String> {
                 rows.iter().flatten().filter(|cell| is_number(cell)).cloned().collect()
             };
-            // Limits depend on where the statements of the source text end, and that text is another one here.
+            // Limits depend on where source statements end, and the source differs here.
             assert_eq!(numbers(&plain).len(), numbers(&hostile).len(), "{name:?} by {words:?}");
         }
     });
 }
 
 #[test]
-fn a_folded_stack_has_the_frames_and_the_bytes_that_it_had() {
+fn a_folded_stack_keeps_its_frames_and_bytes() {
     let shape = |text: &str| -> Vec<(usize, u64)> {
         let line = |line: &str| {
             let (stack, bytes) = line.rsplit_once(' ').unwrap();
-            // As others read it: a second number at the end is a second count.
+            // As other programs read it: a second number at the end is a second count.
             let end = stack.rsplit(' ').next().unwrap();
             let second =
                 stack.contains(' ') && end.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -165,7 +165,7 @@ fn a_folded_stack_has_the_frames_and_the_bytes_that_it_had() {
             let (plain, hostile) = pair.run(&[&common, more].concat());
             assert_eq!(strange(&hostile.out), [' '; 0], "{name:?}");
             let by_holder = more.contains(&"owner");
-            // Dots in the name of a owner make its path: there the frames are others.
+            // Dots in an owner's name make its path: frames differ there.
             let shapes = [&hostile, &plain].map(|done| {
                 let all = shape(&done.out).into_iter();
                 let mut all: Vec<_> = all
@@ -212,7 +212,7 @@ fn a_flamegraph_is_xml_without_markup_of_others() {
 #[test]
 fn reports_of_several_ranks_keep_their_form_too() {
     for name in HOSTILE {
-        // Two of one rank are told apart by the names of their files.
+        // Two traces of one rank are named by their files.
         let pair = Pair::of(&[sampled(Some(1)), sampled(Some(1)), sampled(Some(2))], name);
         for words in [
             &["lines"][..],
@@ -257,9 +257,9 @@ fn names_of_files_cannot_command_the_terminal_either() {
     }
 }
 
-/// `iterations --parameters` was accepted, and said nothing of parameters.
+/// `iterations --parameters` was accepted, and showed no parameters.
 #[test]
-fn iterations_print_the_parameters_that_are_asked_for_or_why_there_are_none() {
+fn iterations_print_requested_parameters_or_why_there_are_none() {
     let pair = Pair::of(&[sampled(None)], "");
     let told = |words: &[&str]| {
         let out = pair.run(words).0.out;

@@ -1,4 +1,4 @@
-//! Times that no recording has make no more work than others, and no panic.
+//! Impossible times cause no extra work, and no panic.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -8,7 +8,7 @@ use crate::hostile_support::{exact, sampled, save};
 use crate::support::memspy::command;
 use memspy::model::*;
 
-/// The same records at other times: `at` gives that of the nth.
+/// The records at other times: `at` gives the nth.
 fn at_times(mut records: Vec<Record>, at: &dyn Fn(u64) -> u64) -> Vec<Record> {
     let mut n = 0;
     let mut next = || {
@@ -43,7 +43,7 @@ fn at_times(mut records: Vec<Record>, at: &dyn Fn(u64) -> u64) -> Vec<Record> {
     records
 }
 
-/// Waits for a command that hangs no longer than any machine takes for so little.
+/// Waits for a command, with a generous limit.
 #[track_caller]
 fn ends(mut child: Child, what: &str) {
     let begun = Instant::now();
@@ -88,7 +88,7 @@ const COMMANDS: [&[&str]; 14] = [
 ];
 
 #[test]
-fn times_of_any_size_and_order_are_read_without_a_panic_and_without_end() {
+fn times_of_any_size_cause_no_panic_or_hang() {
     let folder = tempfile::tempdir().unwrap();
     let patterns: [(&str, &dyn Fn(u64) -> u64); 7] = [
         ("all-at-the-end", &|_| u64::MAX),

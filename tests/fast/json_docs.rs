@@ -1,5 +1,6 @@
-//! `docs/json.md` lists every field of every document that `--json` prints, from the structs of
-//! `src/render`. `UPDATE_DOCS=1 cargo test --test fast json_docs` writes it.
+//! `docs/json.md` lists every field of every `--json` document, from the structs of `src/render`.
+//!
+//! `UPDATE_DOCS=1 cargo test --test fast json_docs` regenerates it.
 
 use std::fmt::Write;
 use std::fs;
@@ -109,7 +110,7 @@ fn document() -> String {
     out
 }
 
-/// All lines of `src` that are compiled into memspy: those up to the unit tests of each file.
+/// The lines of `src` that are compiled into memspy: up to the unit tests of each file.
 fn program_lines(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -132,7 +133,7 @@ fn every_json_document_is_a_struct_with_documented_fields() {
     let mut lines = Vec::new();
     program_lines(Path::new("src"), &mut lines);
     assert!(lines.len() > 10_000, "the sources are not where they were");
-    // Messages of the Model Context Protocol have the form that it gives them; the documents in them are those of the commands.
+    // The Model Context Protocol defines its messages; the documents in them are the commands'.
     let of_memspy = lines.iter().filter(|(place, _)| !place.starts_with("src/cli/mcp/"));
     let untyped: Vec<_> = of_memspy.filter(|(_, line)| line.contains("json!")).collect();
     assert!(untyped.is_empty(), "a struct of src/render belongs here: {untyped:#?}");

@@ -11,7 +11,7 @@ use memspy::model::{ProbeBackend, Record, SourceText};
 
 const FILE: &str = "/home/me/job/train.py";
 
-/// A job whose function `train` has this text, and allocates so many MiB on the lines with these texts.
+/// A job whose function `train` has this text, and allocates MiB on the lines with these texts.
 fn job(text: &str, allocations: &[(&str, u64)]) -> Vec<Record> {
     let mut s = Probed::new();
     let line_of =
@@ -79,7 +79,7 @@ fn lines_that_moved_are_compared_with_themselves() {
 }
 
 #[test]
-fn a_trace_whose_stacks_are_from_samples_is_not_called_exact_in_a_diff() {
+fn a_diff_does_not_call_sampled_stacks_exact() {
     let (before, mut after) = jobs();
     for record in &mut after {
         if let Record::ExactSettings(exact) = record {
@@ -114,11 +114,11 @@ fn the_differences_of_all_lines_are_that_of_the_whole() {
 }
 
 #[test]
-fn one_text_on_two_lines_is_matched_by_place_and_another_text_is_another_line() {
+fn equal_text_is_matched_by_place_and_other_text_differs() {
     let twice = "def train():\n    x = f()\n    x = f()\n    a = g()\n";
     let other = "def train():\n    x = f()\n    x = f()\n    b = h()\n";
     let job = |text: &str, last: &str| {
-        // The text alone would find the first of both twice.
+        // By text alone, the first of both would be found twice.
         let mut s = Probed::new();
         s.enter(0, "train", 2);
         s.begin();

@@ -1,4 +1,4 @@
-//! What needs no Python and no GPU: traces, analysis, reports, the command line, the shape of the code.
+//! Tests without Python and GPU: traces, analysis, reports, command line, shape of the code.
 //!
 //! `cargo test --lib --test fast` runs these and the unit tests in a minute.
 

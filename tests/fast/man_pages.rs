@@ -1,4 +1,4 @@
-//! `memspy man`: a page for every command, which a reader of man pages understands.
+//! `memspy man`: a page for every command, readable by man.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! The peak is one on all faces, whatever the job does, and never above the allocator's own: random
-//! jobs, of which some maps are read while the job changes them.
+//! All faces show one peak, never above the allocator's own: random jobs, with some snapshots read
+//! while the job changes.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ fn peak_of(records: &[Record]) -> OnePeak {
     one_peak(&trace)
 }
 
-/// The allocator is followed, with its addresses after all changes, most, some or none.
+/// Followed, with addresses after all deltas, most, some or none.
 #[test]
 fn a_followed_job_has_one_peak() {
     for seed in 0..JOBS {
@@ -55,7 +55,7 @@ fn a_followed_job_has_one_peak() {
     }
 }
 
-/// Counters and maps between which the job does as it likes; its mark is older than the recording,
+/// Counters and snapshots, and any changes in between; the job's peak is older than the recording,
 /// and is reset.
 #[test]
 fn a_sampled_job_has_one_peak() {
@@ -88,7 +88,7 @@ fn a_sampled_job_has_one_peak() {
                 _ => {
                     let mut map = s.block_map(0);
                     let allocated_counter = map.allocated();
-                    // Blocks that were there when the reading began.
+                    // Blocks that were there when the read began.
                     for (address, (size, requested)) in gone.drain(..) {
                         if s.gpus[&0].blocks.contains_key(&address) {
                             continue;
@@ -134,7 +134,7 @@ fn an_exact_recording_has_one_peak() {
     }
 }
 
-/// What events lose of frees makes the account of the blocks more than the allocator had.
+/// Lost frees make the blocks' sum higher than the allocator's.
 #[test]
 fn lost_frees_are_no_part_of_the_peak() {
     let mut found = 0;

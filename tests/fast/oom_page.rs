@@ -1,5 +1,5 @@
-//! The page on an out-of-memory error: who holds the memory, all of it accounted for, and no two
-//! sentences that contradict each other.
+//! The page on an out-of-memory error: owners of all memory, and no two sentences that contradict
+//! each other.
 
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
@@ -82,7 +82,7 @@ fn page(with_owners: bool, last: u64) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Bytes of a row, in MiB.
+/// A row in MiB.
 fn mib(row: &str) -> f64 {
     let mut words = row.split_whitespace();
     let size: f64 = words.next().unwrap().parse().unwrap();
@@ -111,7 +111,7 @@ fn in_short_names_who_holds_and_not_who_allocated_last() {
     assert!(short.contains("the most that could be given up"), "{short}");
     assert!(short.contains("300.00 MiB more was allocated since"), "{short}");
     assert!(!text.contains("was allocated by train"), "{text}");
-    // What the look at owners does not tell is listed as such.
+    // What the snapshot of owners lacks is listed as such.
     let unattributed = |part: &str, row: &str| {
         let found =
             text.lines().find(|line| line.contains(part)).unwrap_or_else(|| panic!("{text}"));
@@ -121,9 +121,9 @@ fn in_short_names_who_holds_and_not_who_allocated_last() {
     unattributed("[allocated since this snapshot of the owners: unattributed]", "300.00 MiB");
 }
 
-/// What was allocated since the owners were looked at is more than any of them holds.
+/// Memory allocated after that snapshot is more than any owner holds.
 #[test]
-fn nobody_is_named_where_most_was_allocated_after_the_last_look_at_owners() {
+fn no_owner_is_named_for_memory_after_the_last_snapshot() {
     let text = page(true, 1000);
     let short = text.lines().skip_while(|line| *line != "In short").nth(1).unwrap();
     assert!(short.contains("was allocated by train (train.py:12)"), "{short}");
@@ -132,7 +132,7 @@ fn nobody_is_named_where_most_was_allocated_after_the_last_look_at_owners() {
 }
 
 #[test]
-fn without_owners_the_line_that_allocated_most_is_not_said_to_hold_it() {
+fn without_owners_the_greatest_line_is_not_called_an_owner() {
     let text = page(false, 1000);
     let short = text.lines().skip_while(|line| *line != "In short").nth(1).unwrap();
     assert!(short.contains("was allocated by train (train.py:12)"), "{short}");
@@ -140,7 +140,7 @@ fn without_owners_the_line_that_allocated_most_is_not_said_to_hold_it() {
 }
 
 #[test]
-fn all_bytes_of_the_device_are_in_the_rows_and_nothing_contradicts_itself() {
+fn rows_have_all_bytes_of_the_device_without_contradiction() {
     for with_owners in [true, false] {
         let text = page(with_owners, 1000);
         let all = sum_below(&text, "  all 2.93 GiB:");

@@ -1,5 +1,4 @@
-//! memspy understands the examples of the README and the guides; what they name and link to is
-//! there.
+//! memspy understands the examples of README and guides; names and links in them exist.
 
 use std::path::PathBuf;
 
@@ -58,7 +57,7 @@ fn every_file_that_they_name_is_there() {
     assert!(seen > 6);
 }
 
-/// A heading as the part of a link behind `#`.
+/// A heading as a link's part after `#`.
 fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     let text = heading.trim_start_matches('#').trim().to_lowercase();

@@ -1,4 +1,4 @@
-//! Reports over a simulated training job: what they say, and that other programs can read them.
+//! Reports over a simulated training job: text, and formats for other programs.
 
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ fn names_can_be_full_without_lines_or_by_thread() {
 }
 
 #[test]
-fn the_collapsed_format_has_one_stack_a_line_and_adds_up() {
+fn the_collapsed_format_has_one_stack_per_line() {
     let profile = training().profile();
     let folded = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     let mut out = Vec::new();
@@ -184,11 +184,12 @@ fn the_table_of_lines_shows_source_and_peaks() {
     let none =
         lines(&profile, &LinesOptions { functions: vec!["nope".into()], ..Default::default() });
     assert!(none.contains("no function was seen whose name or file contains nope"));
-    // A terminal's width is kept, as far as figures and the begin of the source have room; elsewhere nothing is cut.
+    // On a terminal lines keep its width, as far as figures and the source's beginning fit;
+    // elsewhere nothing is cut.
     let at_width = |width| lines(&profile, &LinesOptions { width, ..Default::default() });
     for width in [0, 40, 80, 100] {
         let text = at_width(Some(width));
-        // Where there is no room the columns that matter least go, and then the end of the source.
+        // Without room the least important columns go, then the source's end.
         assert!(!text.contains("~600.00 MiB"), "{text}");
         assert_eq!(text.contains("loss = model(batch)"), width >= 80, "{text}");
     }
@@ -206,7 +207,7 @@ fn ranked(profile: &Profile, all: bool, options: &LinesOptions) -> String {
 }
 
 #[test]
-fn lines_ranks_the_programs_own_lines_instead_of_listing_thousands_from_libraries_on() {
+fn lines_ranks_the_programs_own_lines_not_those_of_libraries() {
     let profile = training().profile();
     let text = ranked(&profile, false, &LinesOptions { width: Some(100), ..Default::default() });
     println!("{text}");
@@ -222,7 +223,7 @@ fn lines_ranks_the_programs_own_lines_instead_of_listing_thousands_from_librarie
     let backward = rows.iter().find(|row| row.ends_with("loss.backward()")).unwrap();
     let words: Vec<&str> = backward.split_whitespace().take(8).collect();
     assert_eq!(words.join(" "), "~300 MiB 31.5 % ~600 MiB 952 MiB", "{backward}");
-    // The linear layers' bytes stand at the lines of Net.forward that called them.
+    // The linear layers' bytes are on the calling lines of Net.forward.
     let forward: Vec<&&str> = rows.iter().filter(|row| row.contains("(in Net.forward)")).collect();
     assert_eq!(forward.len(), 4, "{text}");
     assert!(forward[0].contains("~112 MiB") && forward[3].contains("~64.0 MiB"), "{text}");
@@ -285,7 +286,7 @@ fn look(process: ProcessUsage) -> ProcessSnapshot {
     look
 }
 
-/// Counters as they are read after the driver was asked.
+/// Counters read after the driver was queried.
 fn counted(counters: &AllocatorCounters) -> Record {
     Record::Counters { time: Nanos(9), device: CudaIndex(0), counters: Box::new(*counters) }
 }
@@ -294,7 +295,7 @@ fn look_until_the_driver_answered(process: ProcessUsage) -> ProcessSnapshot {
     let mut look = ProcessSnapshot::new();
     let mut s = training();
     s.records.retain(|r| !matches!(r, Record::End(_)));
-    // The script keeps no free blocks; what its counters call reserved is in the maps of a real job.
+    // The script keeps no free blocks; its counters' reserved bytes are in a real job's snapshots.
     for record in &mut s.records {
         if let Record::Snapshot(map) = record {
             let size = 998_244_352 - map.reserved();
@@ -325,7 +326,7 @@ fn look_until_the_driver_answered(process: ProcessUsage) -> ProcessSnapshot {
 }
 
 #[test]
-fn dump_folds_idle_threads_to_a_line_each_instead_of_beginning_with_their_stacks() {
+fn dump_folds_idle_threads_to_a_line_each() {
     let mut script = Script::new(200);
     script.thread("MainThread", true);
     script.enter(0, "<module>", 40);
@@ -355,9 +356,9 @@ fn dump_folds_idle_threads_to_a_line_each_instead_of_beginning_with_their_stacks
     assert_eq!(text(true).matches("    run (train.py:3)").count(), 20);
 }
 
-/// A very common end of an evaluation: the finding named the variable of a library, and not what to do.
+/// A common end of an evaluation: the finding named a library's variable, without advice.
 #[test]
-fn predictions_that_transformers_keeps_on_the_gpu_come_with_what_moves_them_to_the_cpu() {
+fn predictions_kept_on_the_gpu_come_with_the_transformers_option() {
     let told = |owner: &str| {
         let mut watch = GrowthWatch::default();
         for step in 1..=4 {
@@ -383,17 +384,17 @@ fn predictions_that_transformers_keeps_on_the_gpu_come_with_what_moves_them_to_t
     assert!(!told("main: all_preds.tensors").contains("eval_accumulation_steps"));
 }
 
-/// An evaluation whose cache went from 74 to 32 GiB between the two readings: "42.23 GiB unmapped (asleep)", and of another one
-/// "the process holds 3.14 GiB outside PyTorch".
+/// An evaluation's cache went from 74 to 32 GiB between the two reads: "42.23 GiB unmapped
+/// (asleep)", and in another "the process holds 3.14 GiB outside PyTorch".
 #[test]
-fn memory_that_a_job_gives_back_while_the_driver_is_asked_is_not_said_to_be_asleep() {
-    // Whether a thread was in cudaMalloc just then was not seen: what the driver says may be of another moment.
+fn memory_returned_during_the_driver_query_is_not_called_asleep() {
+    // A thread may have been in cudaMalloc: the driver's figure may be of another moment.
     let mut moved = look_until_the_driver_answered(ProcessUsage::Bytes(900 * MIB));
     let before = &moved.devices()[0];
     assert_eq!(before.unmapped, None);
     assert!(matches!(before.outside, OutsideTorch::Unknown(_)), "{before:?}");
     let mut counters = before.counters.clone().unwrap();
-    // The same before and after: it is so.
+    // The same before and after: it holds.
     moved.record(&counted(&counters)).unwrap();
     assert!(moved.devices()[0].unmapped.is_some_and(|bytes| bytes > 0));
     counters.stats[Metric::ReservedBytes as usize][Pool::All as usize].current -= 100 << 20;
@@ -406,7 +407,7 @@ fn memory_that_a_job_gives_back_while_the_driver_is_asked_is_not_said_to_be_asle
 }
 
 #[test]
-fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
+fn a_dump_shows_where_memory_is_and_what_is_unknown() {
     let text = |look: &ProcessSnapshot| {
         let mut out = Vec::new();
         let unknown = Err("PyTorch is not loaded".to_owned());
@@ -429,7 +430,7 @@ fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
     ] {
         assert!(known.contains(expected), "{expected}\n{known}");
     }
-    // The answer first: where the memory is stands before the stacks, and the histogram is asked for.
+    // The answer first: where the memory is comes before the stacks; the histogram is optional.
     let at = |part: &str| known.find(part).unwrap();
     assert!(at("GPU 0") < at("who holds it") && at("who holds it") < at("Thread 100"), "{known}");
     assert!(!known.contains("by size"), "{known}");
@@ -448,7 +449,7 @@ fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
 }
 
 #[test]
-fn the_summary_names_the_commands_to_run_next_and_says_that_sampled_lines_are_a_guess() {
+fn the_summary_suggests_commands_and_calls_sampled_lines_a_guess() {
     let profile = training().profile();
     let mut out = Vec::new();
     render::summary(&mut out, &profile, "job.memspy", 12 * MIB).unwrap();
@@ -459,7 +460,7 @@ fn the_summary_names_the_commands_to_run_next_and_says_that_sampled_lines_are_a_
         "peak allocated 952.00 MiB (reached at",
         "memspy flame job.memspy",
         "memspy lines job.memspy",
-        // It was told nowhere but in the pictures, to who had drawn them.
+        // Only the pictures said so.
         "(lines are a guess from samples ",
         "    # as root: the line of each allocation, proven",
     ] {
@@ -490,7 +491,7 @@ fn nothing_allocated_is_an_error_not_an_empty_picture() {
 }
 
 #[test]
-fn a_flame_title_does_not_call_a_moment_below_the_peak_the_peak() {
+fn a_flame_title_calls_only_the_peak_the_peak() {
     let mut script = training();
     let mut maps = 0;
     script.records.retain(|record| {

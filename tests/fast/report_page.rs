@@ -1,4 +1,5 @@
-//! The page of `memspy report`: every view of a moment is the same sum, hostile names stay text, and `--redact` leaves out.
+//! The page of `memspy report`: every view of a moment has the same sum, hostile names stay text,
+//! and `--redact` leaves out.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -28,7 +29,7 @@ fn memspy(words: &[&str]) -> (i32, String, String) {
     (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
 }
 
-/// The page of a file.
+/// A file's page.
 fn report_of(trace: &str, words: &[&str]) -> Report {
     let (code, page, err) = memspy(&[&["report", trace, "-o", "-"], words].concat());
     assert_eq!(code, 0, "{err}");
@@ -61,7 +62,7 @@ fn tracks(figures: &Value) -> Vec<&Value> {
     recordings.iter().flat_map(|recording| recording["tracks"].as_array().unwrap()).collect()
 }
 
-/// The bytes of each stack at a moment, as the page adds them up.
+/// Each stack's bytes at a moment, summed as in the page.
 fn live(track: &Value, moment: usize) -> Vec<u64> {
     let mut bytes = vec![0; track["stacks"].as_array().unwrap().len()];
     let column = |name: &str| numbers(&track["spans"][name]);
@@ -81,7 +82,7 @@ fn live(track: &Value, moment: usize) -> Vec<u64> {
         *part = (shared * upto / all - shared * done / all) as u64;
         done = upto;
     }
-    // Blocks whose free was lost are more than the allocator had: they are fitted into that.
+    // Blocks whose free was lost exceed the allocator's level: they are scaled to fit.
     let (total, sum) = (numbers(&track["moments"]["total"])[moment], bytes.iter().sum::<u64>());
     if sum > total {
         let mut done = 0;
@@ -94,7 +95,7 @@ fn live(track: &Value, moment: usize) -> Vec<u64> {
     bytes
 }
 
-/// By the frame that the bytes are charged to: the innermost of the program, else the innermost of all.
+/// By attributed frame: the innermost of the program, else the innermost.
 fn by_line(figures: &Value, track: &Value, live: &[u64]) -> BTreeMap<String, u64> {
     let mut lines = BTreeMap::new();
     for (stack, bytes) in live.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
@@ -116,7 +117,7 @@ fn by_line(figures: &Value, track: &Value, live: &[u64]) -> BTreeMap<String, u64
     lines
 }
 
-/// Checks every view of every moment; returns how many there were.
+/// Checks every view of every moment; returns their number.
 fn check_sums(report: &Report) -> usize {
     let mut moments = 0;
     for track in tracks(&report.figures) {
@@ -145,7 +146,7 @@ fn check_sums(report: &Report) -> usize {
     moments
 }
 
-/// A job that allocates and frees at random under three lines, from before the recording on.
+/// A job that allocates and frees at random under three lines, from before the recording.
 fn random_exact(seed: u64) -> Probed {
     let mut roll = trace_support::Dice(seed);
     let mut s = Probed::new();
@@ -186,7 +187,7 @@ fn every_view_of_every_moment_is_the_same_sum() {
 }
 
 #[test]
-fn the_stacks_of_the_peak_and_of_the_end_are_those_that_allocated() {
+fn peak_and_end_have_the_stacks_that_allocated() {
     for seed in 0..4 {
         let mut s = random_exact(seed);
         let end = s.held();
@@ -245,7 +246,7 @@ fn what_was_allocated_is_live_leaked_or_churned() {
 }
 
 #[test]
-fn a_sample_of_the_allocations_is_shared_out_to_the_byte() {
+fn a_sample_of_allocations_is_distributed_to_the_byte() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.exact.stacks_every = 8 * MIB;
@@ -273,7 +274,7 @@ fn a_sample_of_the_allocations_is_shared_out_to_the_byte() {
 }
 
 #[test]
-fn what_no_event_told_of_is_there_as_such_and_leaks_nothing() {
+fn memory_without_events_is_shown_and_is_no_leak() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.begin();
@@ -290,7 +291,7 @@ fn what_no_event_told_of_is_there_as_such_and_leaks_nothing() {
     let lines = by_line(&report.figures, track, &live(track, peak));
     let unknown = lines.iter().find(|(line, _)| line.contains("[no event]")).unwrap();
     assert_eq!(*unknown.1, 40 * MIB);
-    // The page leaves it out of windows: when it was allocated is not known.
+    // The page leaves it out of windows: its allocation time is unknown.
     let remainders = numbers(&track["remainders"]);
     assert_eq!(remainders.len(), 1);
     assert_eq!(live(track, peak)[remainders[0] as usize], 40 * MIB);
@@ -298,7 +299,7 @@ fn what_no_event_told_of_is_there_as_such_and_leaks_nothing() {
 }
 
 #[test]
-fn stacks_too_small_to_be_seen_are_one_and_keep_their_bytes() {
+fn stacks_too_small_to_be_seen_are_merged() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.begin();
@@ -316,9 +317,10 @@ fn stacks_too_small_to_be_seen_are_one_and_keep_their_bytes() {
     assert!(frames.contains("[small: 79 stacks]"), "{frames}");
 }
 
-/// What is older than the recording was in the moments before the snapshot of owners twice, without and with its owner.
+/// Before the snapshot of owners, older memory was in the moments twice, with and without its
+/// owner.
 #[test]
-fn what_is_older_than_a_recording_is_counted_once_where_its_owner_is_learned_later() {
+fn older_memory_is_counted_once_if_its_owner_comes_later() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     let weights = s.malloc(0, 0, 300 * MIB);
@@ -370,12 +372,12 @@ fn what_is_older_than_a_recording_is_counted_once_where_its_owner_is_learned_lat
 }
 
 #[test]
-fn the_peak_of_a_report_is_that_of_flame_where_several_moments_are_as_high() {
+fn of_equal_peaks_report_and_flame_show_the_same() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.malloc(0, 0, 300 * MIB);
     s.begin();
-    // Of this one the blocks from before are not known yet, of the next one they are.
+    // The older blocks are not known yet here; in the next one they are.
     let _ = s.take_first_map();
     for _ in 0..2 {
         s.now += 500_000_000;
@@ -409,7 +411,7 @@ fn names_of_a_hostile_job_stay_text() {
     for words in [&[][..], &["--title", hostile], &["--redact"]] {
         let report = report(&s.records, words);
         check_sums(&report);
-        // Two elements that end, and nothing of the name between them as markup.
+        // Two elements end, and the names between them are no markup.
         assert_eq!(report.page.matches("</script").count(), 2, "{words:?}");
         assert_eq!(report.page.matches("<script").count(), 2, "{words:?}");
         assert!(!report.page.contains("alert(1)</"), "{words:?}");
@@ -420,7 +422,7 @@ fn names_of_a_hostile_job_stay_text() {
 }
 
 #[test]
-fn a_redacted_report_has_no_paths_no_source_no_host_and_no_command() {
+fn a_redacted_report_has_no_paths_source_host_or_command() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.enter_in(0, "step", "/secret/place/other/train.py", 20);
@@ -446,7 +448,7 @@ fn a_redacted_report_has_no_paths_no_source_no_host_and_no_command() {
 }
 
 #[test]
-fn a_report_that_cannot_be_made_says_why_in_one_line() {
+fn a_failed_report_says_why_in_one_line() {
     let mut s = Script::new(100);
     s.thread("MainThread", true);
     s.start();
@@ -472,7 +474,7 @@ fn a_report_that_cannot_be_made_says_why_in_one_line() {
 }
 
 #[test]
-fn a_recording_that_ended_abruptly_is_shown_with_a_warning_and_ranks_share_a_page() {
+fn an_abrupt_end_gives_a_warning_ranks_share_pages() {
     let mut s = random_exact(3);
     s.finish();
     let mut cut = s.records.clone();

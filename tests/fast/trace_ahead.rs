@@ -1,4 +1,4 @@
-//! Reading on a thread of its own gives the same records, the same errors and the same word on damage as reading on one.
+//! Reading on a thread gives the same records, errors and damage as reading on the caller's.
 
 use std::ops::ControlFlow;
 
@@ -10,7 +10,7 @@ use memspy::trace::{ReadError, ReplaySummary, TraceReader};
 use crate::trace_support::allocations::{Allocations, Likeness};
 use crate::trace_support::{Dice, Loop, blocks_of, write};
 
-/// What became of a trace, as text: errors cannot be compared otherwise.
+/// A result as text: errors have no equality.
 fn outcome(read: Result<ReplaySummary, ReadError>) -> String {
     match read {
         Ok(summary) => format!("{summary:?}"),
@@ -31,7 +31,7 @@ fn both(bytes: &[u8], most: usize) -> [(Vec<Record>, String); 2] {
     })
 }
 
-/// Takes so many records.
+/// Takes this many records.
 struct Limited {
     records: Vec<Record>,
     most: usize,
@@ -46,7 +46,7 @@ impl RecordSink for Limited {
     }
 }
 
-/// A batch of so many events.
+/// A batch of `count` events.
 fn events(count: usize, time: u64) -> Record {
     let change = EventKind::Marked(DriverEvent::ModuleLoaded);
     Record::Events(EventBatch {
@@ -85,10 +85,10 @@ fn whole_and_damaged_traces_come_out_as_on_one_thread() {
 }
 
 #[test]
-fn an_error_of_the_sink_ends_it_at_the_same_record() {
+fn a_sinks_error_ends_it_at_the_same_record() {
     let records: Vec<Record> = (0..60).map(|n| events(2_000, n)).collect();
     let mut bytes = blocks_of(&records, 7);
-    // Damage behind the record that is not taken is not told of.
+    // Damage after the last taken record is not reported.
     let last = bytes.len() - 30;
     bytes[last] ^= 1;
     for most in [0, 1, 6, 7, 8, 50] {
@@ -99,7 +99,7 @@ fn an_error_of_the_sink_ends_it_at_the_same_record() {
 }
 
 #[test]
-fn a_record_too_large_to_wait_beside_others_is_given_like_any() {
+fn a_record_too_large_to_queue_is_given_like_any() {
     let mut records: Vec<Record> = (0..6).map(|n| events(1 << 16, n)).collect();
     records.insert(3, events(1, 2));
     assert!(records[0].bytes_held() > 4 << 20, "{}", records[0].bytes_held());
@@ -148,7 +148,7 @@ fn a_file_that_shrinks_while_it_is_read_says_so() {
 }
 
 #[test]
-fn a_panic_of_the_sink_is_passed_on_and_leaves_no_thread() {
+fn a_sinks_panic_is_passed_on_and_leaves_no_thread() {
     struct Panicking;
     impl RecordSink for Panicking {
         fn record(&mut self, _: &Record) -> SinkResult {

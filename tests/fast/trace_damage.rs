@@ -1,4 +1,4 @@
-//! Cut, flipped, overwritten: a damaged trace gives what is whole and says what is not.
+//! A damaged trace (cut, flipped, overwritten) gives its whole parts and reports the rest.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use memspy::model::{Record, RecordSink, SinkError};
 use memspy::trace::{TraceReader, TraceWriter};
 
 #[test]
-fn cut_at_any_byte_it_gives_the_records_of_its_whole_blocks() {
+fn cut_anywhere_it_gives_the_records_of_whole_blocks() {
     cut_everywhere(&Loop::story(10, 150), 40);
     cut_everywhere(&Allocations::story(Likeness::Training, 10, 20, 30), 8);
 }
@@ -35,7 +35,7 @@ fn cut_everywhere(records: &[Record], each: usize) {
 }
 
 #[test]
-fn with_any_bit_flipped_it_gives_nothing_that_was_not_written() {
+fn with_a_flipped_bit_it_gives_only_written_records() {
     let records = Loop::story(11, 45);
     let bytes = blocks_of(&records, 40);
     let written: HashSet<String> = spelled_out(&records).into_iter().collect();
@@ -68,7 +68,7 @@ fn with_any_bit_flipped_it_gives_nothing_that_was_not_written() {
 }
 
 #[test]
-fn after_a_damaged_block_reading_goes_on_and_what_rests_on_it_is_left_out() {
+fn after_a_damaged_block_only_its_dependents_are_left_out() {
     let records = Loop::story(12, 400);
     let bytes = blocks_of(&records, 100);
     let borders = borders(&bytes);
@@ -90,7 +90,7 @@ fn after_a_damaged_block_reading_goes_on_and_what_rests_on_it_is_left_out() {
             summary.records + summary.lost_records + summary.dropped_records,
             records.len() as u64
         );
-        // What remains stands in the order written.
+        // The rest is in the order written.
         let mut rest = all.iter();
         for record in &spelled {
             assert!(rest.any(|r| r == record), "block {block}: {record}");
@@ -134,7 +134,7 @@ fn inserted_removed_and_swapped_stretches_are_seen() {
         [part(0, b[2]), part(b[3], b[4]), part(b[2], b[3]), part(b[4], bytes.len())].concat(),
         // Zeros between two blocks, as a lost disk page leaves.
         [part(0, b[2]), vec![0; 4096], part(b[2], bytes.len())].concat(),
-        // A stretch in the middle of blocks removed.
+        // A range across blocks removed.
         [part(0, b[2] + 30), part(b[4] + 30, bytes.len())].concat(),
     ];
     for (n, bad) in edits.iter().enumerate() {
@@ -149,7 +149,7 @@ fn inserted_removed_and_swapped_stretches_are_seen() {
 }
 
 #[test]
-fn zeros_at_the_end_are_damage_and_bytes_after_the_trailer_are_counted() {
+fn trailing_zeros_are_damage_and_bytes_after_the_trailer_counted() {
     let bytes = write(&Loop::story(15, 300));
     let last = borders(&bytes)[borders(&bytes).len() - 2];
     let (_, summary) = read(&[&bytes[..last], &[0; 500]].concat());
@@ -177,7 +177,7 @@ fn random_rubbish_after_the_head_is_survived() {
     }
 }
 
-/// A disk with room for so many bytes.
+/// A disk with this much room.
 struct Disk<'a> {
     held: &'a mut Vec<u8>,
     room: usize,
@@ -210,7 +210,7 @@ fn a_full_disk_is_reported_and_leaves_a_readable_trace() {
             Ok(mut writer) => {
                 let first = records.iter().find_map(|r| writer.record(r).err());
                 let first = first.unwrap_or_else(|| writer.flush().unwrap_err().into());
-                // It is not forgotten.
+                // The error stays.
                 let again = writer.record(&records[0]).unwrap_err();
                 assert_eq!(again.io().unwrap().kind(), io::ErrorKind::StorageFull);
                 assert!(writer.finish().is_err());
@@ -235,8 +235,9 @@ fn the_systems_full_device_is_reported() {
 }
 
 #[test]
-fn a_file_of_nothing_but_signs_of_blocks_is_not_searched_for_ever() {
-    // Each states a length that fits and a checksum that does not hold: the square of the file's size to check.
+fn the_search_in_a_file_of_false_starts_ends() {
+    // Each has a possible length and a wrong checksum: checking all costs the square of the file's
+    // size.
     let mut bytes = b"MEMSPY\r\n\x01\x00".to_vec();
     let signs = 40_000u32;
     for n in 0..signs {
@@ -245,6 +246,6 @@ fn a_file_of_nothing_but_signs_of_blocks_is_not_searched_for_ever() {
     }
     let (copy, summary) = read(&bytes);
     assert!(copy.is_empty());
-    // The first sign, and that the search was given up.
+    // The first false start, and the end of the search.
     assert_eq!(summary.damaged_places, 2, "{summary:?}");
 }

@@ -1,4 +1,4 @@
-//! Exact records in a trace: their bytes as the prose says, a golden file, damage.
+//! Exact records in a trace: bytes as specified, a golden file, damage.
 
 use std::collections::HashMap;
 
@@ -45,7 +45,7 @@ fn events(events: Vec<Event>) -> Record {
     Record::Events(EventBatch { events })
 }
 
-/// A function, a frame in it, a stack of it and a thread: what a site rests on.
+/// A function, frame, stack and thread: what a site needs.
 fn below_a_site() -> [Record; 4] {
     [
         Definition::Function(
@@ -122,8 +122,8 @@ fn with_native_totals(end: Record) -> Record {
 fn exact_records_made_by_hand_read_as_their_prose_says() {
     // Kind, time, place, site, address, size, levels; numbers in units of 512 where folded.
     let batch: [[&[u8]; 7]; 8] = [
-        // By PyTorch on device 0, which is the device before: 1024 more allocated, the peak follows from
-        // that; 2 MiB reserved; active follows.
+        // By PyTorch on the previous device, 0: 1024 more allocated, the peak follows; 2 MiB
+        // reserved; active follows.
         [&[216], &[20], &[], &[0], &[16], &[2], &[4, 251, 0, 32, 0]],
         // Freed by the backward pass, at the same address.
         [&[18], &[10], &[], &[], &[0], &[], &[]],
@@ -159,7 +159,8 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             &[20, 6, 2, 1, 1, 1, 4, 0],
         ],
         &[
-            // Block 1: 8 records before, last time 121 ns, 1 function, 1 frame, 1 stack. Addresses start anew.
+            // Block 1: 8 records before, last time 121 ns, 1 function, 1 frame, 1 stack. Addresses
+            // restart.
             &[0, 7, 1, 8, 121, 0, 1, 1, 1],
             &[19, 10, 1, 1, 0, 0, 1, 0, 0, 2, 2, 2],
         ],
@@ -220,18 +221,18 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
 }
 
 #[test]
-fn records_of_native_frames_made_by_hand_read_as_their_prose_says() {
+fn native_frame_records_made_by_hand_read_as_specified() {
     let bytes = file(&[&[
         HEAD,
         b"\x03\x06\x01f\x01a\x03\x09",
         &[4, 2, 0, 4],
         &[5, 2, 0, 0],
         &[6, 5, 0, 0, 7, 0, 1],
-        // A function of compiled code, and a byte of the future; a stack of it, called by the first.
+        // A compiled function, and a byte of the future; a stack of it, called by the first.
         b"\x03\x08\x01n\x01l\x00\x00\x01\x4d",
         &[4, 2, 1, 0],
         &[5, 3, 1, 0, 1],
-        // Sites: no frames of compiled code asked for, lost, with that stack.
+        // Sites: no native frames requested, lost, with that stack.
         b"\x11\x08\x00\x00\x01\x00\x00\x00\x00\x00",
         b"\x11\x09\x01\x00\x01\x00\x00\x00\x00\x00\x00",
         b"\x11\x0a\x02\x00\x01\x00\x00\x00\x00\x00\x01\x01",
@@ -268,7 +269,7 @@ fn records_of_native_frames_made_by_hand_read_as_their_prose_says() {
     }));
     assert_eq!(read(&bytes).0, expected);
 
-    // Written, they are these bytes; and where nothing is native, those of all traces before.
+    // Written, they are these bytes; without native frames, those of all earlier traces.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t");
     let mut writer = TraceWriter::create(&path, false).unwrap();
@@ -279,7 +280,7 @@ fn records_of_native_frames_made_by_hand_read_as_their_prose_says() {
     assert_eq!(read(&std::fs::read(&path).unwrap()).0, expected);
 }
 
-/// The records of the golden file: every kind of event and every variant.
+/// The golden file's records: every kind of event and every variant.
 fn golden() -> Vec<Record> {
     use StackSource::{Backward, Borrowed, NoPython, NotTaken, Own, Sampled, Unknown};
     let exact = |time, way, frees| {
@@ -365,7 +366,7 @@ fn golden() -> Vec<Record> {
     records
 }
 
-/// Its sizes are as large as numbers get: rounding one up to the allocator's unit overflowed.
+/// Sizes as large as numbers get: rounding one up to the allocator's unit overflowed.
 #[test]
 fn sizes_at_the_end_of_numbers_are_analysed() {
     let mut profile = memspy::analysis::Profile::default();
@@ -388,7 +389,8 @@ fn events_that_do_not_follow_the_format_are_damage() {
         (&[19, 5, 252, 0, 0, 0, 1][..], "more events"),
         (&[19, 8, 1, 9, 0, 0, 0, 0, 0, 2], "longer than its block"),
         (&[19, 9, 1, 1, 0, 0, 0, 0, 0, 2, 0], "in the middle of a number"),
-        // An unknown kind, mark, arena, arena freed; PyTorch's memory on no device; a device too many.
+        // An unknown kind, mark, arena, arena freed; PyTorch's memory on no device; a device too
+        // many.
         (&[19, 9, 1, 1, 0, 0, 0, 0, 0, 7, 0], "unknown kind"),
         (&[19, 10, 1, 1, 1, 0, 0, 0, 0, 5, 0, 3], "unknown kind"),
         (&[19, 12, 1, 1, 1, 0, 1, 1, 0, 1, 0, 6, 0, 0], "unknown kind"),
@@ -428,7 +430,7 @@ fn what_cannot_be_read_back_is_refused() {
     }
 }
 
-/// The events of `records` by time, their sites spelled out.
+/// The events of `records` by time, with their sites.
 fn by_time(records: &[Record]) -> HashMap<u64, (EventKind, Option<String>)> {
     let mut table = StackTable::new();
     let mut all = HashMap::new();
@@ -448,7 +450,7 @@ fn by_time(records: &[Record]) -> HashMap<u64, (EventKind, Option<String>)> {
 }
 
 #[test]
-fn a_lost_block_takes_its_own_events_only_and_no_event_gets_a_wrong_site() {
+fn a_lost_block_takes_only_its_own_events() {
     let records = Allocations::story(Likeness::Varied, 21, 40, 512);
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (n, record) in records.iter().enumerate() {
@@ -463,7 +465,7 @@ fn a_lost_block_takes_its_own_events_only_and_no_event_gets_a_wrong_site() {
     let held: Vec<u64> =
         borders.iter().map(|&b| allocations::count(&read(&bytes[..b]).0)).collect();
     let mut unknown = 0;
-    // What stands after the first damage has lost definitions; the last block has nothing after it.
+    // After the first damage definitions are lost; after the last block nothing follows.
     for block in 0..borders.len() - 2 {
         let mut bad = bytes.clone();
         bad[borders[block] + 20] ^= 0x10;

@@ -1,4 +1,4 @@
-//! Files that are no traces, files that exist already, files that change while they are read.
+//! Files that are no traces, that exist already, or that change while read.
 
 use std::fs;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ fn a_newer_version_is_refused_naming_both() {
 }
 
 #[test]
-fn an_existing_file_is_replaced_only_when_asked_and_open_readers_keep_the_old_one() {
+fn an_existing_file_is_replaced_only_on_request() {
     let (directory, path) = place();
     let old = Loop::story(2, 500);
     fs::write(&path, write(&old)).unwrap();
@@ -102,7 +102,7 @@ fn mode(path: &std::path::Path) -> u32 {
 }
 
 #[test]
-fn a_trace_is_for_its_owner_only_and_overwriting_does_not_widen_it() {
+fn a_trace_stays_private_to_its_owner_when_overwritten() {
     let (_directory, path) = place();
     TraceWriter::create(&path, false).unwrap().finish().unwrap();
     assert_eq!(mode(&path), 0o600);
@@ -114,7 +114,7 @@ fn a_trace_is_for_its_owner_only_and_overwriting_does_not_widen_it() {
 }
 
 #[test]
-fn overwriting_gives_nothing_to_a_hard_link_of_the_old_file() {
+fn overwriting_does_not_write_to_a_hard_link() {
     let (directory, path) = place();
     let link = directory.path().join("link");
     fs::write(&path, "old").unwrap();
@@ -127,7 +127,7 @@ fn overwriting_gives_nothing_to_a_hard_link_of_the_old_file() {
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
-/// Gives what is there to another user.
+/// Gives the file to another user.
 fn give_away(path: &std::path::Path) {
     std::os::unix::fs::lchown(path, Some(65534), Some(65534))
         .expect("this test has to run as root");
@@ -151,13 +151,13 @@ fn a_link_of_another_user_is_not_written_through() {
 }
 
 #[test]
-fn a_pipe_of_another_user_in_a_folder_of_everybody_gets_nothing() {
+fn another_users_pipe_in_a_shared_folder_gets_nothing() {
     let (directory, path) = place();
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o1777))
         .unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     give_away(&path);
-    // Somebody reads: so nothing blocks.
+    // With a reader, nothing blocks.
     let _reader = fs::File::options().read(true).write(true).open(&path).unwrap();
     let error = TraceWriter::create(&path, false).err().expect("it is refused");
     assert!(error.to_string().contains("65534"), "{error}");
@@ -183,7 +183,7 @@ fn a_ring_of_another_user_is_not_used() {
 }
 
 #[test]
-fn a_recording_in_progress_is_read_up_to_its_last_whole_block() {
+fn a_growing_recording_is_read_to_its_last_whole_block() {
     let (_directory, path) = place();
     let records = Loop::story(4, 1000);
     let mut writer = TraceWriter::create(&path, false).unwrap();
@@ -204,7 +204,7 @@ fn a_recording_in_progress_is_read_up_to_its_last_whole_block() {
 }
 
 #[test]
-fn a_file_that_shrank_is_an_error_and_not_a_crash() {
+fn a_file_that_shrank_is_an_error_not_a_crash() {
     let (_directory, path) = place();
     let bytes = write(&Loop::story(5, 1000));
     fs::write(&path, &bytes).unwrap();
@@ -245,12 +245,12 @@ fn large(path: &std::path::Path) {
 }
 
 #[test]
-fn a_trace_cut_while_memspy_reads_it_is_an_error_and_no_signal() {
+fn a_trace_cut_while_read_is_an_error() {
     use std::os::unix::process::ExitStatusExt;
     let (directory, path) = place();
     large(&path);
     let bytes = fs::read(&path).unwrap();
-    // When it is cut, and by how much, is up to chance: none of it may end memspy.
+    // When and where it is cut is chance: memspy must survive all of it.
     for round in 0..60 {
         let copy = directory.path().join(format!("copy-{round}"));
         fs::write(&copy, &bytes).unwrap();

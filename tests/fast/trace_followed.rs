@@ -1,4 +1,4 @@
-//! Followed changes in a trace: their bytes as the prose says.
+//! Counter deltas in a trace: bytes as specified.
 
 use crate::trace_support::by_hand::file;
 use crate::trace_support::read;
@@ -8,7 +8,7 @@ use memspy::model::{
     ThreadId,
 };
 
-/// A function, a frame in it, two stacks of it and a thread.
+/// A function, frame, two stacks and a thread.
 fn definitions() -> Vec<Record> {
     let function = Function {
         name: "f".into(),
@@ -37,13 +37,14 @@ fn definitions() -> Vec<Record> {
 fn followed_changes_made_by_hand_read_as_their_prose_says() {
     // Kind, times, sizes, threads, stacks; numbers in units of 512 where folded.
     let batch: [[&[u8]; 5]; 3] = [
-        // 1024 bytes in the small pool of device 0, of which 1000 were asked for; seen at 100 ns, 10 after the poll
-        // before; by thread 0, which stood in stack 1 at both and held the lock.
+        // 1024 bytes in the small pool of device 0, 1000 of them requested; at 100 ns, 10 after the
+        // poll before; by thread 0, in stack 1 at both polls, with the lock.
         [&[8], &[200, 10], &[2, 48], &[1, 0, 15 | 16 | 32], &[2]],
-        // 2 MiB of the large pool of device 1 were freed; 512 bytes less are live there than that makes. Nobody is known.
+        // 2 MiB of device 1's large pool freed; 512 bytes fewer are live than that gives. No thread
+        // known.
         [&[3 | 16 | 64], &[4, 2], &[1, 251, 0, 16, 0, 0, 1], &[0], &[]],
-        // Anything, at torn counters: one allocation and two frees in the small pool. Thread 0 moved from a torn stack
-        // to stack 0.
+        // Anything, at torn counters: one allocation and two frees in the small pool. Thread 0
+        // moved from a torn stack to stack 0.
         [&[4 | 8 | 32], &[2, 1], &[2, 4, 2, 4, 10, 20, 0, 0, 0, 0, 0, 0], &[1, 0, 1 | 12], &[1]],
     ];
     let columns: Vec<Vec<u8>> = (0..5).map(|c| batch.map(|change| change[c]).concat()).collect();

@@ -1,4 +1,4 @@
-//! The format as its prose says: a file made by hand, a golden file of version 1, hostile payloads.
+//! The format as specified: a file made by hand, a golden file of version 1, hostile payloads.
 
 use crate::trace_support::by_hand::{crc32c, file, reads_as_ever};
 use crate::trace_support::read;
@@ -34,7 +34,7 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             b"\x06\x09\x00\x01\x2a\x07\x01\x02Ma\x01",
             // At 100 ns thread 0 in stack 1 with the GIL, active.
             &[9, 5, 200, 1, 0, 1, 1],
-            // At 90 ns, 10 before what was expected (no period), the same.
+            // At 90 ns, 10 before the expected time (no period), the same.
             &[11, 1, 19],
             // At 90 ns stack 0, unknown activity, without the GIL.
             &[10, 5, 0, 1, 0, 1, 4],
@@ -42,26 +42,29 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
             &[200, 3, 9, 9, 9],
         ],
         &[
-            // Block 1: 10 records before, last time 90 ns, period 10 ns, 1 function, 1 frame, 2 stacks.
+            // Block 1: 10 records before, last time 90 ns, period 10 ns, 1 function, 1 frame, 2
+            // stacks.
             &[0, 7, 1, 10, 90, 10, 1, 1, 2],
             &[9, 5, 20, 1, 0, 0, 2],
             &[11, 2, 0, 77], // 110 ns, and a byte of the future
-            // Counters of device 1 at 115 ns: of the large pool, two units more were allocated, and two fewer
-            // freed than that lets one expect.
+            // Counters of device 1 at 115 ns: in the large pool two units more allocated, and two
+            // fewer freed than expected.
             &[12, 7, 10, 1, 0, 16, 12, 4, 3],
-            // A map of device 0 at 115 ns, never retried, consistent: one new segment of 3 units at unit
-            // 8, stream 5, pool (1, 2), small; its blocks: 2 units, 1000 B requested; 1 unit, inactive.
+            // A snapshot of device 0 at 115 ns, never retried, consistent: one new segment of 3
+            // units at unit 8, stream 5, pool (1, 2), small; its blocks: 2 units, 1000 B requested;
+            // 1 unit, inactive.
             &[13, 19, 0, 0, 0, 0, 6, 1, 8, 3, 5, 1, 2, 10, 0, 2, 48, 10, 1, 0, 0],
-            // A look at owners at 115 ns, in a pause of 7 ns: on device 0 200 bytes, 3 by rounding, 4 in no
-            // tensor; the parameter w has 193 in 2 storages. The process had just been stopped; every block has a name;
-            // what are results of nodes is not known. The block at 0x1000 has 196 bytes, 193 of them w's.
+            // Owners at 115 ns, in a pause of 7 ns: on device 0 200 bytes, 3 by rounding, 4 in no
+            // tensor; parameter w has 193 in 2 storages. The process had just been stopped; every
+            // block has a name; node outputs are unknown. The block at 0x1000 has 196 bytes, 193 of
+            // them w's.
             &[
                 21, 27, 0, 1, 7, 1, 0, 200, 3, 4, 1, 0, 1, b'w', 193, 2, 0, 0, 1, 0, 1, 0, 251, 0,
                 16, 196, 1, 0, 193,
             ],
-            // At 116 ns training had made 99 steps.
+            // At 116 ns training had done 99 steps.
             &[22, 6, 2, 99, 0, 0, 0, 0],
-            // And at 117 ns, by a variable, it was at step 5 of epoch 3.
+            // At 117 ns, by a variable, step 5 of epoch 3.
             &[22, 7, 2, 5, 1, 3, 1, 0, 0],
             // Step 6, seen at an event.
             &[22, 8, 2, 6, 1, 3, 1, 1, 0, 0],
@@ -207,7 +210,7 @@ fn map(consistency: SnapshotConsistency) -> Record {
     })
 }
 
-/// The records of the golden file: every kind, every variant that has fields.
+/// The golden file's records: every kind, every variant with fields.
 fn golden() -> Vec<Record> {
     let runtime = |allocator| {
         Record::Runtime(TargetRuntime {
@@ -321,7 +324,7 @@ fn golden() -> Vec<Record> {
     records
 }
 
-/// Files of version 1 are out there: whatever changes, this one has to read as it always did.
+/// Files of version 1 exist: this one must always read the same.
 #[test]
 fn the_golden_file_of_version_1_still_reads() {
     reads_as_ever("trace-v1.memspy", &golden());
@@ -332,14 +335,15 @@ const HEAD: &[u8] = &[0, 7, 0, 0, 0, 0, 0, 0, 0];
 #[test]
 fn payloads_that_do_not_follow_the_format_are_damage() {
     for bad in [
-        // A record longer than its block; one that ends in the middle of a number; no length at all.
+        // A record longer than its block; one that ends in the middle of a number; no length at
+        // all.
         &[9, 40, 1][..],
         &[11, 2, 251, 0],
         &[11],
-        // A sample that refers to one before; one with an unknown activity.
+        // A sample that needs a previous one; one with an unknown activity.
         &[11, 1, 0],
         &[9, 5, 0, 1, 0, 0, 6],
-        // Lengths that lie: threads, command words, blocks, kept segments.
+        // False lengths: threads, command words, blocks, kept segments.
         b"\x09\x0a\x00\xfd\xff\xff\xff\xff\xff\xff\xff\x0f",
         b"\x01\x0d\x010\x09\x01h\xfc\xff\xff\xff\x7f\x00\x00\x00",
         b"\x0d\x12\x00\x00\x00\x00\x06\x01\x08\x03\x05\x01\x02\xfc\xfe\xff\xff\xff\x00\x00",
@@ -351,13 +355,13 @@ fn payloads_that_do_not_follow_the_format_are_damage() {
         assert_eq!((records.len(), summary.damaged_places), (0, 1), "{bad:?}");
         assert!(summary.first_damage.is_some_and(|d| d.offset == 10));
     }
-    // Without a head nothing is known of a block.
+    // Without a head a block is unreadable.
     let (_, summary) = read(&file(&[&[&[11, 1, 0]]]));
     assert_eq!((summary.blocks, summary.damaged_places), (0, 1));
 }
 
 #[test]
-fn a_payload_said_to_be_huge_is_refused_without_making_room_for_it() {
+fn a_payload_of_false_huge_size_is_refused_without_allocation() {
     // Frame header with an eight-byte content size of 2^60.
     let mut body = vec![0x28, 0xB5, 0x2F, 0xFD, 0xE0];
     body.extend_from_slice(&(1u64 << 60).to_le_bytes());

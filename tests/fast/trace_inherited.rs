@@ -1,4 +1,4 @@
-//! What a recording inherits is written as the prose says.
+//! The keyframe of a recording is written as specified.
 
 use crate::trace_support::by_hand::{
     file, in_two_blocks, reads, reads_as_ever, without_its_first_block,
@@ -78,11 +78,15 @@ fn inherited() -> Record {
         allocation_sources: vec![
             AllocationSource::Before,
             AllocationSource::Site(SiteId(0)),
-            AllocationSource::Observed { shares: vec![stack, nobody], span: Some(Nanos(10)) },
+            AllocationSource::Observed {
+                shares: vec![stack, nobody],
+                span: Some(Nanos(10)),
+                contested: true,
+            },
             AllocationSource::NoEvent,
             AllocationSource::Lost,
             AllocationSource::NotTaken,
-            AllocationSource::Observed { shares: vec![nobody], span: None },
+            AllocationSource::Observed { shares: vec![nobody], span: None, contested: false },
         ],
         memory: vec![sampled, exact],
     })
@@ -96,17 +100,19 @@ fn triggered() -> Record {
 /// The records byte by byte.
 fn by_hand() -> Vec<Vec<u8>> {
     let mut inherited = vec![23, 0, 200];
-    // Seven makers: before, site 0, seen for 10 ns (thread 0 in stack 0 weighs 3, nobody 1), found, lost, not taken,
-    // nobody for an unknown time.
+    // Seven origins: before, site 0, a delta of 10 ns (thread 0 in stack 0 weighs 3, no thread 1),
+    // found, lost, not taken, no thread for an unknown time.
     inherited.extend([7, 0, 4, 0, 5, 11, 2, 1, 0, 3, 0, 1, 1, 2, 3, 5, 0, 1, 0, 1]);
-    // Two kinds of memory. PyTorch's on device 0, mapped at 99 ns, no levels, nothing freed since, two blocks.
+    // Two kinds of memory. PyTorch's on device 0, snapshot at 99 ns, no levels, nothing freed
+    // since, two blocks.
     inherited.extend([2, 0, 1, 100, 0, 0, 2]);
-    // Addresses 8 units and 8 more, sizes 2 units and 1, less requested 0 and -488, stand for themselves, born at 0 and
-    // 90 later, makers 0 and 2, the second small.
+    // Addresses 8 units and 8 more, sizes 2 units and 1, less requested 0 and -488, represent
+    // themselves, born at 0 and 90 later, origins 0 and 2, the second small.
     inherited.extend([16, 16, 2, 1, 0, 251, 207, 3, 0, 0, 0, 180, 0, 2, 0, 1]);
-    // On device 1, never mapped, levels 5, 6, 7, -1, 8 bytes freed since, one block.
+    // On device 1, no snapshot, levels 5, 6, 7, -1, 8 bytes freed since, one block.
     inherited.extend([0, 2, 0, 1, 10, 12, 14, 1, 8, 1]);
-    // Address 1 unit, size 1 unit, all of it requested, stands for 2 less, born at 1, maker 1, not known to be small.
+    // Address 1 unit, size 1 unit, all of it requested, represents 2 less, born at 1, origin 1, not
+    // known to be small.
     inherited.extend([2, 1, 0, 4, 2, 1, 0]);
     inherited[1] = inherited.len() as u8 - 2;
     vec![
@@ -144,10 +150,10 @@ fn the_golden_file_still_reads() {
 }
 
 #[test]
-fn makers_whose_description_was_lost_are_lost_and_their_blocks_stay() {
+fn lost_origins_leave_their_blocks() {
     let whole = in_two_blocks(by_hand(), 6, &[0, 7, 1, 5, 0, 0, 1, 1, 1]);
     assert_eq!(read(&whole).0, expected());
-    // The block with the definitions does not arrive.
+    // The block with the definitions is missing.
     let records = without_its_first_block(whole);
     let Record::Keyframe(found) = &records[0] else { panic!("{records:?}") };
     assert_eq!(found.allocation_sources[1], AllocationSource::Lost);
@@ -167,7 +173,7 @@ fn numbers_that_lie_are_damage_and_make_no_room() {
         assert_eq!(summary.damaged_places, 1, "byte {at} of {records:?}");
         assert!(!records.iter().any(|r| matches!(r, Record::Keyframe(_))));
     }
-    // What refers to nothing is refused by the writer.
+    // The writer refuses undefined references.
     let result = std::panic::catch_unwind(|| write(&[inherited()]));
     assert!(result.is_err());
 }

@@ -10,7 +10,7 @@ use memspy::trace::{TraceReader, TraceWriter};
 
 const PATH: &str = "MEMSPY_TEST_TRACE_TO_WRITE";
 
-/// The recorder: this test binary started again with only this test, and a path in its environment.
+/// The recorder: this test binary, started again with only this test and a path in its environment.
 #[test]
 #[ignore = "the test below starts it, in a process of its own"]
 fn the_recorder_that_is_killed() {
@@ -65,7 +65,7 @@ fn killed_at_random_moments_it_leaves_a_readable_trace() {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("READY")));
-        // On a busy machine no block may be written within any time: half of them wait for one.
+        // A busy machine may write no block in time: half of them wait for one.
         let has_block = || path.metadata().is_ok_and(|file| file.len() > 1 << 10);
         while round % 2 == 0 && !has_block() {
             std::thread::yield_now();
@@ -96,7 +96,7 @@ fn up_to(count: usize) -> Vec<Record> {
 }
 
 #[test]
-fn a_recording_killed_within_its_first_second_keeps_a_third_of_it() {
+fn a_recording_killed_in_its_first_second_keeps_a_third() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("early.trace");
     let mut writer = TraceWriter::create(&path, false).unwrap().with_early_blocks();
@@ -115,7 +115,7 @@ fn a_recording_killed_within_its_first_second_keeps_a_third_of_it() {
         writer.record(&sample(now)).unwrap();
         let mut records: Vec<Record> = Vec::new();
         TraceReader::open(&path).unwrap().replay(&mut records).unwrap();
-        // In hundredths of a second, the last of which has no length yet.
+        // In hundredths of a second; the last has no length yet.
         let kept = (records.len() - opening.len()) as u64;
         let may_lack = (2 * now).div_ceil(3).clamp(10, 100) + 1;
         assert!(now + 1 - kept <= may_lack, "{kept} of {now}");

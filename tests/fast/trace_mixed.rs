@@ -1,5 +1,5 @@
-//! A file with blocks of two recordings, or with records missing inside of a block, is damaged and
-//! says so.
+//! A file with blocks of two recordings, or with records missing inside a block, is reported as
+//! damaged.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use crate::trace_support::by_hand::file;
 use crate::trace_support::{Loop, blocks_of, borders, read, spelled_out};
 use memspy::trace::TraceReader;
 
-/// A trace cut at the borders of its blocks; the first piece is the file's head.
+/// A trace cut between its blocks; the first piece is the file's head.
 fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
     let borders = borders(bytes);
     let blocks = borders.windows(2).map(|pair| &bytes[pair[0]..pair[1]]);
@@ -15,8 +15,8 @@ fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
 }
 
 #[test]
-fn blocks_of_another_recording_are_damage_however_well_their_numbers_fit() {
-    // The same records written twice: of two recordings, and alike in all but that.
+fn blocks_of_another_recording_are_damage_despite_fitting_numbers() {
+    // The same records written twice: two recordings that differ in nothing else.
     let records = Loop::story(21, 300);
     let (own, other) = (blocks_of(&records, 40), blocks_of(&records, 40));
     let (own, other) = (pieces(&own), pieces(&other));
@@ -28,7 +28,7 @@ fn blocks_of_another_recording_are_damage_however_well_their_numbers_fit() {
         let rest = [&own[..at], &other[at..]].concat().concat();
         let after = [&own[..=at], &other[at..]].concat().concat();
         let mut mixtures = vec![(one, "one"), (rest, "the rest")];
-        // The last block closes the file: nothing is read behind it.
+        // The last block closes the file: nothing is read after it.
         mixtures.extend((at + 1 < own.len()).then_some((after, "one that is twice")));
         for (mixture, name) in mixtures {
             let (copy, summary) = read(&mixture);
@@ -43,12 +43,12 @@ fn blocks_of_another_recording_are_damage_however_well_their_numbers_fit() {
 }
 
 #[test]
-fn a_trace_of_before_recordings_had_a_number_is_read_as_it_was() {
+fn a_trace_without_a_recording_number_reads_unchanged() {
     let gap = b"\x1a\x04\x02\x00\x01a";
     let heads = [&[0, 7, 0, 0, 0, 0, 0, 0, 0][..], &[0, 7, 1, 1, 0, 0, 0, 0, 0]];
     let (records, summary) = read(&file(&[&[heads[0], gap], &[heads[1], gap]]));
     assert_eq!((records.len(), summary.damaged_places, summary.blocks), (2, 0, 2));
-    // One that has a number is of another recording than one that has none.
+    // A block with a number is of another recording than one without.
     let numbered = [0, 8, 1, 1, 0, 0, 0, 0, 0, 77];
     let (records, summary) = read(&file(&[&[heads[0], gap], &[&numbered, gap]]));
     assert_eq!((records.len(), summary.damaged_places), (1, 1));

@@ -1,11 +1,10 @@
-//! Records that are repeated very many times in a few bytes cost no more than the share of these
-//! bytes.
+//! Records repeated many times in a few bytes cost only these bytes' share.
 
 use crate::trace_support::by_hand::{crc32c, put};
 use memspy::model::{Record, RecordSink, SinkResult};
 use memspy::trace::{ReplaySummary, TraceReader};
 
-/// What any file may cost, and each of its bytes (src/trace/spending.rs).
+/// Cost allowed for any file, and for each of its bytes (src/trace/spending.rs).
 const WORK: u64 = 256 << 20;
 const WORK_PER_BYTE: u64 = 8192;
 
@@ -54,7 +53,7 @@ fn replay(bytes: &[u8]) -> (Counter, ReplaySummary) {
     (counter, summary)
 }
 
-/// A map of so many blocks, kept so many times, and a block of the file behind it.
+/// A snapshot of `blocks` blocks, kept `times` times, followed by another block of the file.
 fn kept_maps(blocks: u64, times: u64) -> Vec<u8> {
     let mut records = Vec::new();
     let mut map = numbers(&[0, 0, 0, 0]);
@@ -74,7 +73,7 @@ fn kept_maps(blocks: u64, times: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_record_that_is_repeated_costs_its_bytes_share_and_what_follows_is_read() {
+fn a_repeated_record_costs_its_bytes_share() {
     let times = 1_200_000;
     let bytes = kept_maps(250, times);
     let (counter, summary) = replay(&bytes);
@@ -88,7 +87,7 @@ fn a_record_that_is_repeated_costs_its_bytes_share_and_what_follows_is_read() {
 }
 
 #[test]
-fn a_map_that_is_kept_for_a_second_of_a_fast_recording_is_read() {
+fn a_snapshot_kept_in_a_fast_recording_is_read() {
     // Ten thousand blocks, a hundred times.
     let (counter, summary) = replay(&kept_maps(10_000, 100));
     assert_eq!((summary.damaged_places, counter.snapshots, counter.gaps), (0, 101, 1));

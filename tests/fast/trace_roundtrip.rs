@@ -1,4 +1,4 @@
-//! What is written is what is read: every kind of record, any number of blocks.
+//! Written records are read back: every kind, any number of blocks.
 
 use std::ops::ControlFlow;
 
@@ -109,7 +109,7 @@ fn a_block_is_written_at_least_once_a_second() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_back_is_refused_and_what_came_before_is_kept() {
+fn an_unreadable_record_is_refused_and_earlier_ones_are_kept() {
     let mut records = Vec::new();
     let mut it = Loop::new(4);
     it.opening(&mut records);

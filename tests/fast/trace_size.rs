@@ -38,7 +38,7 @@ fn a_steady_stack_takes_a_few_bytes_per_sample() {
 }
 
 #[test]
-fn with_busy_counters_at_every_sample_it_stays_under_40_bytes() {
+fn busy_counters_at_every_sample_take_under_40_bytes() {
     let mut changed = 0;
     let mut before = None;
     let counters = |it: &mut Loop, _| {
@@ -76,7 +76,7 @@ fn bytes_per_event(likeness: Likeness) -> f64 {
 }
 
 #[test]
-fn an_exact_event_takes_at_most_12_bytes_in_a_training_loop() {
+fn an_exact_event_takes_12_bytes_in_a_training_loop() {
     let [training, varied, random] =
         [Likeness::Training, Likeness::Varied, Likeness::Random].map(bytes_per_event);
     println!("bytes per event: {training:.2} training, {varied:.2} varied, {random:.2} random");

@@ -1,4 +1,4 @@
-//! The words of an out-of-memory error are written as the prose says.
+//! Out-of-memory errors are written as specified.
 
 use crate::trace_support::by_hand::{in_two_blocks, reads, reads_as_ever, without_its_first_block};
 use crate::trace_support::{read, write};
@@ -56,7 +56,7 @@ fn by_hand() -> Vec<Vec<u8>> {
         vec![6, 6, 0, 1, 42, 7, 0, 1],
         // 100 ns, an error in thread 0 at stack 0.
         b"\x19\x09\xc8\x01\x01\x00\x01\x00\x02no".to_vec(),
-        // 1 ns later, one of which neither is known; 1 ns later, one that was not found.
+        // 1 ns later, one with neither known; 1 ns later, one that was not found.
         b"\x19\x07\x02\x01\x00\x00\x02no".to_vec(),
         vec![25, 2, 2, 0],
     ]
@@ -119,7 +119,7 @@ fn its_stack_goes_with_it_into_other_numbers() {
     let mut out = Vec::new();
     let record = oom_exception(5, Some((Some(0), Some(0))));
     Renumberer::new().rewrite(&names, &record, &mut out);
-    // The function that it does not use is left behind.
+    // The unused function is left behind.
     let mut expected = definitions();
     expected.push(record);
     let position = |records: &[Record], at: usize| records.iter().position(|r| *r == expected[at]);

@@ -1,4 +1,4 @@
-//! The pictures of `memspy top`: the figures drawn are the profile's, keys do what they say, every size and terminal is served.
+//! The pictures of `memspy top`: the profile's figures, keys, every size and terminal.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ fn lines_show_what_the_profile_knows() {
     assert!(lines[0].starts_with("memspy top  pid 42  python train.py"), "{}", lines[0]);
     assert!(lines[1].contains("Python 3.12.1, PyTorch 2.11.0+cu130"), "{}", lines[1]);
     assert!(lines[1].contains("200 Hz, 7 samples, 0 late, 0 torn"), "{}", lines[1]);
-    // 1000 MiB of the process less the 427 MiB reserved then; 200 MiB of others.
+    // The process's 1000 MiB less the 427 MiB reserved then; 200 MiB of others.
     let legend = [
         "  █ alloc 407 MiB  ▒ cached 20.0 MiB",
         "  ░ outside 573 MiB  ▚ others 200 MiB  · free 848 MiB",
@@ -93,7 +93,7 @@ fn lines_show_what_the_profile_knows() {
     assert!(lines.iter().any(|line| line.contains("407.00 MiB in blocks")));
     assert!(lines.iter().any(|line| line.contains("peak: allocated 427 MiB, reserved 427 MiB")));
 
-    // The job is 35 ms old: all of the chart but its last column, which is now, was before.
+    // The job is 35 ms old: all of the chart but its last column, now, was before.
     let bottom = lines.iter().find(|line| line.starts_with("     0 B")).unwrap();
     assert_eq!((bottom.chars().count(), bottom.matches('█').count()), (80, 1), "{bottom}");
 
@@ -204,7 +204,7 @@ fn holders_are_listed_by_category_with_the_pause_they_cost() {
 }
 
 #[test]
-fn m_sets_a_mark_and_a_column_shows_what_changed_since() {
+fn m_marks_a_moment_and_a_column_shows_changes_since() {
     let live = live(&job());
     let mut state = state();
     press(&mut state, KeyCode::Char('h'));
@@ -234,7 +234,7 @@ fn unknown_is_shown_as_unknown() {
     let why = "the driver does not list this process";
     let record = usage(&script, 0, ProcessUsage::Unknown(why.into()));
     script.records.push(record);
-    // The reason is told once it is not only that NVML has not answered yet.
+    // The reason appears once NVML has had time to answer.
     script.now += 3_000_000_000;
     script.tick();
     let lines = at(&live(&script), &mut state(), (160, 24)).join("\n");
@@ -494,14 +494,14 @@ fn intervals_and_the_ways_to_quit() {
 }
 
 #[test]
-fn a_recording_that_begins_anew_keeps_sums_marks_and_the_past() {
+fn a_restarted_recording_keeps_sums_marks_and_the_past() {
     let script = job();
     let mut live = live(&script);
     let (elapsed, samples) = (live.elapsed(), live.counts().samples);
     assert!(!live.is_full());
     live.reset();
     assert_eq!((live.renewed(), live.elapsed()), (1, elapsed));
-    // The next recording's numbers and clock begin at 0; the allocator's mark was reset meanwhile.
+    // The next recording's numbers and clock begin at 0; the allocator's peak was reset meanwhile.
     let mut second = Script::new(200);
     second.records.push(device(0));
     second.thread("MainThread", true);

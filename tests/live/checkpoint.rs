@@ -1,4 +1,4 @@
-//! `memspy pause` and `memspy resume`: whole cycles, and every way in which they go wrong.
+//! `memspy pause` and `memspy resume`: whole cycles, and every way in which they fail.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -13,7 +13,7 @@ use crate::support::sim;
 use crate::support::target::Target;
 use memspy::render::json::CheckpointJson;
 
-/// A job on a card of its own, and a folder for memspy's notes.
+/// A job on its own card, and a folder for memspy's notes.
 struct Job {
     target: Target,
     notes: tempfile::TempDir,
@@ -61,7 +61,7 @@ impl Job {
         self.used() == 0
     }
 
-    /// Whether it goes on, and sees the card as NVML does.
+    /// Panics unless it continues and sees the card as NVML does.
     #[track_caller]
     fn goes_on(&mut self) {
         self.target.say("again");
@@ -72,7 +72,7 @@ impl Job {
         assert_eq!(bytes("total") - bytes("free"), self.used());
     }
 
-    /// A memspy that has said `text`.
+    /// A memspy that has printed `text`.
     fn start_memspy(&self, words: &[&str], text: &str) -> Running {
         let mut command = self.command(words, &[]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -120,7 +120,7 @@ impl Done {
 }
 
 #[test]
-fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
+fn a_paused_job_gives_up_its_memory_and_recovers_it() {
     let mut job = Job::start(&[]);
     let used = job.used();
     assert!(used > 1 << 29);
@@ -134,7 +134,7 @@ fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
     assert!(paused["process_host_before"].as_u64().unwrap() > 50 << 20);
     assert!(paused["host_available_after"].as_u64().unwrap() > 0);
 
-    // It waits in its next CUDA call, and memspy can look at it as ever.
+    // It waits in its next CUDA call; memspy can still read it.
     job.target.say("again");
     std::thread::sleep(Duration::from_millis(300));
     assert!(job.is_paused());
@@ -164,8 +164,8 @@ fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
 }
 
 #[test]
-#[ignore = "takes half a minute, and a_paused_job_gives_its_memory_away_and_gets_it_back sees one GPU: scripts/test.sh --all runs it"]
-fn all_gpus_of_a_job_and_memory_of_every_kind_go_and_come_back() {
+#[ignore = "takes half a minute, and a_paused_job_gives_up_its_memory_and_recovers_it sees one GPU: scripts/test.sh --all runs it"]
+fn all_gpus_and_memory_of_every_kind_go_and_return() {
     for mode in ["two_devices", "expandable", "graph_pool", "async_backend"] {
         let mut job = Job::start_in(mode, &[]);
         let count = if mode == "two_devices" { 2 } else { 1 };
@@ -184,7 +184,7 @@ fn all_gpus_of_a_job_and_memory_of_every_kind_go_and_come_back() {
 
 #[test]
 #[ignore = "takes long, and the others pause and resume: scripts/test.sh --all runs it"]
-fn pausing_for_a_time_resumes_by_itself_or_when_told_to_end() {
+fn a_timed_pause_resumes_by_itself_or_on_request() {
     let mut job = Job::start(&[]);
     let begun = Instant::now();
     let done = job.memspy(&["pause", "--for", "1s"]).ok();
@@ -203,7 +203,7 @@ fn pausing_for_a_time_resumes_by_itself_or_when_told_to_end() {
 }
 
 #[test]
-fn a_killed_memspy_leaves_a_paused_job_that_can_be_resumed() {
+fn a_killed_memspy_leaves_a_resumable_paused_job() {
     let mut job = Job::start(&[]);
     let running = job.start_memspy(&["pause", "--for", "10m"], "if memspy is killed");
     running.signal(Signal::SIGKILL);
@@ -217,7 +217,7 @@ fn a_killed_memspy_leaves_a_paused_job_that_can_be_resumed() {
 }
 
 #[test]
-fn a_pause_ends_when_another_program_resumes_the_job_or_the_job_ends() {
+fn a_pause_ends_with_the_job_or_by_another_program() {
     let mut job = Job::start(&[]);
     let running = job.start_memspy(&["pause", "--for", "10m"], "resuming it after");
     job.memspy(&["resume"]).ok();
@@ -232,7 +232,7 @@ fn a_pause_ends_when_another_program_resumes_the_job_or_the_job_ends() {
 
 #[test]
 #[ignore = "takes long, and steps_that_fail_are_taken_back sees steps that fail: scripts/test.sh --all runs it"]
-fn a_job_whose_kernels_do_not_end_in_time_goes_on() {
+fn a_job_whose_kernels_do_not_end_in_time_continues() {
     let mut job = Job::start(&[("SIM_CUDA_DRAIN_MS", "5000")]);
     job.memspy(&["pause", "--lock-timeout", "0.2s"]).failed(&[
         "did not come to a rest within 0.2 s",
@@ -253,7 +253,7 @@ fn ctrl_c_before_the_move_lets_the_job_go_on() {
 }
 
 #[test]
-fn a_host_with_too_little_memory_is_found_before_anything_is_done() {
+fn too_little_host_memory_is_found_before_anything_is_done() {
     let mut job = Job::start(&[]);
     job.memspy(&["pause", "--keep-free", "100000G"]).refused(&[
         "the host has too little memory",
@@ -274,7 +274,7 @@ fn steps_that_fail_are_taken_back() {
     }
     assert_eq!(std::fs::read_dir(job.notes.path()).unwrap().count(), 0, "no note is left");
 
-    // Not even the way back works: the job waits, and says how to go on.
+    // The way back fails, too: the job waits, and memspy says how to continue.
     job.failing(&["pause"], "checkpoint,unlock").failed(&[
         "the job waits in its next CUDA call, with its memory on the GPU",
         "memspy resume -p",
@@ -303,7 +303,7 @@ fn steps_that_fail_are_taken_back() {
 
 #[test]
 #[ignore = "takes long: scripts/test.sh --all runs it"]
-fn a_gpu_that_was_filled_meanwhile_keeps_the_job_paused_until_there_is_room() {
+fn a_full_gpu_keeps_the_job_paused_until_freed() {
     let mut job = Job::start(&[("SIM_CUDA_TOTAL_BYTES", "1500M")]);
     job.memspy(&["pause"]).ok();
     let environment = std::fs::read(format!("/proc/{}/environ", job.target.pid())).unwrap();
@@ -313,7 +313,7 @@ fn a_gpu_that_was_filled_meanwhile_keeps_the_job_paused_until_there_is_room() {
     let second = Target::start(second);
     let parts = ["GPU 0 has too little memory free", "stays paused", "memspy devices"];
     job.memspy(&["resume"]).refused(&parts);
-    // Without memspy's note the driver itself finds out.
+    // Without memspy's note the driver itself knows.
     let elsewhere = tempfile::tempdir().unwrap();
     let elsewhere = elsewhere.path().to_str().unwrap();
     let mut resume = job.command(&["resume"], &[("XDG_RUNTIME_DIR", elsewhere)]);

@@ -1,4 +1,4 @@
-//! `memspy dump CORE` of a job that crashed tells what the job itself said of its memory, to the byte.
+//! `memspy dump CORE` of a crashed job equals what the job said of its memory, to the byte.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn kernel_writes_here() -> bool {
     !pattern.starts_with('|') && !pattern.contains('/')
 }
 
-/// The core file of a job that aborts: the kernel's own, or where that goes elsewhere one like it.
+/// The core file of a job that aborts: the kernel's own or, where that goes elsewhere, one like it.
 fn crash(mut target: Target, folder: &Path) -> PathBuf {
     if !kernel_writes_here() {
         let core = folder.join("core");
@@ -84,9 +84,9 @@ fn equals_truth(found: &Value, truth: &Value) {
 }
 
 #[test]
-fn a_core_file_of_a_crashed_job_tells_what_the_job_said_of_itself() {
+fn a_crashed_jobs_core_file_equals_what_it_said() {
     let folder = tempfile::tempdir().unwrap();
-    // With its own command line: not forked from one that has another.
+    // Not forked: that process would have another command line.
     let target = Target::start(sim::command("crashed.py", &[folder.path().to_str().unwrap()]));
     let truth = truth(&target);
     let core = crash(target, folder.path());
@@ -118,7 +118,7 @@ fn a_core_file_of_a_crashed_job_tells_what_the_job_said_of_itself() {
 }
 
 #[test]
-fn a_core_file_that_gcore_would_write_tells_the_same_and_the_job_goes_on() {
+fn a_core_file_like_gcores_equals_the_continuing_job() {
     let folder = tempfile::tempdir().unwrap();
     let mut target = sim::start("crashed.py", &[folder.path().to_str().unwrap()]);
     let truth = truth(&target);
@@ -128,7 +128,7 @@ fn a_core_file_that_gcore_would_write_tells_the_same_and_the_job_goes_on() {
     equals_truth(&found, &truth);
     assert_eq!(found["core"]["signal"], Value::Null);
     target.say("go on");
-    // As if every library had been another build: the headers of files, in the core file, are changed.
+    // As if every library had been another build: the headers in the core file are changed.
     let damaged = folder.path().join("elsewhere");
     let mut bytes = std::fs::read(&core).unwrap();
     for page in bytes.chunks_mut(4096).skip(1).filter(|page| page.starts_with(b"\x7fELF")) {
@@ -137,7 +137,7 @@ fn a_core_file_that_gcore_would_write_tells_the_same_and_the_job_goes_on() {
     std::fs::write(&damaged, &bytes).unwrap();
     drop(bytes);
     dump(&damaged, &[]).refused(&["Python", "another file", "where these files are as they were"]);
-    // Cut: what is there is told, or that it is not; never another number.
+    // A cut file: what is there is shown, or reported missing; never another number.
     let whole = std::fs::metadata(&core).unwrap().len();
     for part in [95, 60, 20] {
         let file = File::options().write(true).open(&core).unwrap();
@@ -157,7 +157,7 @@ fn a_core_file_that_gcore_would_write_tells_the_same_and_the_job_goes_on() {
     }
 }
 
-/// A program with a library of its own, which waits.
+/// A program that waits, with its own library.
 struct Program {
     folder: tempfile::TempDir,
 }
@@ -180,7 +180,7 @@ impl Program {
     }
 
     fn compile_library(&self, text: &str) {
-        // So many names that they do not fit into the first page, which is in the core file.
+        // Too many names for the first page, which the core file holds.
         let more: String =
             (0..500).map(|n| format!("\nint more{n}(void) {{ return {n}; }}")).collect();
         std::fs::write(self.path("own.c"), format!("{text}{more}\n")).unwrap();
@@ -216,14 +216,14 @@ fn value_of(core: &Path) -> (Process, Option<u32>) {
 }
 
 #[test]
-fn a_library_that_was_replaced_since_the_crash_is_not_read_from_the_disk() {
+fn a_library_replaced_since_the_crash_is_not_read() {
     let program = Program::compile();
     let core = program.core();
     let (process, value) = value_of(&core);
     assert_eq!(value, Some(9), "as it was in memory, not as in the file");
     assert_eq!(process.program().unwrap(), program.path("main"));
     assert!(process.core_origin().unwrap().missing.is_empty());
-    // Names of symbols are in the library's file only: another build has them elsewhere.
+    // Symbol names are in the library's file only; another build has them elsewhere.
     program.compile_library(&format!(
         "int other = 3; {LIBRARY} int another(void) {{ return other; }}"
     ));
@@ -231,7 +231,7 @@ fn a_library_that_was_replaced_since_the_crash_is_not_read_from_the_disk() {
     assert_eq!(value, None);
     let missing = process.core_origin().unwrap().missing.join("\n");
     assert!(missing.contains("libown.so") && missing.contains("another file"), "{missing}");
-    // Gone altogether.
+    // The library's file is gone.
     std::fs::remove_file(program.path("libown.so")).unwrap();
     let (process, value) = value_of(&core);
     assert_eq!(value, None);
@@ -239,7 +239,7 @@ fn a_library_that_was_replaced_since_the_crash_is_not_read_from_the_disk() {
 }
 
 #[test]
-fn a_core_file_of_a_program_without_python_is_refused_in_one_line() {
+fn a_core_file_without_python_is_refused_in_one_line() {
     let program = Program::compile();
     dump(&program.core(), &[]).refused(&["core", "not a Python", "gdb"]);
 }

@@ -1,4 +1,4 @@
-//! `memspy devices` against what PyTorch itself says of its device and its blocks.
+//! `memspy devices` compared with what PyTorch says of its device and blocks.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ fn rows(out: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 #[test]
-fn csv_has_the_keys_of_nvidia_smi_and_the_memory_that_pytorch_sees() {
+fn csv_has_the_keys_of_nvidia_smi_and_pytorchs_memory() {
     let target = sim::start("allocator_truth.py", &["two_devices"]);
     let truth = truth(&target);
     let out = devices(&target, &["--format", "csv"]).out;
@@ -72,7 +72,7 @@ fn csv_has_the_keys_of_nvidia_smi_and_the_memory_that_pytorch_sees() {
     assert_eq!(rows[1]["pci.bus_id"], "00000000:02:00.0");
 }
 
-/// What the snapshot of PyTorch adds up to.
+/// The sums of PyTorch's snapshot.
 fn fragmentation_of(snapshot: &Value) -> BTreeMap<&'static str, u64> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for segment in snapshot.as_array().unwrap() {
@@ -99,7 +99,7 @@ fn fragmentation_of(snapshot: &Value) -> BTreeMap<&'static str, u64> {
 }
 
 #[test]
-fn the_cache_of_a_job_is_cut_up_as_its_own_snapshot_says() {
+fn a_jobs_cache_is_fragmented_as_its_own_snapshot_says() {
     for mode in ["plain", "expandable", "graph_pool", "two_devices", "streams"] {
         let target = sim::start("allocator_truth.py", &[mode]);
         let truth = truth(&target);
@@ -142,7 +142,8 @@ fn the_cache_of_a_job_is_cut_up_as_its_own_snapshot_says() {
     }
 }
 
-/// PyTorch unmaps the free granules of expandable segments, waits for other streams and empties pools that nothing uses.
+/// PyTorch unmaps free granules of expandable segments, waits for other streams and empties unused
+/// pools.
 #[test]
 #[ignore = "takes half a minute, and holders sees what the cache would return: scripts/test.sh --all runs it"]
 fn empty_cache_would_return_what_it_then_returns() {
@@ -161,7 +162,7 @@ fn empty_cache_would_return_what_it_then_returns() {
             let device = &look(&target)["processes"][0]["devices"][0];
             assert_eq!(device["reserved"], truth["reserved"], "{label}");
             let mut told = vec![device["fragmentation"]["releasable"].clone()];
-            // All commands have it from one place.
+            // All commands read it in one place.
             if patterns == 0 {
                 for (command, path) in [("tensors", "/devices"), ("dump", "/owners/devices")] {
                     let all = holders_of(&target, command);
@@ -213,9 +214,9 @@ fn what_two_jobs_use_of_a_card_adds_up() {
 }
 
 #[test]
-fn the_parts_belong_to_one_moment_also_of_a_job_at_work() {
+fn parts_belong_to_one_moment_even_in_a_busy_job() {
     let mut target = sim::start("allocator_load.py", &[]);
-    // As long as the looks may take; it is killed after them.
+    // Longer than the snapshots; killed after them.
     for request in ["hold 10", "churn 600 1500"] {
         target.say(request);
         target.read_until_ready();
@@ -224,7 +225,8 @@ fn the_parts_belong_to_one_moment_also_of_a_job_at_work() {
     for attempt in 0.. {
         let look = look(&target);
         let device = &look["processes"][0]["devices"][0];
-        // On a busy machine the job may change during every attempt to read it: what is not known of one moment is not told.
+        // On a busy machine the job may change during every attempt: what is not of one moment is
+        // left out.
         if device["outside_pytorch"].is_null() {
             let why = &device["outside_pytorch_unknown_because"];
             assert!(
@@ -237,7 +239,7 @@ fn the_parts_belong_to_one_moment_also_of_a_job_at_work() {
         let part = |key: &str| device[key].as_u64().unwrap();
         let parts = ["reserved_on_device", "outside_pytorch", "other_processes", "no_process"];
         assert_eq!(parts.map(part).iter().sum::<u64>(), part("used"));
-        // The context; had the job taken memory between two readings, it would be more or less.
+        // The context; memory taken between two reads would change this.
         assert_eq!(part("outside_pytorch"), 552_402_944);
         allocated.push(part("allocated"));
         if allocated.len() == 15 {
@@ -251,7 +253,7 @@ fn the_parts_belong_to_one_moment_also_of_a_job_at_work() {
 #[test]
 fn what_an_allocation_under_way_takes_is_not_outside_pytorch() {
     let mut command = sim::command("allocator_load.py", &[]);
-    // 40 of 26 MiB and more, one after the other.
+    // 40 times 26 MiB and more.
     command.env("SIM_CUDA_ALLOC_MS", "500");
     let mut target = Target::start(command);
     for request in ["hold 10", "churn 600 200"] {
@@ -297,7 +299,7 @@ fn a_process_without_pytorch_has_its_memory_outside_of_it() {
 }
 
 #[test]
-fn what_the_driver_does_not_answer_is_unknown_and_not_0() {
+fn unanswered_driver_queries_are_unknown_not_0() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let absent = "nvmlDeviceGetTemperature,nvmlDeviceGetUtilizationRates,nvmlDeviceGetMemoryInfo_v2,\
                   nvmlDeviceGetComputeRunningProcesses,nvmlDeviceGetPerformanceState";
@@ -349,7 +351,7 @@ fn pids_of_another_namespace_are_never_taken_for_processes_here() {
 }
 
 #[test]
-fn what_a_job_has_on_a_gpu_that_cannot_be_identified_is_still_told() {
+fn a_jobs_memory_on_an_unidentified_gpu_is_shown() {
     let mut job = sim::command("allocator_truth.py", &["plain"]);
     job.env("CUDA_VISIBLE_DEVICES", "MIG-of-another-machine");
     let target = Target::start(job);
@@ -360,7 +362,7 @@ fn what_a_job_has_on_a_gpu_that_cannot_be_identified_is_still_told() {
     let stats = &truth(&target)["devices"][0]["stats"];
     assert_eq!(device["reserved"], stats["reserved_bytes.all.current"]);
     assert!(device["fragmentation"]["free_blocks"].as_u64().unwrap() > 0);
-    // The driver's side of it is there as well, not joined to it by guessing.
+    // The driver's figures are there as well, not joined by guessing.
     let other = devices_seen.iter().find(|d| d["index"] == 0).unwrap();
     assert_eq!((&other["cuda_index"], &other["reserved"]), (&Value::Null, &Value::Null));
     let pid = target.pid().to_string();
@@ -393,7 +395,7 @@ fn mig_devices_are_listed_below_their_gpu() {
 }
 
 #[test]
-fn looks_are_repeated_until_ctrl_c_or_the_end_of_the_job() {
+fn snapshots_repeat_until_ctrl_c_or_the_jobs_end() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let folder = tempfile::tempdir().unwrap();
     let start = |words: &[&str], name: &str| {
@@ -427,7 +429,7 @@ fn looks_are_repeated_until_ctrl_c_or_the_end_of_the_job() {
 }
 
 #[test]
-fn without_a_driver_or_a_process_there_is_one_clear_line() {
+fn without_driver_or_process_there_is_one_clear_line() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut without = std::process::Command::new(root.join("scripts/with-sim"));
     without.args([env!("CARGO_BIN_EXE_memspy"), "devices"]).env("SIM_CUDA_DEVICES", "0");
@@ -438,7 +440,7 @@ fn without_a_driver_or_a_process_there_is_one_clear_line() {
 }
 
 #[test]
-fn memory_unmapped_under_the_allocator_is_told_instead_of_nothing_outside_pytorch() {
+fn memory_unmapped_under_the_allocator_is_shown() {
     let mut target = sim::start("asleep.py", &[]);
     let device = |target: &Target| holders_of(target, "dump")["devices"][0].clone();
     let awake = device(&target);
@@ -450,7 +452,8 @@ fn memory_unmapped_under_the_allocator_is_told_instead_of_nothing_outside_pytorc
     let asleep = device(&target);
     assert_eq!(asleep["reserved"], slept, "the allocator knows nothing of it");
     assert_eq!(asleep["outside_pytorch"], Value::Null);
-    // What is outside (the context) is not known apart from what is still mapped: at least the rest is gone.
+    // What is outside (the context) cannot be told from what is still mapped: at least the rest is
+    // gone.
     assert_eq!(asleep["unmapped_at_least"], slept - outside);
     let pid = target.pid().to_string();
     let text = devices(&target, &["-p", &pid]).out;
@@ -469,7 +472,7 @@ fn a_process_whose_launcher_is_gone_is_named_an_orphan() {
     use std::os::unix::process::CommandExt;
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("card");
-    // A launcher that ends and leaves its process behind, which goes on with its pipes.
+    // A launcher that ends and leaves its process behind, which keeps its pipes.
     let script =
         "exec 3<&0; scripts/with-sim python tests/targets/allocator_truth.py two_devices <&3 &";
     let mut launcher = std::process::Command::new("sh");
@@ -488,14 +491,14 @@ fn a_process_whose_launcher_is_gone_is_named_an_orphan() {
     });
     let text = devices(&[]);
     assert!(text.contains(&format!("Orphan: {orphan} (")), "{text}");
-    // One whose starter lives is none.
+    // A process whose starter lives is no orphan.
     let kept = sim::start("allocator_truth.py", &["two_devices"]);
     let json: Value = serde_json::from_str(&self::devices(&kept, &["--json"]).out).unwrap();
     assert_eq!(json["left_behind"], serde_json::json!([]));
 }
 
 #[test]
-fn dump_says_asleep_of_a_thread_in_time_sleep_and_not_that_its_activity_is_unknown() {
+fn dump_shows_a_thread_in_time_sleep_as_asleep() {
     let (mut target, _) = crate::support::oom::start(&[]);
     target.say("settle 60");
     let pid = target.pid().to_string();
@@ -507,7 +510,7 @@ fn dump_says_asleep_of_a_thread_in_time_sleep_and_not_that_its_activity_is_unkno
 
 #[test]
 #[ignore = "takes long: scripts/test.sh --all runs it"]
-fn a_gpu_on_which_the_process_has_nothing_is_one_line() {
+fn a_gpu_without_memory_of_the_process_is_one_line() {
     let mut command = sim::command("holders_truth.py", &["--device", "cuda:1"]);
     command.env("SIM_CUDA_DEVICES", "2");
     let target = Target::start(command);

@@ -1,4 +1,5 @@
-//! Every allocation of a backward pass has the class and the forward stack that PyTorch's anomaly mode tells.
+//! Each allocation of a backward pass has the class and forward stack that PyTorch's anomaly mode
+//! reports.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +27,8 @@ fn forward(exact: &Exact, site: &AllocationSite) -> Option<Frames> {
     Some(frames.map(|(name, file, line)| (file, line.into(), plain(&name))).collect())
 }
 
-/// Records a scene; every node's class and forward stack has to be one that anomaly mode knows. `elsewhere` says
-/// which forward stacks are none of the outer graph's, of which alone there is a truth.
+/// Records a scene; anomaly mode must know every node's class and forward stack. `elsewhere`
+/// selects forward stacks outside the outer graph, the only graph with a known truth.
 fn compare(scene: &str, elsewhere: fn(&Frames) -> bool) {
     let mut target = sim::start("exact_backward.py", &[scene]);
     let mut recording = Recording::start_exact(target.pid(), &["--backward-lines"]);
@@ -72,7 +73,7 @@ fn checkpointing_without_reentry() {
 
 #[test]
 fn checkpointing_with_reentry() {
-    // The inner graph is made in the engine's thread and gone before anybody could ask it.
+    // The inner graph is built in the engine's thread and is gone before anybody could query it.
     compare("reentrant", |frames| frames[0].2 != "<module>");
 }
 
@@ -86,9 +87,10 @@ fn two_threads() {
     compare("threads", |_| false);
 }
 
-/// Probes stand before PyTorch's libraries are initialised then: where the engine keeps its node is not to be found yet.
+/// Probes exist before PyTorch's libraries are initialised: the engine's current node cannot be
+/// located yet.
 #[test]
-fn a_job_that_is_recorded_from_its_start_has_autograd_nodes() {
+fn a_job_recorded_from_its_start_has_autograd_nodes() {
     let job = "import torch\n\
         model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).cuda()\n\
         for _ in range(20): model(torch.randn(8, 64, device='cuda')).sum().backward()\n";

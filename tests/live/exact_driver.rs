@@ -25,7 +25,7 @@ pub(super) fn driver_api(folder: &Path) -> Target {
     Target::start(command)
 }
 
-/// An event in the words of the program: what, kind, address, bytes.
+/// An event as the program prints it: what, kind, address, bytes.
 fn spoken(change: &EventKind) -> Option<(String, String, u64, u64)> {
     let said = |what: &str, kind: &str, address, size| {
         Some((what.to_owned(), kind.to_owned(), address, size))
@@ -98,7 +98,7 @@ fn a_c_program_is_seen_call_by_call() {
         assert_eq!(exact.site(event.site).source, StackSource::NoPython);
     }
 
-    // By thread, though the worker has ended.
+    // By thread, even of the worker that has ended.
     let stacks = collapsed(recording.trace(), &["--total-allocated"]);
     let all: u64 = told.iter().filter(|t| t.0 == "alloc" && t.1 == "driver").map(|t| t.3).sum();
     assert_eq!(total(&stacks), all);
@@ -136,7 +136,7 @@ fn the_segments_of_pytorch_are_allocations_of_the_driver() {
         |key: &str| truth["after"][key].as_u64().unwrap() - truth["before"][key].as_u64().unwrap();
     assert_eq!(segments.len() as u64, grown("segment.all.allocated"));
     assert_eq!(segments.iter().sum::<u64>(), grown("reserved_bytes.all.allocated"));
-    // With the line that made PyTorch ask for it.
+    // With the line that made PyTorch request it.
     let stacks = collapsed(recording.trace(), &["--memory", "driver"]);
     assert!(stacks[0].0.contains("exact_torch.py"), "{stacks:?}");
 }

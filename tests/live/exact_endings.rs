@@ -1,4 +1,4 @@
-//! Exact recordings end well, however they end, and the job goes on as if nothing had been.
+//! Exact recordings end well in every way, and the job continues unharmed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use memspy::target::usdt;
 use memspy::trace::TraceReader;
 use nix::sys::signal::Signal;
 
-/// The counters that switch the target's probes on, as its memory has them.
+/// The counters in the target's memory that switch its probes on.
 fn semaphores(target: &Target) -> Vec<u16> {
     let process = Process::open(target.pid()).unwrap();
     let mappings = process.mappings().unwrap();
@@ -83,7 +83,7 @@ fn a_killed_memspy_leaves_the_job_unprobed() {
 fn attached_and_detached_again_and_again_under_load() {
     let mut target =
         sim::start("transformer12.py", &["--layers", "2", "--width", "64", "--heads", "4"]);
-    // Trains all the while, however long attaching takes on this machine: there are more windows than it can need.
+    // It trains all the while: more windows than attaching can need on this machine.
     for _ in 0..200 {
         target.say("window 3");
     }
@@ -126,7 +126,7 @@ fn a_target_that_forks_and_executes_goes_on() {
 }
 
 #[test]
-fn a_job_that_makes_code_faster_than_it_can_be_read_does_not_keep_a_recording_from_its_end() {
+fn code_created_faster_than_readable_does_not_delay_the_end() {
     let target = sim::start("new_code.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["-d", "1"]);
     let done = recording.wait();
@@ -137,14 +137,14 @@ fn a_job_that_makes_code_faster_than_it_can_be_read_does_not_keep_a_recording_fr
     let totals = read.totals.unwrap();
     let told = read.events.iter().filter(|it| matches!(it.change, EventKind::Allocated { .. }));
     assert_eq!(totals.allocations, told.count() as u64);
-    // What is in the record of the end was counted after the last event had been read.
+    // The end record counts up to the last event read.
     let mut records: Vec<Record> = Vec::new();
     TraceReader::open(trace).unwrap().replay(&mut records).unwrap();
     let Some(Record::End(end)) = records.last() else { panic!("it has no end") };
     assert_eq!(end.reason, EndReason::Duration);
     assert!(end.time < Nanos(20_000_000_000), "{:?}: it went on", end.time);
-    // Nor is it written for long after that: the source text of so many functions is not waited
-    // for.
+    // Writing it does not take long either: it does not wait for the source text of so many
+    // functions.
     let Some(Record::Start(start)) = records.first() else { panic!("it has no start") };
     let written = trace.metadata().unwrap().modified().unwrap();
     let ended = UNIX_EPOCH + Duration::from_nanos(start.unix_nanos + end.time.0);

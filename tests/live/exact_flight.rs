@@ -1,4 +1,4 @@
-//! The flight recorder with exact events: what failed to the byte, and what was live when it did.
+//! The flight recorder with exact events: what failed, to the byte, and what was live then.
 
 use crate::support::memspy::{Recording, collapsed, total};
 use crate::support::oom::{self, ask, place, says, verdict_of};
@@ -15,8 +15,8 @@ fn below<'a>(text: &'a str, start: &str) -> &'a str {
     lines.next().unwrap()
 }
 
-/// Holds what was made before the recording, then what is older than what is kept, then what is new; runs out of
-/// memory then.
+/// Allocates before the recording, then memory that becomes older than the kept part, then new
+/// memory; then runs out of memory.
 fn run_out(request: &str) -> (Target, Value, Recording) {
     let (mut target, known) = oom::start(&[]);
     let mut recording = Recording::start_exact(
@@ -53,12 +53,12 @@ fn checked(known: &Value, recording: &Recording) {
 }
 
 #[test]
-fn an_error_that_the_job_survives_is_told_to_the_byte() {
+fn an_error_that_the_job_survives_is_exact() {
     let (mut target, known, recording) = run_out("caught 3000");
     target.read_until_ready();
     checked(&known, &recording);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
-    // The leak view leaves out what is older than the recording.
+    // The leak view excludes what is older than the recording.
     assert_eq!(total(&stacks), (800 + 256) * MIB, "{stacks:?}");
     target.finish();
 }
@@ -75,7 +75,7 @@ fn what_the_error_says_stands_beside_what_the_driver_refused() {
 }
 
 #[test]
-fn an_error_that_the_job_dies_of_is_told_to_the_byte() {
+fn an_error_that_ends_the_job_is_exact() {
     let (mut target, known, recording) = run_out("fatal 3000");
     assert_eq!(target.wait().code(), Some(1));
     checked(&known, &recording);
@@ -89,7 +89,7 @@ fn a_job_that_dies_at_once_leaves_its_last_look() {
 }
 
 #[test]
-fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
+fn the_jobs_own_limit_is_told_from_a_refusal() {
     let (mut target, _) = oom::start(&["--fraction", "0.2"]);
     let mut recording = Recording::start_exact(target.pid(), &["--until", "oom"]);
     recording.wait_for_block();
@@ -102,7 +102,7 @@ fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
 }
 
 #[test]
-fn where_the_driver_is_not_probed_nothing_is_said_of_it() {
+fn without_driver_probes_the_driver_is_not_mentioned() {
     let (mut target, _) = oom::start(&["--observer"]);
     let words = ["--probes", "perf-only", "--keep", "5s", "--until", "oom"];
     let mut recording = Recording::start_exact(target.pid(), &words);
@@ -112,14 +112,14 @@ fn where_the_driver_is_not_probed_nothing_is_said_of_it() {
     recording.wait().ok();
     let verdict = verdict_of(recording.trace());
     says(&verdict, &["live: 1.16 GiB", "free, as last seen"]);
-    // A handler that does nothing is over before its error can be read, but for luck.
+    // A handler that does nothing usually ends before its error can be read.
     let found = verdict.contains("asked for 5.86 GiB");
     assert!(found != verdict.contains("These are samples"), "{verdict}");
     assert!(!verdict.contains("refused"), "{verdict}");
     target.finish();
 }
 
-/// What memspy has in memory now, in bytes.
+/// memspy's resident bytes.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -128,8 +128,8 @@ fn resident(pid: u32) -> u64 {
 
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
-fn stacks_that_never_come_again_do_not_take_ever_more_memory() {
-    // 120 frames each, of which hardly two are the same: some 5 million numbers in all.
+fn stacks_that_never_return_do_not_take_ever_more_memory() {
+    // 120 frames each, hardly two alike: some 5 million numbers in all.
     const PORTIONS: u32 = 20;
     const PORTION: u32 = 2000;
     let mut target = crate::support::sim::start("new_stacks.py", &[]);
@@ -145,9 +145,10 @@ fn stacks_that_never_come_again_do_not_take_ever_more_memory() {
     eprintln!("{levels:?} MiB; {}", done.err);
     let (early, late) = levels.split_at(levels.len() / 2);
     let (early, late) = (early.iter().max().unwrap(), late.iter().max().unwrap());
-    // What waits to be written may take 192 MiB of it; without a bound it is more than a gigabyte.
+    // Unwritten records may take 192 MiB; without a bound it is more than a gigabyte.
     assert!(*late < 512, "{early} MiB, then {late}: {levels:?} MiB");
-    // What was kept has its stacks, or says that it has none: how many events the kernel could hand over depends on the machine's speed.
+    // Events have stacks, or say that they have none: the machine's speed decides how many events
+    // arrive.
     let stacks = collapsed(recording.trace(), &["--total-allocated"]);
     let (named, unnamed): (Vec<_>, Vec<_>) =
         stacks.iter().partition(|(stack, _)| stack.contains("cell_"));

@@ -1,4 +1,4 @@
-//! Exact recordings of iterations of a millisecond: every one is there, with its peak to the byte.
+//! Exact recordings of millisecond iterations: each is there, with its peak to the byte.
 
 use crate::support::memspy::{Recording, document, memspy, wait_until, warnings};
 use crate::support::pythons;
@@ -30,10 +30,10 @@ fn iterations(recording: &Recording, words: &[&str]) -> Vec<Value> {
     report["iterations"].as_array().unwrap().clone()
 }
 
-/// An iteration as the job says it was.
+/// An iteration as the job describes it.
 type Truth = (Option<u64>, u64, i64);
 
-/// From the first that is known to be whole on, every iteration but the last is there, and has the peak that the job saw.
+/// From the first whole iteration on, each but the last is there with the peak that the job saw.
 fn check(rows: &[Value], truth: &[Truth], least: usize) {
     let named = |row: &Value| (row["epoch"].as_u64(), row["step"].as_u64().unwrap());
     let begin = rows.iter().position(|row| row["peak_is_exact"] == true).unwrap();
@@ -49,15 +49,15 @@ fn check(rows: &[Value], truth: &[Truth], least: usize) {
     assert!(rows.len() >= least, "{} of {least}", rows.len());
 }
 
-/// The variable has been found.
+/// Waits until the variable is found.
 fn seen(recording: &Recording) {
     wait_until("a step seen at an event", || {
         steps(recording).iter().any(TrainingStep::is_between_events)
     });
 }
 
-/// Walks the records: each allocation stands behind the step that it tells to belong to, from the first step on that was seen
-/// to begin. How many did.
+/// Checks that each allocation follows the step that it claims, from the first step whose begin was
+/// seen. Returns how many did.
 fn in_their_steps(records: &[Record], epochs: bool) -> usize {
     let mut now: Option<TrainingStep> = None;
     let mut found: Vec<(u64, TrainingStep, u64)> = Vec::new();
@@ -66,7 +66,8 @@ fn in_their_steps(records: &[Record], epochs: bool) -> usize {
             Record::Step(step) => {
                 assert!(now.is_none_or(|now| (now.epoch, now.step) != (step.epoch, step.step)));
                 now = Some(*step).filter(TrainingStep::is_between_events);
-                // What was between the last time that the variable was known to be there and this one is of any step.
+                // Between the last time that the variable was seen and this one, any step is
+                // possible.
                 let within = step.uncertainty.unwrap_or(step.time).0;
                 found.retain(|&(time, ..)| time <= step.time.0 - within);
             }
@@ -91,7 +92,7 @@ fn in_their_steps(records: &[Record], epochs: bool) -> usize {
 
 #[test]
 #[ignore = "takes long, and every_iteration_that_a_variable_counts_has_its_own_peak sees one CPython: scripts/test.sh --all runs it"]
-fn steps_stand_between_the_events_that_they_separate_on_cpythons_old_and_new() {
+fn steps_are_between_their_events_on_old_and_new_cpythons() {
     for python in pythons::some_versions() {
         let library = python.fake_allocator("steps");
         for (request, variable, epoch) in [
@@ -117,7 +118,7 @@ fn steps_stand_between_the_events_that_they_separate_on_cpythons_old_and_new() {
 }
 
 #[test]
-#[ignore = "takes half a minute, and every_step_of_a_loop_is_listed_with_its_own_end sees loops: scripts/test.sh --all runs it"]
+#[ignore = "takes half a minute, and every_step_of_a_loop_is_listed_with_its_end sees loops: scripts/test.sh --all runs it"]
 fn every_iteration_that_a_variable_counts_has_its_own_peak() {
     for (request, variable, epochs) in [
         ("local", "epoch_of:step", true),
@@ -155,7 +156,7 @@ fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
     wait_until("a look among iterations", || {
         target.say("optimizer 200");
         truths.push(serde_json::from_str(&target.line()).unwrap());
-        // The first was begun by the request before.
+        // The previous request began the first one.
         let first = truths[0][1].1;
         let rows = iterations(&recording, &[]);
         rows.iter().skip_while(|row| row["step"] != first).any(|row| !row["held"].is_null())
@@ -166,7 +167,7 @@ fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
     for truth in &truths {
         check(&rows[from(&truth[1])..], &truth[1..], 198);
     }
-    // A look is told to the iteration in which it was made, although that has long ended.
+    // A snapshot belongs to the iteration in which it was taken, although that has long ended.
     let rows = rows[from(&truths[0][1])..].iter();
     let looks: Vec<&Value> = rows.filter(|row| !row["held"].is_null()).collect();
     assert!(!looks.is_empty());
@@ -182,7 +183,7 @@ fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
 }
 
 #[test]
-fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
+fn intermediate_gradients_are_allocated_and_freed_by_the_backward_pass() {
     let mut target = sim::start("iterations_truth.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--iter-var", "counted"]);
     target.say("named 50");
@@ -192,20 +193,20 @@ fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
     let truth: Vec<(u64, i64, u64)> = serde_json::from_str(&target.line()).unwrap();
     recording.interrupt();
     let rows = iterations(&recording, &[]);
-    // Nothing is evaluated backward in the iterations before.
+    // Earlier iterations have no backward pass.
     assert!(rows[0]["intermediate_gradients"].is_null(), "{}", rows[0]);
     let from = rows.iter().position(|row| row["step"] == truth[0].0).unwrap();
     for (row, (step, peak, intermediate)) in rows[from..].iter().zip(&truth[..59]) {
         assert_eq!((&row["step"], &row["peak_allocated"]), (&(*step).into(), &(*peak).into()));
         assert_eq!(row["intermediate_gradients"], *intermediate, "{row}");
     }
-    // The last was still under way.
+    // The last was still running.
     assert_eq!((rows[from..].len(), &rows.last().unwrap()["end"]), (60, &"not seen".into()));
 }
 
 #[test]
 #[ignore = "takes long, and holders sees what is saved for the backward pass: scripts/test.sh --all runs it"]
-fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
+fn feature_maps_are_those_of_the_fullest_snapshot() {
     for exact in [true, false] {
         let mut target = sim::start("iterations_truth.py", &[]);
         let words = ["--iter-var", "counted", "--owners=50"];
@@ -237,7 +238,7 @@ fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
             if exact {
                 assert_eq!(row["peak_allocated"], *peak, "{row}");
             }
-            // Looked at while both were there.
+            // A snapshot while both were there.
             if row["snapshot_allocated"] == *peak {
                 assert_eq!(row["feature_maps"], *bytes, "{row}");
                 assert_eq!(row["held"]["saved for backward"], bytes / 2, "{row}");
@@ -253,7 +254,7 @@ fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
 }
 
 #[test]
-fn without_programs_in_the_kernel_steps_are_seen_now_and_then() {
+fn without_bpf_steps_are_seen_from_time_to_time() {
     let mut target = sim::start("iterations_truth.py", &[]);
     let words = ["--probes", "perf-only", "--iter-var", "counted"];
     let mut recording = Recording::start_exact(target.pid(), &words);
@@ -268,10 +269,10 @@ fn without_programs_in_the_kernel_steps_are_seen_now_and_then() {
     assert!(rows.iter().all(|row| row["intermediate_gradients"].is_null()));
 }
 
-/// `iterations` listed neither the last step of a loop nor, in exact recordings, the first; and what it gave as the end of a
-/// step, in sampled ones, was the begin of the next.
+/// `iterations` omitted the last step of a loop and, in exact recordings, the first; in sampled
+/// ones the end of a step was the begin of the next.
 #[test]
-fn every_step_of_a_loop_is_listed_with_its_own_end() {
+fn every_step_of_a_loop_is_listed_with_its_end() {
     for exact in [false, true] {
         let mut target = sim::start("iterations_truth.py", &[]);
         let words = ["--iter-var", "counted_in_function:number"];
@@ -292,7 +293,7 @@ fn every_step_of_a_loop_is_listed_with_its_own_end() {
             if row["peak_is_exact"] == true {
                 assert_eq!(row["peak_allocated"], *peak, "exact {exact}: {row}");
             }
-            // What is not certain says so.
+            // Uncertain figures say so.
             if row["allocated_is_exact"] == true {
                 assert_eq!(row["allocated"], *end, "exact {exact}: {row}");
             }
@@ -303,7 +304,7 @@ fn every_step_of_a_loop_is_listed_with_its_own_end() {
         let trace = recording.trace().to_str().unwrap();
         let text = memspy(&["iterations", trace]).ok().out;
         assert!(text.contains("8 steps, counted by the loop's variable"), "{text}");
-        // The wait before the first step is no part of it.
+        // The wait before the first step is not in it.
         assert!(
             text.contains("7 steps that were seen from their begin to their end in "),
             "{text}"
@@ -314,7 +315,7 @@ fn every_step_of_a_loop_is_listed_with_its_own_end() {
 
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
-fn a_step_that_is_under_way_at_the_end_of_the_recording_is_listed_as_that() {
+fn a_step_unfinished_at_the_end_is_listed_as_that() {
     for exact in [false, true] {
         let mut target = sim::start("iterations_truth.py", &[]);
         let words: &[&str] = if exact { &["--exact"] } else { &["-r", "1000"] };

@@ -1,4 +1,5 @@
-//! The process that keeps the probes of an exact recording: whoever is killed, and when, no breakpoint is left in the job.
+//! The keeper process of an exact recording's probes: whatever is killed, no breakpoint stays in
+//! the job.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -14,11 +15,11 @@ use memspy::target::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The libraries that are probed.
+/// The probed libraries.
 const PROBED: [&str; 3] = ["libc10_cuda", "libcuda.so", "libpython"];
 const WAYS: [&str; 3] = ["uprobe-multi", "perf-bpf", "perf-only"];
 
-/// The probed libraries whose code in the target's memory is not that of the file.
+/// Probed libraries whose code in memory differs from their file.
 pub fn breakpoints(target: &Target) -> Vec<String> {
     let process = Process::open(target.pid()).unwrap();
     let memory = File::open(format!("/proc/{}/mem", target.pid())).unwrap();
@@ -40,7 +41,7 @@ pub fn breakpoints(target: &Target) -> Vec<String> {
     found
 }
 
-/// The pid of the keeper of this memspy; `None` while there is none.
+/// The pid of this memspy's keeper.
 fn keeper_of(memspy: u32) -> Option<i32> {
     let words = format!("\0keep-probes\0{memspy}\0");
     let is_keeper = |pid: &i32| {
@@ -55,7 +56,8 @@ fn send(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
-/// Lets a stopped keeper go on. The kernel may have done so: its process group has nobody outside any more when memspy has ended.
+/// Continues a stopped keeper. The kernel may have done so: when memspy has ended, nobody outside
+/// is in its process group.
 fn go_on(pid: i32) {
     let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
 }
@@ -75,12 +77,12 @@ fn is_stopped(pid: i32) -> bool {
 }
 
 fn has_gone(pid: i32) -> bool {
-    // As a zombie it has done its work, whether somebody waits for it or not.
+    // A zombie has done its work.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.map_or(true, |stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z')))
 }
 
-/// What waits in the kernel for another process.
+/// Whether it waits in the kernel for a message.
 fn waits_for_message(pid: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     // recvmsg(2) on x86-64.
@@ -96,7 +98,7 @@ fn train(target: &mut Target) -> u64 {
     count("after") - count("before")
 }
 
-/// A memspy that records exactly, and nobody waits until it has attached.
+/// An exactly recording memspy; does not wait until it has attached.
 fn start(target: &Target, folder: &Path, way: &str) -> Child {
     let mut command = command(Some(target.pid()));
     command.args([
@@ -111,19 +113,20 @@ fn start(target: &Target, folder: &Path, way: &str) -> Child {
     command.arg("-o").arg(folder.join("trace.bin")).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// memspy is killed while its keeper, which stands still, has been asked for probes: then these are placed when nobody wants them any more.
+/// memspy is killed after it asked its stopped keeper for probes, which are then placed although
+/// nobody wants them.
 #[test]
 fn a_memspy_killed_while_its_probes_are_placed_leaves_none() {
     let mut target = sim::start("exact_torch.py", &[]);
     let folder = tempfile::tempdir().unwrap();
     for way in WAYS {
-        // A keeper may be faster than the signal that has it stand still.
+        // A keeper may be faster than the signal that stops it.
         let met = (0..20).any(|_| kill_while_placing(&mut target, folder.path(), way));
         assert!(met, "{way}: no keeper stood still before it had placed the probes");
     }
 }
 
-/// Whether memspy waited for its keeper when it was killed.
+/// Whether memspy waited for its keeper when killed.
 fn kill_while_placing(target: &mut Target, folder: &Path, way: &str) -> bool {
     let mut memspy = start(target, folder, way);
     let mut keeper = None;
@@ -152,7 +155,7 @@ fn kill_while_placing(target: &mut Target, folder: &Path, way: &str) -> bool {
     waits
 }
 
-/// memspy is killed while it waits for its keeper to take the probes away.
+/// memspy is killed while its keeper removes the probes.
 #[test]
 fn a_memspy_killed_while_its_probes_are_removed_leaves_none() {
     let mut target = sim::start("exact_torch.py", &[]);
@@ -165,7 +168,7 @@ fn a_memspy_killed_while_its_probes_are_removed_leaves_none() {
         recording.signal(Signal::SIGINT);
         wait_until("memspy waits for its keeper", || waits_for_message(recording.pid()));
         wait_until("memspy has closed its own", || !has_probes(recording.pid()));
-        // The keeper is the last that has them, so the kernel takes them away for it.
+        // The keeper holds the last descriptors, so the kernel removes the probes.
         assert!(!breakpoints(&target).is_empty(), "{way}");
         recording.signal(Signal::SIGKILL);
         assert!(!recording.wait().status.success());
@@ -177,7 +180,7 @@ fn a_memspy_killed_while_its_probes_are_removed_leaves_none() {
 }
 
 #[test]
-fn a_keeper_is_waited_for_and_its_death_takes_nothing_away() {
+fn a_dying_keeper_is_awaited_and_takes_no_events() {
     let mut target = sim::start("exact_torch.py", &[]);
     for way in ["uprobe-multi", "perf-bpf"] {
         let mut recording = Recording::start_exact(target.pid(), &["--probes", way]);
@@ -187,7 +190,7 @@ fn a_keeper_is_waited_for_and_its_death_takes_nothing_away() {
         }
         let mut made = train(&mut target);
         assert!(!has_gone(keeper));
-        // In a process group of its own: Ctrl-C in the terminal does not reach it.
+        // In its own process group: Ctrl-C in the terminal does not reach it.
         assert_eq!(nix::unistd::getpgid(Some(Pid::from_raw(keeper))).unwrap().as_raw(), keeper);
         if way == "uprobe-multi" {
             send(keeper, Signal::SIGKILL);
@@ -201,7 +204,8 @@ fn a_keeper_is_waited_for_and_its_death_takes_nothing_away() {
     }
 }
 
-/// It is memspy's own program started anew: one that may not be started any more goes on alone.
+/// The keeper is memspy's own program, started again; if that cannot be started, memspy works
+/// without.
 #[test]
 fn without_a_keeper_memspy_places_its_probes_itself() {
     let mut target = sim::start("late_cuda.py", &[]);
@@ -229,7 +233,7 @@ fn without_a_keeper_memspy_places_its_probes_itself() {
 }
 
 #[test]
-fn doctor_says_whether_probes_can_be_kept_and_nobody_else_can_ask_for_it() {
+fn doctor_reports_on_the_keeper_which_nobody_else_can_use() {
     let target = sim::start("exact_torch.py", &[]);
     let said = memspy_at(target.pid(), &["doctor"]).ok().out;
     assert!(said.contains("another process of memspy can keep the probes"), "{said}");

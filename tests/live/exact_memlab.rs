@@ -1,4 +1,4 @@
-//! Exact recordings give pytorch_memlab's line peaks on the example of its README, run at full speed.
+//! Exact recordings at full speed give pytorch_memlab's line peaks for its README's example.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,8 @@ use crate::support::memspy::{Recording, lines, memspy, row};
 use crate::support::sim;
 use serde_json::Value;
 
-/// The table in pytorch_memlab's README: outer 40.00K, 80.00K, 120.00K, inner 120.00K; 2.00M reserved.
+/// The table in pytorch_memlab's README: outer 40.00K, 80.00K, 120.00K, inner 120.00K; 2.00M
+/// reserved.
 #[test]
 fn memlabs_example_gives_memlabs_table() {
     // Without pauses: far too fast for samples.
@@ -35,16 +36,16 @@ fn memlabs_example_gives_memlabs_table() {
             exact += usize::from(cell["exact"] == true);
         }
     }
-    // Of the line that memspy came into the midst of, and its caller, it is not known how they began.
+    // For the line that ran when memspy attached, and its caller, the begin is unknown.
     assert!(exact > 0, "{report}");
 }
 
-/// Records a program exactly from its start to its end, and gives the recording.
+/// Records a program exactly from start to end.
 fn recorded_from_its_start(script: &str, arguments: &[&str]) -> Recording {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(root.join("scripts/with-sim"));
     command.arg(env!("CARGO_BIN_EXE_memspy")).args(["record", "--exact", "--frees", "stacks"]);
-    // What is recorded follows the trace's name.
+    // The program follows the trace's name.
     let mut shell = Command::new("sh");
     shell
         .args(["-c", r#"script=$1; shift; words=$1; shift; exec "$@" -- python "$script" $words"#]);
@@ -57,7 +58,7 @@ fn recorded_from_its_start(script: &str, arguments: &[&str]) -> Recording {
 
 /// The first allocations come before memspy can know where the allocator's counters are.
 #[test]
-fn memlabs_example_recorded_from_the_programs_start_has_no_unknown_peaks() {
+fn memlabs_example_recorded_from_its_start_has_no_unknown_peaks() {
     let recording = recorded_from_its_start("memlab_readme.py", &[]);
     let keys = ["active_bytes.all.peak", "reserved_bytes.all.peak", "allocated_bytes.all.freed"];
     let report = lines(recording.trace(), &["--columns", &keys.join(",")]);
@@ -84,7 +85,7 @@ fn memlabs_example_recorded_from_the_programs_start_has_no_unknown_peaks() {
     assert!(!text.contains("before the recording"), "{text}");
 }
 
-/// All statistics that follow from events against pytorch_memlab's own figures of the same functions.
+/// All statistics that follow from events, compared with pytorch_memlab's own figures.
 #[test]
 #[ignore = "takes long, and memlabs_example_gives_memlabs_table sees the same columns: scripts/test.sh --all runs it"]
 fn columns_of_lines_are_memlabs() {
@@ -92,8 +93,8 @@ fn columns_of_lines_are_memlabs() {
     assert!(profiled.status.success(), "{}", String::from_utf8_lossy(&profiled.stderr));
     let truth: Value = serde_json::from_slice(&profiled.stdout).unwrap();
     let keys: Vec<String> = memspy::model::StatKey::all().map(|key| key.to_string()).collect();
-    // Where memspy comes too late to compare the first sizes, it says so, and single executions are not told: still no limit is
-    // wrong then. On a machine that does much else that is so now and then.
+    // On a busy machine memspy may come too late to compare the first sizes. It says so and gives
+    // no single executions; no limit is wrong then.
     for _ in 0..6 {
         let recording = recorded_from_its_start("memlab_columns.py", &["plain"]);
         let report = lines(recording.trace(), &["--columns", &keys.join(",")]);
@@ -104,7 +105,7 @@ fn columns_of_lines_are_memlabs() {
     panic!("in no recording the lines were sure");
 }
 
-/// Compares each figure of `report` with memlab's; whether all single executions were told.
+/// Compares each figure with memlab's; whether all single executions were given.
 fn agrees_with_memlab(truth: &Value, report: &Value) -> bool {
     let (mut exact, mut bounded, mut sums_only, mut rows) = (0, 0, 0, 0);
     for (function, lines) in truth.as_object().unwrap() {
@@ -122,8 +123,9 @@ fn agrees_with_memlab(truth: &Value, report: &Value) -> bool {
                 }
                 let is_sum = key.ends_with(".allocated") || key.ends_with(".freed");
                 let cell = if is_sum {
-                    // memlab has the greatest of one execution, not the sum. That is not told where sizes are unsure, as of
-                    // a job that was over before the counters could be read.
+                    // memlab has the greatest of one execution, not the sum. memspy omits it where
+                    // sizes are unsure, such as in a job that ended before the counters could be
+                    // read.
                     if cell["one_run"].is_null() {
                         sums_only += 1;
                         continue;

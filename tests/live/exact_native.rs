@@ -1,4 +1,5 @@
-//! `record --exact --native`: frames of C and C++ code stand between and above those of Python, of large allocations only, and nothing else changes.
+//! `record --exact --native`: C and C++ frames appear between Python's, for large allocations only;
+//! nothing else changes.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ fn record(target: &mut Target, words: &[&str]) -> (Recording, Value) {
     (recording, truth)
 }
 
-/// The frames of a stack, the outermost first: `py:NAME`, or the name of a function of C.
+/// Frames, outermost first: `py:NAME` or a C function's name.
 fn words(exact: &Exact, stack: memspy::model::StackId) -> Vec<String> {
     let word = |frame: memspy::model::Frame| {
         let function = exact.table.get_function(frame.function).unwrap();
@@ -39,7 +40,7 @@ fn words(exact: &Exact, stack: memspy::model::StackId) -> Vec<String> {
     words
 }
 
-/// The names that `wanted` lists stand in the stack, in this order.
+/// Panics unless the stack has these names in this order.
 #[track_caller]
 fn in_order(stack: &[String], wanted: &[&str]) {
     let mut rest = stack.iter();
@@ -48,7 +49,7 @@ fn in_order(stack: &[String], wanted: &[&str]) {
     }
 }
 
-/// The sites of PyTorch's large allocations, and of small ones.
+/// The sites of PyTorch's large and small allocations.
 fn sites(exact: &Exact) -> (Vec<&AllocationSite>, Vec<&AllocationSite>) {
     let sites = exact.allocated().map(|(_, size, event)| (size, exact.site(event.site)));
     let (large, small): (Vec<_>, Vec<_>) = sites.partition(|(size, _)| *size >= 1 << 20);
@@ -56,7 +57,7 @@ fn sites(exact: &Exact) -> (Vec<&AllocationSite>, Vec<&AllocationSite>) {
     (only(large), only(small))
 }
 
-/// All allocations by what they are without their native frames, and how often.
+/// All allocations without native frames, with counts.
 fn python_part(exact: &Exact) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for (_, size, event) in exact.allocated() {
@@ -80,7 +81,7 @@ fn is_as_the_program_says(exact: &Exact) {
     };
     let stacks: Vec<_> = large.iter().map(|site| (site, native(site))).collect();
     for (site, stack) in &stacks {
-        // Nothing of Python is lost, and nothing of the program's start is there.
+        // No Python frame is lost, and no frame of the program's start is there.
         assert!(!stack.iter().any(|it| it.starts_with("_PyEval_EvalFrameDefault")), "{stack:#?}");
         assert!(!stack.iter().any(|it| it.contains("native frames unknown")), "{stack:#?}");
         let python: Vec<&String> = stack.iter().filter(|it| it.starts_with("py:")).collect();
@@ -145,7 +146,7 @@ fn is_as_the_program_says(exact: &Exact) {
 }
 
 #[test]
-fn large_allocations_have_the_operators_and_autograd_functions_that_made_them() {
+fn large_allocations_have_their_operators_and_autograd_functions() {
     let mut target = sim::start("exact_native.py", &[]);
     let (recording, truth) = record(&mut target, &["--native"]);
     let exact = Exact::read(recording.trace());
@@ -167,7 +168,7 @@ fn large_allocations_have_the_operators_and_autograd_functions_that_made_them() 
         .map(|frame| u64::from(frame.2))
         .unwrap();
 
-    // The picture has them, lines have the lines of the program alone.
+    // The picture has native frames; lines are the program's only.
     let stacks = collapsed(recording.trace(), &["--total-allocated"]);
     assert_eq!(total(&stacks), grown("allocated_bytes.all.allocated"));
     let (sorted, bytes) =
@@ -178,7 +179,7 @@ fn large_allocations_have_the_operators_and_autograd_functions_that_made_them() 
     let (backward, _) = backward.unwrap_or_else(|| panic!("{stacks:#?}"));
     let expected = "MulBackward0;torch::autograd::Engine::thread_main (libtorch_cpu.so);";
     assert!(backward.contains(expected), "{backward}");
-    // What only passes a call on is left out of it.
+    // Frames that only pass a call on are left out.
     assert!(
         !sorted.contains("_PyObject_MakeTpCall") && !sorted.contains("wrap_kernel"),
         "{sorted}"
@@ -187,7 +188,7 @@ fn large_allocations_have_the_operators_and_autograd_functions_that_made_them() 
     assert!(row(&report, "allocate", allocates).is_some(), "{report:#}");
     assert!(!report["functions"].to_string().contains("libtorch"), "{report:#}");
 
-    // The same work recorded without them is the same in all else.
+    // Recorded without native frames, all else is the same.
     let (plain, _) = record(&mut target, &[]);
     let plain = Exact::read(plain.trace());
     assert_eq!(python_part(&plain), python_part(&exact));
@@ -200,7 +201,7 @@ fn large_allocations_have_the_operators_and_autograd_functions_that_made_them() 
 }
 
 #[test]
-fn allocations_of_the_driver_by_a_program_without_python_have_native_frames() {
+fn driver_allocations_without_python_have_native_frames() {
     let folder = tempfile::tempdir().unwrap();
     let mut target = super::exact_driver::driver_api(folder.path());
     let mut recording = Recording::start_exact(target.pid(), &["--native", "--native-from", "1"]);
@@ -219,11 +220,11 @@ fn allocations_of_the_driver_by_a_program_without_python_have_native_frames() {
 }
 
 #[test]
-fn a_copy_that_finds_no_room_takes_no_allocation_with_it() {
+fn a_stack_copy_without_room_loses_no_allocation() {
     const COUNT: u64 = 4000;
     let mut target = sim::start("exact_native.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--native"]);
-    // Nobody empties the rings meanwhile: there is room for all events, and for a third of the copies of stacks.
+    // Nothing empties the rings: they have room for all events and a third of the stack copies.
     recording.signal(Signal::SIGSTOP);
     target.say(&format!("many {COUNT}"));
     let truth: Value = serde_json::from_str(&target.line()).unwrap();
@@ -239,7 +240,7 @@ fn a_copy_that_finds_no_room_takes_no_allocation_with_it() {
     let (mut native, mut lost) = (0, 0);
     for (_, _, event) in exact.allocated() {
         let site = exact.site(event.site);
-        // With or without them, Python's frames are there.
+        // Python's frames are there with and without them.
         assert_eq!(words(&exact, site.stack.unwrap()).last().unwrap(), "py:many");
         match site.native {
             NativeFrames::Stack(stack) => {
@@ -256,7 +257,7 @@ fn a_copy_that_finds_no_room_takes_no_allocation_with_it() {
 }
 
 #[test]
-fn without_bpf_programs_memspy_says_that_there_are_no_native_frames() {
+fn without_bpf_memspy_says_that_native_frames_are_missing() {
     let target = sim::start("exact_native.py", &[]);
     let mut recording =
         Recording::start_exact(target.pid(), &["--native", "--probes", "perf-only"]);
@@ -265,7 +266,7 @@ fn without_bpf_programs_memspy_says_that_there_are_no_native_frames() {
 }
 
 #[test]
-#[ignore = "large_allocations_have_the_operators_and_autograd_functions_that_made_them sees one CPython: scripts/test.sh --all runs it"]
+#[ignore = "large_allocations_have_their_operators_and_autograd_functions sees one CPython: scripts/test.sh --all runs it"]
 fn native_frames_stand_where_they_belong_in_every_version() {
     for environment in crate::support::versions::environments() {
         if environment.cuda {

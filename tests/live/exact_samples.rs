@@ -1,4 +1,4 @@
-//! Exact events without programs in the kernel: samples of perf events, with stacks from sampling.
+//! Exact events without BPF: samples of perf events, with stacks from sampling.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn grown(truth: &Value, key: &str) -> u64 {
     truth["after"][key].as_u64().unwrap() - truth["before"][key].as_u64().unwrap()
 }
 
-/// How often the events were compared with the counters until now.
+/// How often the events were compared with the counters.
 fn comparisons(recording: &Recording) -> usize {
     let mut records: Vec<Record> = Vec::new();
     let _ = TraceReader::open(recording.trace()).map(|mut reader| reader.replay(&mut records));
@@ -34,7 +34,7 @@ fn wait_for_comparison(recording: &Recording) {
     wait_until("comparisons with the counters", || comparisons(recording) >= before + 3);
 }
 
-/// memspy, in a world where bpf(2) is refused.
+/// memspy where bpf(2) is refused.
 fn without_bpf() -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/without_bpf.py");
     let mut command = Command::new("python3");
@@ -59,7 +59,7 @@ fn sizes_and_addresses_are_exact_and_stacks_sampled() {
     for r in &read.counter_check {
         assert_eq!((r.allocations, r.frees, r.requested), (0, Some(0), 0), "{r:?}");
     }
-    // In the order in which they happened: no block is born twice, or dies before it is born.
+    // In order: no block is born twice, or dies before it is born.
     let mut live = std::collections::BTreeSet::new();
     for event in &read.events {
         match event.change {
@@ -68,14 +68,14 @@ fn sizes_and_addresses_are_exact_and_stacks_sampled() {
             _ => {}
         }
     }
-    // Stacks are marked for what they are, and come from what was running.
+    // Sampled stacks are marked so, and come from running threads.
     let mut sampled = 0;
     for (_, _, event) in read.allocated() {
         let site = read.site(event.site);
         match site.source {
             StackSource::Sampled | StackSource::Borrowed => {
                 sampled += 1;
-                // Of the main thread, or the engine's while it runs a function written in Python.
+                // The main thread's, or the engine's while it runs a Python function.
                 let frames = read.frames(site.stack.unwrap());
                 let outermost = &frames.last().unwrap().0;
                 assert!(
@@ -110,7 +110,7 @@ fn what_new_threads_allocate_unseen_is_told_by_the_counters() {
 }
 
 #[test]
-fn where_bpf_is_refused_samples_take_its_place_and_say_so() {
+fn where_bpf_is_refused_samples_replace_it_and_say_so() {
     let mut target = sim::start("exact_torch.py", &[]);
     let mut command = without_bpf();
     command.args(["record", "--exact", "-p", &target.pid().to_string()]);

@@ -1,5 +1,4 @@
-//! Exact recordings of jobs whose threads allocate and free without pause: what is under way at any
-//! moment upsets nothing.
+//! Exact recordings of jobs whose threads allocate and free without pause.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +15,7 @@ fn ask(target: &mut Target, request: &str) -> Value {
     serde_json::from_str(&target.line()).unwrap()
 }
 
-/// Panics unless the events were compared with the counters, and were equal each time.
+/// Panics unless events and counters were compared, and always equal.
 fn compared_equal(recording: &Recording) {
     let read = Exact::read(recording.trace());
     assert!(!read.counter_check.is_empty());
@@ -43,7 +42,7 @@ fn to_the_byte(arguments: &[&str]) {
     assert_eq!(read.allocated().count() as u64, grown("allocation.all.allocated"));
     let all = collapsed(recording.trace(), &["--total-allocated"]);
     assert_eq!(total(&all), grown("allocated_bytes.all.allocated"));
-    // The size of each block is read, whoever allocates at the same time.
+    // Each block's size is read, even while other threads allocate.
     let unread = |change| matches!(change, EventKind::Allocated { block: None, .. });
     let unread = read.allocated().filter(|(_, _, event)| unread(event.change)).count();
     assert!(unread * 1000 <= read.allocated().count(), "{unread} blocks were not read");
@@ -52,7 +51,7 @@ fn to_the_byte(arguments: &[&str]) {
     assert_eq!(live.clone().map(|size| size.as_u64().unwrap()).sum::<u64>(), truth["current"]);
     assert_eq!(total(&left), truth["current"]);
     let peak = truth["peak"].as_u64().unwrap();
-    assert_eq!(lines(recording.trace(), &[])["peak_allocated"]["seen_in_recording"], peak);
+    assert_eq!(lines(recording.trace(), &[])["peak_allocated"]["bytes"], peak);
     let at_peak = collapsed(recording.trace(), &[]);
     assert_eq!(total(&at_peak), peak);
     let no_event = at_peak.iter().filter(|stack| stack.0.starts_with("[no event]"));
@@ -73,7 +72,7 @@ fn four_threads_in_bursts_are_recorded_to_the_byte() {
 }
 
 #[test]
-fn threads_at_work_are_compared_although_they_never_rest_and_reset_the_counters() {
+fn busy_threads_are_compared_despite_resets_of_the_counters() {
     let mut target = sim::start("busy_server.py", &["--resets"]);
     ask(&mut target, "start");
     let mut recording = Recording::start_exact(target.pid(), &[]);
@@ -81,7 +80,7 @@ fn threads_at_work_are_compared_although_they_never_rest_and_reset_the_counters(
     let done = recording.interrupt();
     assert!(warnings(&done.err).is_empty(), "{}", done.err);
     compared_equal(&recording);
-    // What lives when another recording ends, after some time at work, is what the allocator has.
+    // Live bytes at the end of a recording that began during work equal the allocator's.
     let mut recording = Recording::start_exact(target.pid(), &[]);
     std::thread::sleep(Duration::from_secs(2));
     let truth = ask(&mut target, "stop");

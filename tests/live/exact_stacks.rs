@@ -1,4 +1,4 @@
-//! Exact stacks: every allocation's stack is the one that the program itself saw, on every CPython.
+//! Exact stacks: each allocation's stack is the one that the program saw, on every CPython.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Frames the probes follow (`MAX_FRAMES` in cuda/probe.h).
 const MAX_FRAMES: usize = 160;
-/// Allocations of the C thread in the plain run.
+/// Of the C thread in the plain run.
 const OF_C_THREAD: usize = 500;
 
 type Frames = Vec<(String, String, u32)>;
@@ -25,7 +25,7 @@ struct Truth {
     frames: Frames,
 }
 
-/// Records a run of exact_stacks.py; what memspy saw and what the target wrote down.
+/// Records a run of exact_stacks.py; returns memspy's view and the target's.
 fn record(python: &Python, kind: &str) -> (Exact, Vec<Truth>) {
     let library = python.fake_allocator(kind);
     let (here, there) = python.folder();
@@ -57,7 +57,7 @@ fn truth(line: &str) -> Truth {
     }
 }
 
-/// Allocations by thread, each in its order: address, size, how the stack was come by, whether it is cut, frames.
+/// By thread, in order: address, size, source of the stack, whether it is cut, frames.
 type Seen = (u64, u64, StackSource, bool, Frames);
 fn by_thread(exact: &Exact) -> BTreeMap<u64, Vec<Seen>> {
     let mut all: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
@@ -93,7 +93,7 @@ fn every_stack_is_the_programs_own() {
                 compared += 1;
             }
         }
-        // What is left is the thread without Python.
+        // The rest is the thread without Python.
         let (_, rest) = seen.pop_first().unwrap();
         assert!(seen.is_empty());
         assert_eq!(rest.len(), OF_C_THREAD);
@@ -105,7 +105,7 @@ fn every_stack_is_the_programs_own() {
 
 #[test]
 #[ignore = "takes long: scripts/test.sh --all runs it"]
-fn stacks_too_deep_are_cut_at_their_outer_end_and_say_so() {
+fn too_deep_stacks_are_cut_at_the_outer_end() {
     for python in pythons::one_per_version() {
         let (exact, truth) = record(&python, "deep");
         let seen: Vec<Seen> = by_thread(&exact).into_values().flatten().collect();
@@ -113,7 +113,7 @@ fn stacks_too_deep_are_cut_at_their_outer_end_and_say_so() {
         for (seen, truth) in seen.iter().zip(&truth) {
             let deep = truth.frames.len() > MAX_FRAMES;
             assert_eq!(seen.3, deep, "{}: {} frames", python.label, truth.frames.len());
-            // Shims between Python and C take up places where the interpreter has them.
+            // The interpreter's shims between Python and C take up places.
             assert!(seen.4.len() <= truth.frames.len());
             assert!(!deep || seen.4.len() + 4 >= MAX_FRAMES, "{}", seen.4.len());
             assert_eq!(seen.4[..], truth.frames[..seen.4.len()], "{}", python.label);
@@ -142,11 +142,11 @@ fn code_objects_that_die_at_once_are_never_mistaken() {
     }
 }
 
-/// Allocations of a flood, each with its free, as fast as a C thread makes them.
+/// A C thread's allocations, each with its free, without pause.
 const FLOOD: u64 = 1_000_000;
 
 #[test]
-fn a_flood_is_recorded_whole_and_what_is_lost_is_counted_to_the_event() {
+fn a_flood_is_recorded_and_lost_events_are_counted_exactly() {
     let python = pythons::newest_here();
     let library = python.fake_allocator("flood");
     let (_, there) = python.folder();
@@ -156,7 +156,7 @@ fn a_flood_is_recorded_whole_and_what_is_lost_is_counted_to_the_event() {
         let mut target = Target::start(command);
         let mut recording = Recording::start_exact(target.pid(), &[]);
         if stopped {
-            // Nobody empties the ring.
+            // Nothing empties the ring.
             recording.signal(Signal::SIGSTOP);
         }
         target.say("go");

@@ -18,12 +18,12 @@ fn start() -> Target {
     sim::start("exact_torch.py", &[])
 }
 
-/// Starts an exact recording, which is in place when this returns.
+/// Starts an exact recording; it is attached on return.
 fn record(target: &Target, words: &[&str]) -> Recording {
     Recording::start_exact(target.pid(), words)
 }
 
-/// Waits until the trace has so many records of a kind.
+/// Waits for this many records of a kind.
 fn wait_for_records(recording: &Recording, count: usize, wanted: fn(&Record) -> bool) {
     wait_until("records of the trace", || {
         let mut records: Vec<Record> = Vec::new();
@@ -67,15 +67,15 @@ fn events_are_what_the_allocator_counted() {
         assert_eq!((r.allocations, r.frees, r.requested), (0, Some(0), 0), "{r:?}");
     }
     assert!(!read.counter_check.is_empty());
-    // 12 bytes an event; definitions and maps of so short a recording are on top of it.
+    // 12 bytes an event; a short recording's definitions and snapshots come on top.
     assert!(read.bytes < 12 * read.events.len() as u64, "{} bytes", read.bytes);
 
-    // Every stack is known, and of the backward pass as well: that of its own call of backward().
+    // Every stack is known; the backward pass has that of its call of backward().
     for (_, _, event) in read.allocated() {
         let site = read.site(event.site);
         assert!(matches!(site.source, StackSource::Own | StackSource::Backward), "{site:?}");
         let functions = names(&read, site.stack.unwrap());
-        // What nodes written in Python allocate, they allocate in the engine's thread.
+        // Nodes written in Python allocate in the engine's thread.
         let main = functions.last().unwrap() == "<module>";
         assert!(main || site.node.is_some(), "{functions:?}");
     }
@@ -89,7 +89,7 @@ fn events_are_what_the_allocator_counted() {
     let peak = truth["peak"].as_u64().unwrap();
     assert_eq!(total(&collapsed(recording.trace(), &[])), peak);
     let report = lines(recording.trace(), &[]);
-    assert_eq!(report["peak_allocated"]["seen_in_recording"], peak);
+    assert_eq!(report["peak_allocated"]["bytes"], peak);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn tables_come_after_so_many_calls_of_a_function() {
 }
 
 #[test]
-fn what_is_live_at_the_end_is_what_the_allocator_holds() {
+fn live_blocks_at_the_end_equal_the_allocators() {
     let mut target = start();
     let mut recording = record(&target, &[]);
     ask(&mut target, "train 3");
@@ -150,7 +150,7 @@ fn what_is_live_at_the_end_is_what_the_allocator_holds() {
     let kept: Vec<u64> = live.values().copied().filter(|s| [5_000_000, 7000].contains(s)).collect();
     assert_eq!(kept.len(), 2);
 
-    // The leak view: what was allocated and not freed, without what was there before.
+    // The leak view: allocated and not freed, without what was there before.
     let leaks = collapsed(recording.trace(), &["--at", "end"]);
     let of_main: u64 = leaks.iter().filter(|s| s.0.contains("main (")).map(|s| s.1).sum();
     assert!(of_main >= 5_000_000 + 7000, "{leaks:?}");
@@ -223,7 +223,7 @@ fn threads_and_options_keep_the_totals_exact() {
                 _ => assert!(taken),
             }
             let thread = read.table.get_thread(site.thread).unwrap();
-            // Threads that ended at once have left no name behind.
+            // Threads that ended at once left no name behind.
             threads.push(thread.os_id);
         }
         threads.sort();

@@ -1,4 +1,4 @@
-//! Exported moments, opened by their real readers and compared with what the process itself said.
+//! Exported moments, opened by their real readers and compared with the process's own figures.
 
 use std::path::{Path, PathBuf};
 
@@ -30,10 +30,10 @@ fn unpickled(file: &Path) -> Value {
     serde_json::from_str(&run(sim::python().args(["-c", code]).arg(file)).ok().out).unwrap()
 }
 
-/// What torch's own script says of a snapshot: a function of it, applied to the file.
+/// A function of torch's own script, applied to the snapshot file.
 fn torch_says(function: &str, file: &Path) -> String {
-    // The script alone: torch itself need not be imported. Its pictures are drawn by a Perl script that it would download, so
-    // what is given to that is taken.
+    // The script alone, without importing torch. It would download a Perl script to draw its
+    // pictures, so its input is taken.
     let code = "import importlib.util, os, pickle, runpy, sys
 root = importlib.util.find_spec('torch').submodule_search_locations[0]
 viz = runpy.run_path(os.path.join(root, 'cuda', '_memory_viz.py'))
@@ -43,11 +43,11 @@ print(viz[sys.argv[1]](snapshot, **drawn))";
     run(sim::python().args(["-c", code, function]).arg(file)).ok().out
 }
 
-/// What a segment is, without what only a recorded history has.
+/// A segment without what only a recorded history has.
 fn segments(of: &Value) -> Vec<Value> {
     let block = |block: &Value| {
         let active = block["state"] != "inactive";
-        // Of a free block, the allocator keeps a stale value.
+        // The allocator keeps a stale value for free blocks.
         let requested = if active { block["requested_size"].clone() } else { json!(0) };
         json!([block["address"], block["size"], block["state"], requested])
     };
@@ -88,7 +88,7 @@ fn a_snapshot_for_memory_viz_is_that_of_the_process() {
     let snapshot = unpickled(&file);
     assert_eq!(segments(&snapshot["segments"]), segments(&truth["segments"]));
 
-    // Its events: allocated less freed is what grew.
+    // Allocated less freed is the growth.
     let events = snapshot["device_traces"][0].as_array().unwrap();
     let sum = |action: &str| -> i64 {
         let of = events.iter().filter(|event| event["action"] == action);
@@ -123,7 +123,7 @@ fn a_snapshot_for_memory_viz_is_that_of_the_process() {
     assert!(torch_says("trace_plot", &file).contains("<script"));
 }
 
-/// The live bytes of a moment, by every format.
+/// A moment's live bytes, by format.
 fn sums(trace: &Path, moment: &str) -> Vec<(&'static str, u64)> {
     let at = ["--at", moment];
     let json: Value = {
@@ -155,7 +155,7 @@ fn sums(trace: &Path, moment: &str) -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// The sum of inuse_space as a decoder of protocol buffers that is not memspy's reads it.
+/// The sum of inuse_space, read by another protocol buffer decoder than memspy's.
 fn pprof_sum(file: &Path) -> u64 {
     read_pprof(file)["sums"]["inuse_space"].as_u64().unwrap()
 }
@@ -181,7 +181,7 @@ fn every_format_has_the_same_sum() {
     for (format, sum) in sums(recording.trace(), "end") {
         assert_eq!(sum, live, "{format} at the end");
     }
-    // pprof has also all that was allocated, and how often.
+    // pprof also has all that was allocated, and how often.
     let pprof = read_pprof(&export(recording.trace(), "pprof", &[]));
     let churn = total(&collapsed(recording.trace(), &["--total-allocated"]));
     assert_eq!(pprof["sums"]["alloc_space"], churn);

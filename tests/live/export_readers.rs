@@ -1,4 +1,5 @@
-//! Exported files, opened by DuckDB, pyarrow, Google's protobuf, a JSON schema and Perfetto; the queries of docs/export.md over two ranks.
+//! Exported files, opened by DuckDB, pyarrow, Google's protobuf, a JSON schema and Perfetto; the
+//! queries of docs/export.md over two ranks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ use memspy::model::RecordSink;
 use memspy::trace::TraceWriter;
 use serde_json::{Value, json};
 
-/// The Python that scripts/setup-readers.sh makes; `MEMSPY_READERS` names another one.
+/// The Python that scripts/setup-readers.sh sets up, or `MEMSPY_READERS`.
 fn readers() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = std::env::var_os("MEMSPY_READERS")
@@ -35,7 +36,7 @@ fn ask(target: &mut Target, request: &str) -> Value {
     serde_json::from_str(&target.line()).unwrap()
 }
 
-/// A rank that keeps so many bytes and trains a little, recorded in `folder`; and its truth.
+/// A rank that keeps `keep` bytes and trains a little, recorded in `folder`; and its truth.
 fn rank(folder: &Path, number: usize, keep: u64) -> Value {
     let mut command = sim::command("exact_torch.py", &[]);
     let mut target = Target::start(command_of_rank(&mut command, number));
@@ -52,7 +53,7 @@ fn command_of_rank(command: &mut Command, number: usize) -> Command {
     std::mem::replace(command, Command::new("true"))
 }
 
-/// Two lines of a small program: the peak is 396 MiB, of which 300 are older than the recording.
+/// Two lines of a small program: the peak is 396 MiB, 300 of them older than the recording.
 fn two_lines(folder: &Path) -> PathBuf {
     let trace = folder.join("two-lines.bin");
     let mut writer = TraceWriter::create(&trace, false).unwrap();
@@ -70,7 +71,7 @@ fn export(trace: &Path, format: &str, name: &str) -> PathBuf {
 }
 
 #[test]
-fn every_format_of_one_small_trace_is_opened_by_its_real_reader() {
+fn every_format_of_a_trace_opens_in_its_real_reader() {
     let folder = tempfile::tempdir().unwrap();
     let trace = two_lines(folder.path());
     for format in ["memory-viz", "speedscope", "pprof", "csv", "json"] {
@@ -119,11 +120,11 @@ fn the_queries_of_the_docs_answer_over_two_ranks() {
     // The rank that keeps more has the higher peak, to the byte.
     assert_eq!(queries[0][0], json!([1, 0, truths[1]["peak"]]));
     assert_eq!(queries[0][1], json!([0, 0, truths[0]["peak"]]));
-    // What the lines of both hold is what both have at their peaks.
+    // Lines hold what both ranks have at their peaks.
     let held: u64 = queries[1].as_array().unwrap().iter().map(|r| r[3].as_u64().unwrap()).sum();
     let peaks: u64 = truths.iter().map(|truth| truth["peak"].as_u64().unwrap()).sum();
     assert!(held <= peaks && held > 38_000_000, "{held} of {peaks}");
-    // The line that keeps is what differs.
+    // The line that keeps is the difference.
     let apart = queries[2][0][2].as_u64().unwrap();
     assert!((27_000_000..30_000_000).contains(&apart), "{}", queries[2]);
     for table in ["events", "samples", "blocks", "stacks", "frames"] {
@@ -150,9 +151,9 @@ fn pprof_and_speedscope_are_read_by_the_readers_of_others() {
     assert_eq!(seen["speedscope"], truth["peak"]);
 }
 
-/// Rows of names and numbers that Perfetto's own trace processor finds; its page has it in the browser.
+/// Rows of names and numbers from Perfetto's own trace processor, in its page in the browser.
 fn perfetto_says(browser: &mut Browser, sql: &str) -> Vec<Value> {
-    // 'str' is its name for a column of texts, 0 for one of numbers.
+    // 'str' is Perfetto's name for a text column, 0 for a number column.
     let code = format!(
         "(async () => {{ const rows = []; \
          const it = (await app.trace.engine.query(`{sql}`)).iter({{ name: 'str', number: 0 }}); \
@@ -161,7 +162,8 @@ fn perfetto_says(browser: &mut Browser, sql: &str) -> Vec<Value> {
     browser.value(&code).as_array().unwrap().clone()
 }
 
-/// Perfetto's page with the exported `file` in it, and what serves it; `None` where this machine has no browser, which is said.
+/// Perfetto's page with the exported `file`, and its server; `None`, with a note, if there is no
+/// browser.
 fn perfetto(file: &Path) -> Option<(Target, Browser)> {
     let Some(mut browser) = Browser::start() else {
         let why = std::fs::read_to_string("target/no-browser");
@@ -190,14 +192,14 @@ fn perfettos_own_trace_processor_reads_one_small_trace() {
     let sql = "select name, max(value) as number from counter join track on track.id = track_id \
                where name = 'GPU 0 allocated bytes' group by name";
     assert_eq!(perfetto_says(&mut browser, sql), [json!(["GPU 0 allocated bytes", 396 * MIB])]);
-    // Nothing in the file was unclear to it.
+    // It understood the whole file.
     let sql = "select name, value as number from stats where severity != 'info' and value > 0";
     assert_eq!(perfetto_says(&mut browser, sql), Vec::<Value>::new());
 }
 
 #[test]
 #[ignore = "trains for some time and loads Perfetto's page: run by scripts/test.sh --all; the small trace above is read always"]
-fn perfettos_own_trace_processor_has_the_peaks_of_the_process_and_of_its_steps() {
+fn perfetto_has_the_peaks_of_the_process_and_its_steps() {
     let mut target = sim::start("iterations_truth.py", &[]);
     let words = ["--iter-var", "epoch_of:step", "--epoch-var", "local:epoch"];
     let mut recording = Recording::start_exact(target.pid(), &words);
@@ -224,13 +226,13 @@ fn perfettos_own_trace_processor_has_the_peaks_of_the_process_and_of_its_steps()
         .map(|(epoch, step, peak)| json!([format!("epoch {epoch} step {step}"), peak]))
         .collect();
     let from = expected.iter().position(|step| *step == steps[1]).unwrap();
-    // The first may not be whole; the last lasts into what comes after the loop.
+    // The first may be cut; the last extends beyond the loop.
     let whole = &steps[1..steps.len() - 1];
     assert_eq!(whole, &expected[from..from + whole.len()]);
     let sql = "select name, pid as number from process where pid > 0";
     let name = format!("process {}", target.pid());
     assert_eq!(perfetto_says(&mut browser, sql), [json!([name, target.pid()])]);
-    // Nothing in the file was unclear to it.
+    // It understood the whole file.
     let sql = "select name, value as number from stats where severity != 'info' and value > 0";
     assert_eq!(perfetto_says(&mut browser, sql), Vec::<Value>::new());
 }

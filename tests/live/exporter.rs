@@ -1,4 +1,5 @@
-//! `memspy exporter` beside real jobs: its figures against `torch.cuda.memory_stats()`, and a real Prometheus that scrapes it.
+//! `memspy exporter` beside real jobs: its figures against `torch.cuda.memory_stats()`, and a real
+//! Prometheus.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -143,7 +144,7 @@ fn compare(text: &str, truth: &Value) {
 }
 
 #[test]
-fn the_figures_are_those_of_memory_stats_and_follow_the_job() {
+fn figures_equal_memory_stats_and_follow_the_job() {
     let mut target = sim::start("allocator_truth.py", &["two_devices"]);
     let exporter = Exporter::start(target.pid(), &["--limit", "3"]);
     let parts = ["memspy_line_bytes{", "memspy_cached_free_bytes{", "memspy_device_free_bytes{"];
@@ -168,7 +169,7 @@ fn the_figures_are_those_of_memory_stats_and_follow_the_job() {
     });
     compare(&text, &after);
     let lines = series(&text, "memspy_line_bytes");
-    // Which line is an estimate; that it is one of the program's, or said to be none, is not.
+    // Which line is an estimate; that it is a line of the program, or marked unknown, is certain.
     let unknown = ["[not seen]", "[before recording]", "[other]"];
     let is_known = |labels: &str| labels.contains("targets/");
     let said = |labels: &str| unknown.iter().any(|name| labels.contains(name));
@@ -189,7 +190,7 @@ fn the_figures_are_those_of_memory_stats_and_follow_the_job() {
 }
 
 #[test]
-fn the_exporter_ends_with_the_job_and_with_wait_only_the_series_end() {
+fn the_exporter_ends_with_the_job_unless_it_should_wait() {
     let mut target = sim::start("allocator_truth.py", &["plain"]);
     let mut ending = Exporter::start(target.pid(), &[]);
     let waiting = Exporter::start(target.pid(), &["--wait"]);
@@ -205,7 +206,7 @@ fn the_exporter_ends_with_the_job_and_with_wait_only_the_series_end() {
 }
 
 #[test]
-fn a_port_that_is_taken_and_a_job_that_is_gone_are_said_in_one_line() {
+fn a_used_port_or_a_missing_job_gives_one_line() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let exporter = Exporter::start(target.pid(), &[]);
     let pid = target.pid().to_string();
@@ -232,7 +233,7 @@ fn owners_have_series_within_the_budget_of_stops() {
 
 #[test]
 #[ignore = "takes long: scripts/test.sh --all runs it"]
-fn every_rank_has_series_of_its_own_and_a_rank_that_ends_loses_them() {
+fn every_rank_has_series_until_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let mut launcher = Command::new("scripts/with-sim");
     launcher.env("SIM_CUDA_DEVICES", "2").env("SIM_CUDA_VALUES", "copy");
@@ -257,7 +258,7 @@ fn every_rank_has_series_of_its_own_and_a_rank_that_ends_loses_them() {
 
 #[test]
 #[ignore = "needs a Prometheus: scripts/test.sh --all installs one"]
-fn a_real_prometheus_scrapes_the_figures_and_promtool_finds_nothing_wrong() {
+fn prometheus_scrapes_the_figures_and_promtool_finds_nothing_wrong() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let exporter = Exporter::start(target.pid(), &[]);
     exporter.metrics_with(&["memspy_line_bytes{", "memspy_device_free_bytes{"]);

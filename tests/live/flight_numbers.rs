@@ -1,4 +1,4 @@
-//! A recorder that forgets its numbers now and then loses nothing of what it sees.
+//! A recorder that resets its numbers from time to time loses no records.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,17 +15,16 @@ use memspy::sampler::{
 };
 use memspy::trace::{Retention, TraceReader};
 
-/// A recording that does not come to an end by then has failed.
+/// A longer recording has failed.
 const LONGEST: Duration = Duration::from_secs(110);
 
-/// Where the records go, and what is counted on the way.
+/// Takes and counts the records.
 struct Counted {
     flight: FlightRecorder,
     anew: u32,
     threads: usize,
     sites: usize,
-    /// Numbers forgotten, threads and sites seen, at which the recording has enough and is stopped: how long that takes is
-    /// up to the machine.
+    /// Enough resets, threads and sites to stop: the time that takes depends on the machine.
     enough: (u32, usize, usize),
     stop: Arc<AtomicBool>,
 }
@@ -37,7 +36,7 @@ fn threads(record: &Record) -> usize {
     }
 }
 
-/// Allocations that say who made them.
+/// Allocations with a known site.
 fn sites(record: &Record) -> usize {
     let Record::Events(batch) = record else { return 0 };
     let made = |e: &&memspy::model::Event| matches!(e.change, EventKind::Allocated { .. });
@@ -121,7 +120,7 @@ fn exact_events_keep_their_sites() {
             assert!(table.define(definition.clone()));
         }
     }
-    // Stacks that the kernel described before are still known after.
+    // Stacks that the kernel described before a reset are still known.
     let made = records.iter().rev().find(|record| sites(record) > 0).unwrap();
     let Record::Events(batch) = made else { unreachable!() };
     let site = batch.events.iter().rev().find_map(|event| event.site).unwrap();

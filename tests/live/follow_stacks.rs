@@ -1,15 +1,15 @@
-//! Chains of frames as a poller believes them: none may be one that the thread never had.
+//! A poller accepts no chain of frames that the thread never had.
 
 use crate::support::pythons;
 use crate::support::stack_oracle::{KnownStacks, poll};
 use crate::support::target::Target;
 
-/// So many that a thread which the kernel takes off its processor in the midst of a call, and which stands so for some polls, is a small part.
+/// Enough that threads preempted in the middle of a call, for some polls, are few.
 fn polls() -> usize {
     std::env::var("MEMSPY_BUSY_POLLS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000)
 }
 
-/// Fails unless all stacks believed can be.
+/// Panics unless all accepted stacks are possible.
 fn check(label: &str, (target, known): (Target, KnownStacks)) {
     let polled = poll(&target, polls());
     eprintln!(
@@ -20,7 +20,7 @@ fn check(label: &str, (target, known): (Target, KnownStacks)) {
         polled.doubted,
     );
     assert!(polled.believed > 0, "no stack was believed");
-    // A chain read while the interpreter wrote it may name what is no code object: it is not believed then, either.
+    // A chain read while the interpreter wrote it may name no code object; it is rejected then.
     assert!(
         polled.unnamed * 4_000 <= polled.believed,
         "{} of {} code objects could not be named",
@@ -33,14 +33,14 @@ fn check(label: &str, (target, known): (Target, KnownStacks)) {
     }
     let count: u64 = wrong.iter().map(|(_, count)| **count).sum();
     let all: u64 = polled.stacks.values().sum();
-    // A thread that comes through the same state twice between two polls, and was elsewhere at the instants of copying,
-    // cannot be told from one that stood still: that is so more often where others are at work, too.
+    // A thread in the same state at two polls, and elsewhere in between, looks like one that did
+    // not move. A busy machine makes that more frequent.
     assert!(count * 4_000 <= all, "{label}: {count} of {all} stacks believed never were");
 }
 
 #[test]
 #[ignore = "takes long, and levels_believed_follow_each_other_without_a_gap sees stacks change: scripts/test.sh --all runs it"]
-fn a_callee_is_believed_only_under_the_line_that_calls_it() {
+fn a_callee_is_accepted_only_under_its_calling_line() {
     for python in pythons::one_per_version() {
         check(&python.label, KnownStacks::pairs(&python, None));
     }
@@ -53,10 +53,11 @@ fn levels_believed_follow_each_other_without_a_gap() {
     }
 }
 
-/// What lies on the C stack between two frames, and what leads to the innermost one, changes at each of these calls.
+/// Each of these calls changes what is on the C stack between two frames, and what leads to the
+/// innermost one.
 #[test]
 #[ignore = "takes long, and levels_believed_follow_each_other_without_a_gap sees stacks change: scripts/test.sh --all runs it"]
-fn functions_called_through_c_are_believed_only_under_those_that_call_them() {
+fn functions_called_through_c_are_accepted_only_under_their_callers() {
     for python in pythons::one_per_version() {
         check(&python.label, KnownStacks::calls(&python));
     }

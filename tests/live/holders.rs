@@ -1,4 +1,4 @@
-//! Who holds the memory: names, categories and sums against what the job says itself, and against older tools.
+//! Owners: names, categories and sums, compared with the job's own figures and with older tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -31,7 +31,7 @@ fn names(row: &Value) -> Vec<&str> {
     row["names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()
 }
 
-/// All that is allocated on the device has a owner or a cause.
+/// All allocated bytes have an owner or a cause.
 fn check_sums(look: &Value, allocated: u64) {
     let sums = &look["devices"]["cuda:0"];
     assert_eq!(sums["allocated"], allocated);
@@ -69,7 +69,7 @@ fn every_tensor_has_its_names_and_the_categories_add_up() {
     check_sums(&look, truth["allocated"].as_u64().unwrap());
     assert_eq!(look["unreadable"], 0);
     assert!(look["pause_seconds"].as_f64().unwrap() > 0.0);
-    // Whatever is not in a variable is kept by the graph.
+    // The graph keeps whatever is in no variable.
     assert_eq!(sums["unnamed"], 0);
 
     let dump = memspy_at(target.pid(), &["dump", "--json"]).ok();
@@ -84,7 +84,7 @@ fn every_tensor_has_its_names_and_the_categories_add_up() {
 }
 
 #[test]
-fn what_a_collection_would_free_and_the_cache_return_is_told() {
+fn memory_freed_by_a_collection_or_the_cache_is_shown() {
     let (mut target, _) = start("holders_truth.py", &[]);
     let before = &tensors(&target, &[])["devices"]["cuda:0"];
     assert_eq!(before["garbage"], 0);
@@ -99,11 +99,11 @@ fn what_a_collection_would_free_and_the_cache_return_is_told() {
     let dump = memspy_at(target.pid(), &["dump"]).ok().out;
     target.say("collect");
     let freed: Vec<u64> = serde_json::from_str(&target.line()).unwrap();
-    // What is freed are blocks, with their rounding.
+    // Whole blocks are freed, with their rounding.
     let garbage = sums["garbage"].as_u64().unwrap();
     assert!(garbage > 2_000_000 && garbage <= freed[0], "{garbage} of {freed:?}");
     assert!(freed[0] - garbage < 64 * 512, "{garbage} of {freed:?}");
-    // Segments that a collection frees whole come on top.
+    // Plus segments that a collection frees whole.
     let releasable = sums["releasable"].as_u64().unwrap();
     assert!(releasable > 0 && releasable <= freed[1], "{releasable} {freed:?}");
     for said in ["gc.collect() would free", "empty_cache() would return"] {
@@ -114,13 +114,13 @@ fn what_a_collection_would_free_and_the_cache_return_is_told() {
     assert_eq!(after["devices"]["cuda:0"]["releasable"], 0);
 }
 
-/// At a job in full run; each takes up to a second in this build.
+/// At a running job; each takes up to a second in this build.
 const LOOKS: u32 = 8;
 /// With `--all`.
 const MANY_LOOKS: u32 = 60;
 
 #[test]
-fn a_job_in_full_run_is_looked_at_again_and_again_and_goes_on() {
+fn a_busy_job_survives_repeated_snapshots() {
     let (mut target, _) = start("holders_truth.py", &[]);
     let pid = target.pid();
     target.say("train");
@@ -135,7 +135,7 @@ fn a_job_in_full_run_is_looked_at_again_and_again_and_goes_on() {
         looks
     });
     for look in looking.join().unwrap() {
-        // Whatever the moment: the whole fits together, or is not shown.
+        // Whatever the moment: figures are consistent, or not shown.
         check_sums(&look, look["devices"]["cuda:0"]["allocated"].as_u64().unwrap());
         assert!(by_id(&look).len() > 20);
         looks += 1;
@@ -188,7 +188,8 @@ fn what_memlabs_reporter_says_is_said_from_outside() {
     }
 }
 
-/// The rows of gpu_mem_track's rule: type, size, how many of this size and type of element there are, MiB, type of element.
+/// Rows by gpu_mem_track's rule: type, size, count of this size and element type, MiB, element
+/// type.
 fn tracked(look: &Value) -> BTreeSet<String> {
     let all = by_id(look);
     let rows: Vec<&&Value> =
@@ -204,7 +205,7 @@ fn tracked(look: &Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_gpu_mem_track_logs_is_seen_from_outside_line_by_line() {
+fn lines_of_gpu_mem_track_are_seen_from_outside() {
     let (mut target, mut truth) = start("memtrack.py", &[]);
     let mut last = BTreeSet::new();
     let mut points = 0;
@@ -235,7 +236,7 @@ fn what_gpu_mem_track_logs_is_seen_from_outside_line_by_line() {
 }
 
 #[test]
-fn what_comes_and_goes_is_listed_with_the_line_the_job_is_at() {
+fn new_and_gone_tensors_are_listed_with_the_current_line() {
     let (mut target, _) = start("holders_truth.py", &[]);
     let mut command = crate::support::memspy::command(Some(target.pid()));
     command.args([
@@ -260,7 +261,7 @@ fn what_comes_and_goes_is_listed_with_the_line_the_job_is_at() {
     until("the process was stopped for");
     target.say("more 3");
     target.line();
-    // A look may fall between two of the three.
+    // A snapshot may fall between two of the three.
     let mut all_three = |sign: char| {
         let mut seen = 0;
         while seen < 3 {
@@ -281,10 +282,10 @@ fn what_comes_and_goes_is_listed_with_the_line_the_job_is_at() {
     all_three('-');
     target.say("more 1");
     target.line();
-    // Wherever it stands by then, it is a line of the job's.
+    // Wherever it is by then, it is a line of the job.
     let place = until(" at ");
     assert!(place.contains("tests/targets/") && place.contains(" in "), "{place}");
-    // With the job the watch ends, and well.
+    // The watch ends with the job, with success.
     drop(target);
     assert!(watch.wait().unwrap().success());
 }
@@ -308,7 +309,7 @@ fn what_tbds_profiler_looks_for_is_seen_at_every_iteration() {
     while truth["point"] != "last" {
         let look = tensors(&target, &[]);
         if truth["point"] == "forward" {
-            // What it calls feature maps: all that the graph keeps.
+            // Its feature maps: all that the graph keeps.
             assert_eq!(look["saved_for_backward"]["all"], truth["graph"]["bytes"]);
         } else {
             for (category, bytes) in truth["true"]["cuda:0"].as_object().unwrap() {
@@ -350,7 +351,7 @@ fn what_refers_to_a_tensor_is_what_the_collector_says() {
         let all = found["referrers"].as_array().unwrap();
         let seen = ids(&mut all.iter().map(|referrer| &referrer["address"]));
         assert_eq!(seen, referrers, "{name}: {all:?}");
-        // Each is counted; what C++ holds is more.
+        // All Python references are counted; C++ holds more.
         let count = found["reference_count"].as_u64().unwrap();
         assert!(count >= all.len() as u64, "{name}: {count}: {all:?}");
     }
@@ -365,7 +366,7 @@ fn what_refers_to_a_tensor_is_what_the_collector_says() {
 }
 
 #[test]
-fn what_a_node_keeps_is_alive_by_the_result_it_made() {
+fn a_nodes_tensors_are_kept_alive_by_its_result() {
     let (target, _) = start("trumpy_scenes.py", &["mlp"]);
     let look: Value =
         serde_json::from_str(&memspy_at(target.pid(), &["graph", "--json"]).ok().out).unwrap();

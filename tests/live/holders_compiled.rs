@@ -1,10 +1,11 @@
-//! Models that `torch.compile` runs: tensors that are only traced have no memory, and what a CUDA graph replays has.
+//! Models under `torch.compile`: traced tensors have no memory; tensors that a CUDA graph replays
+//! have.
 
 use crate::support::memspy::memspy_at;
 use crate::support::sim;
 use serde_json::Value;
 
-/// What the target says of itself, what memspy says of its tensors, and the text of both commands.
+/// The target's truth, memspy's tensors, and the text of both commands.
 fn look(backend: &str) -> (Value, Value, String) {
     let target = sim::start("compiled.py", &[backend]);
     let truth = serde_json::from_str(target.said.last().unwrap()).unwrap();
@@ -14,7 +15,7 @@ fn look(backend: &str) -> (Value, Value, String) {
 }
 
 fn check(truth: &Value, look: &Value) {
-    // Many more are traced than there are: a rule that counted them would be wrong by a factor.
+    // Many more are traced than exist: counting them would be wrong by a factor.
     assert!(truth["fakes"].as_u64().unwrap() > 20, "{truth}");
     assert!(truth["fake_bytes"].as_u64().unwrap() > 10 << 20, "{truth}");
     let saved = &look["saved_for_backward"];
@@ -35,7 +36,7 @@ fn what_was_only_traced_keeps_nothing() {
     let (truth, look, _) = look("aot_eager");
     check(&truth, &look);
     assert_eq!(truth["in_pools"], 0);
-    // What the compiled function saves of its own is no input of the program.
+    // What the compiled function itself saves is no input of the program.
     let saved = &look["saved_for_backward"];
     let of = |name: &str| saved[name].as_u64().unwrap();
     assert!(of("activations") > 4 * of("inputs"), "{saved}");

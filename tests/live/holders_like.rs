@@ -1,4 +1,5 @@
-//! What trumpy and modelsize say of a job, said from outside by their own rules (`memspy graph --like`).
+//! The figures of trumpy and modelsize, computed from outside by their own rules (`memspy graph
+//! --like`).
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ fn graph(target: &Target, words: &[&str]) -> Value {
 
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
-fn what_trumpy_says_is_said_from_outside_and_so_is_the_truth() {
+fn trumpys_figure_and_the_truth_are_both_shown() {
     for scene in ["mlp", "cnn", "transformer", "resnet50"] {
         let (target, truth) = start("trumpy_scenes.py", &[scene]);
         let by_rule = &truth["memory_for_backward"];
@@ -41,7 +42,7 @@ fn what_trumpy_says_is_said_from_outside_and_so_is_the_truth() {
         let part = |name: &str| saved[name].as_u64().unwrap();
         let parts = ["activations", "inputs", "parameters", "buffers"];
         assert_eq!(parts.iter().map(|name| part(name)).sum::<u64>(), part("all"), "{scene}");
-        // trumpy counts weights that are seen through a view, and the input.
+        // trumpy counts weights seen through a view, and the input.
         assert!(part("activations") < by_rule.as_u64().unwrap(), "{scene}");
     }
 }
@@ -63,7 +64,7 @@ fn several_losses_that_are_alive_are_not_summed() {
     for (what, bytes) in &seen {
         assert_eq!(&truth[what], bytes, "{what}");
     }
-    // One by its name, also without its function.
+    // Each by its name, also without its function.
     let one = graph(&target, &["--like", "trumpy", "--loss", "one"]);
     assert_eq!(one["losses"].as_array().unwrap().len(), 1);
     assert_eq!(one["losses"][0]["figures"][0]["memory_for_backward"], truth["one first"]);
@@ -104,7 +105,7 @@ fn what_modelsize_estimates_is_in_the_graph() {
 }
 
 #[test]
-fn modelsize_counts_modules_not_nodes_or_says_that_it_is_not_known() {
+fn modelsize_counts_modules_not_nodes_or_says_unknown() {
     for (model, unknown) in [
         ("mixed", None),
         ("middle", None),

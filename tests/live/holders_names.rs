@@ -1,4 +1,4 @@
-//! Names of tensors that something unusual holds, and what `referrers` takes for a name.
+//! Names of tensors with unusual owners, and what `referrers` accepts as a name.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +21,10 @@ fn names_by_id(target: &Target) -> BTreeMap<String, Vec<String>> {
     rows.filter_map(|row| Some((row["id"].as_u64()?.to_string(), names(row)))).collect()
 }
 
-/// What `weakref.finalize` keeps, a hook of all modules and what lay beyond the eighth step of a list were "[a Tensor without a name]".
+/// `weakref.finalize`, hooks of all modules and list items beyond the eighth were "[a Tensor
+/// without a name]".
 #[test]
-fn tensors_in_hooks_contexts_locals_of_threads_tasks_and_tees_have_names() {
+fn tensors_in_hooks_contexts_threads_tasks_and_tees_have_names() {
     let (target, truth) = start();
     let names = names_by_id(&target);
     let mut wrong = Vec::new();
@@ -38,10 +39,10 @@ fn tensors_in_hooks_contexts_locals_of_threads_tasks_and_tees_have_names() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// All of them were "[a Tensor without a name]": what is more than eight steps from a variable, what a loop iterates over, what waits in a
-/// queue of C, what ctypes, a DLPack capsule or the table of signal handlers keeps.
+/// These were "[a Tensor without a name]": more than eight steps from a variable; in an iterator of
+/// a loop, a C queue, ctypes, a DLPack capsule or the table of signal handlers.
 #[test]
-fn tensors_far_from_every_variable_and_those_that_c_code_keeps_have_names() {
+fn distant_tensors_and_those_kept_by_c_code_have_names() {
     let target = sim::start("far_names.py", &[]);
     let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
     let look = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
@@ -50,7 +51,7 @@ fn tensors_far_from_every_variable_and_those_that_c_code_keeps_have_names() {
     for (kind, field) in [("names", "id"), ("addresses", "data_ptr")] {
         for (number, name) in truth[kind].as_object().unwrap() {
             let is_it = |row: &&Value| row[field].as_u64().unwrap_or(0).to_string() == *number;
-            // Several tensors may have the same memory: one of them says whose it is.
+            // Several tensors may have the same memory: one of them names the owner.
             let rows = look["tensors"].as_array().unwrap().iter().filter(is_it);
             let names: Vec<&Value> = rows.map(|row| &row["names"]).collect();
             if !names.iter().any(|names| names[0] == *name) {
@@ -91,7 +92,7 @@ fn tensors_in_numpy_arrays_of_objects_have_names() {
     }
 }
 
-/// A look ended with "has overflowed its stack" where it met such classes in memory that changed while it was read.
+/// A snapshot ended with "has overflowed its stack" when such classes changed while they were read.
 #[test]
 fn classes_that_are_each_others_bases_end_no_look() {
     let mut target = sim::start("heap_damage.py", &["--objects", "100"]);
@@ -120,7 +121,7 @@ fn referrers_finds_what_tensors_finds() {
 }
 
 #[test]
-fn referrers_looks_for_all_tensors_of_a_name_not_only_sixteen() {
+fn referrers_searches_all_tensors_of_a_name_not_only_sixteen() {
     let (target, truth) = start();
     let cached = truth["cached"].as_array().unwrap();
     let said = memspy_at(target.pid(), &["referrers", "work: cache[…]"]).ok().out;

@@ -1,4 +1,4 @@
-//! Tensors held in every way a program can hold them: each scene says itself what is true of it.
+//! Tensors held in every way a program can hold them; each scene states its own truth.
 
 use crate::support::scenes::differences_of_all;
 use crate::support::versions::Environment;

@@ -1,4 +1,4 @@
-//! Tensors, names and graphs on every pair of PyTorch and CPython that `scripts/torch-versions.txt` lists.
+//! Tensors, names and graphs on every PyTorch and CPython in `scripts/torch-versions.txt`.
 
 use std::time::Instant;
 

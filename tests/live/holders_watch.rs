@@ -1,4 +1,4 @@
-//! Looks again and again (`tensors --every`), and several at once.
+//! Repeated snapshots (`tensors --every`), and several at once.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -33,7 +33,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
-/// The next line with `text`; panics when none comes.
+/// The next line with `text`.
 #[track_caller]
 fn until(lines: &Receiver<String>, text: &str) -> String {
     let mut seen = Vec::new();
@@ -73,7 +73,7 @@ fn is_timestamp(text: &str) -> bool {
 }
 
 #[test]
-fn cpu_tensors_that_were_listed_are_not_dropped_when_the_first_gpu_tensor_comes() {
+fn listed_cpu_tensors_stay_when_the_first_gpu_tensor_comes() {
     let mut target = sim::start("watched.py", &[]);
     let watch = Watch::start(&target, &["--each"]);
     until(&watch.out, "[1000, 1000]");

@@ -1,4 +1,4 @@
-//! A running job whose every name means harm, through every command that looks at it.
+//! A running job with hostile names, read by every command.
 
 #[path = "../hostile_support/strange.rs"]
 mod strange;
@@ -11,7 +11,7 @@ use crate::support::sim;
 use crate::support::target::Target;
 use strange::{HOSTILE, strange};
 
-/// A job with the names' harm and an argument that is no UTF-8.
+/// A job with hostile names and an argument that is not UTF-8.
 fn job(harm: &str) -> Target {
     let mut command = sim::command("hostile_names.py", &[&serde_json::to_string(harm).unwrap()]);
     command.arg(harm).arg(OsStr::from_bytes(b"\xff\xfe.py"));
@@ -26,8 +26,8 @@ fn is_clean(done: &Done, what: &str) {
 }
 
 #[test]
-fn names_of_a_running_job_reach_no_terminal_as_they_are() {
-    // Everything that can be done to a name, in one; Python gives no class a name with a NUL.
+fn a_running_jobs_names_are_escaped_for_terminals() {
+    // All attacks in one name; Python allows no NUL in a class name.
     let harm = HOSTILE.concat().replace('\0', "");
     let target = job(&harm);
     let pid = target.pid();
@@ -54,7 +54,7 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
             assert!(done.out.contains("\\xff\\xfe.py"), "{}", done.out);
         }
     }
-    // Who refers to a tensor is asked by its name.
+    // `referrers` takes the tensor's name.
     let done = run(command(Some(pid)).args(["tensors", "--json", "-p", &pid.to_string()])).ok();
     let tensors: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     let all = tensors["tensors"].as_array().unwrap().iter();
@@ -86,7 +86,7 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
         let done = memspy(&[words, &[&trace]].concat());
         is_clean(&done, &format!("{words:?}"));
         assert!(done.status.success(), "{words:?}: {}", done.err);
-        // The name is there, spelled out; in JSON it is what it is.
+        // The name is shown escaped; in JSON it is unchanged.
         if words == ["lines", "--source"] {
             assert!(done.out.contains("work\\x1b]0;PWNED\\x07"), "{}", done.out);
         }
@@ -94,7 +94,7 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
     target.finish();
 }
 
-/// A look at a job by a memspy that may have half a gigabyte of memory.
+/// A snapshot by a memspy limited to half a gigabyte of memory.
 fn bounded_look(pid: u32, words: &[&str]) -> Done {
     let mut look = std::process::Command::new("prlimit");
     look.args(["--data=536870912", env!("CARGO_BIN_EXE_memspy")]);
@@ -102,7 +102,7 @@ fn bounded_look(pid: u32, words: &[&str]) -> Done {
 }
 
 #[test]
-fn a_command_line_that_is_as_long_as_the_job_likes_is_cut() {
+fn a_command_line_of_any_length_is_cut() {
     for (what, bytes) in [("zeros", 3u64 << 30), ("words", 50 << 20), ("word", 50 << 20)] {
         let mut job = sim::python();
         job.arg("tests/targets/long_command_line.py").args([what, &bytes.to_string()]);

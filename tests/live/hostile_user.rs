@@ -1,4 +1,5 @@
-//! A job of another user that tries everything at once against a memspy of root: files, pipes, devices, names, crafted objects.
+//! Another user's job attacks a memspy of root: files, pipes, devices, names, crafted objects, all
+//! at once.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,17 +11,17 @@ use crate::support::sim;
 use crate::support::target::Target;
 use crate::support::terminal::Terminal;
 
-/// What only root may read.
+/// Only root may read it.
 const SECRET: &str = "SECRET-OF-ROOT-7c1f";
-/// An honest job of that many objects needs some 250 MiB of memspy's memory.
+/// An honest job with that many objects needs some 250 MiB of memspy's memory.
 const MAX_BYTES: u64 = (250 + 512) << 20;
-/// Nothing takes longer than some seconds; this is for a machine that does much else.
+/// All takes some seconds; this is for a busy machine.
 const HANGS: Duration = Duration::from_secs(100);
 const MAX_PAUSE: f64 = 0.5;
-/// How much later than asked the kernel of a busy machine may run the thread that lets the job go on, in seconds.
+/// Seconds by which a busy kernel may delay the thread that continues the job.
 const LATE: f64 = 1.0;
 
-/// What a memspy printed, and the most memory that it was seen to take: 0 of one that was over too soon to be seen.
+/// What memspy printed, and its peak memory (0: ended before it was measured).
 fn run(pid: u32, words: &[&str]) -> (String, u64) {
     let mut command = command(Some(pid));
     command.args(words).args(["-p", &pid.to_string()]);
@@ -49,20 +50,20 @@ fn run(pid: u32, words: &[&str]) -> (String, u64) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let said = out.join().unwrap() + &err.join().unwrap();
-    // It gives up before its time is up where what is left is not enough: then it says just that.
+    // It may give up earlier, if the rest is not enough; it says so.
     let is_up = said.contains("the limit of 5s for the snapshot was reached");
     assert!(!is_up || since.elapsed() >= Duration::from_secs(5), "{:?}: {said}", since.elapsed());
     (said, most)
 }
 
-/// The longest time in seconds that memspy itself says it stopped the job for.
+/// The longest stop in seconds, as memspy reports it.
 fn longest_stop(said: &str) -> Option<f64> {
     let sentence = said.split("the process was stopped for ").nth(1)?;
     let first = sentence.split_once(" ms")?.0.parse::<f64>().ok()?;
     Some(first / 1e3)
 }
 
-/// The longest of some seconds without memspy: what the machine itself lets the job stand still for.
+/// The job's longest standstill in some seconds without memspy, caused by the machine.
 fn stands_still_alone(target: &mut Target) -> f64 {
     stood_still(target);
     let second = |_| {
@@ -72,7 +73,7 @@ fn stands_still_alone(target: &mut Target) -> f64 {
     (0..2).map(second).fold(0.0, f64::max)
 }
 
-/// How long the job's threads did not run at most, since it was asked last.
+/// The job's longest standstill since the last request.
 fn stood_still(target: &mut Target) -> f64 {
     target.say("told");
     let told = target.read_until_ready().pop().unwrap();
@@ -85,7 +86,7 @@ fn holds_secret(path: &Path) -> bool {
 }
 
 #[test]
-fn a_job_of_another_user_gets_no_file_no_terminal_and_no_memory_of_roots_memspy() {
+fn a_hostile_users_job_gets_nothing_from_roots_memspy() {
     assert!(nix::unistd::geteuid().is_root(), "only root can start a job of another user");
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -124,10 +125,10 @@ fn a_job_of_another_user_gets_no_file_no_terminal_and_no_memory_of_roots_memspy(
     let alone = alone.max(stands_still_alone(&mut target));
     eprintln!("stood still {still} s, alone {alone} s, by memspy itself {stops:?} s");
     assert!(seen >= 4, "only of {seen} the memory was seen");
-    // What memspy measures itself is what it promises.
+    // memspy's own measurement keeps its promise.
     assert!(!stops.is_empty(), "none says how long the job stood still: {printed}");
     assert!(stops.iter().all(|stop| *stop <= MAX_PAUSE + LATE), "{stops:?} s");
-    // And it does not deceive itself: the job sees hardly more, with what the machine does to it besides.
+    // It is right: the job sees hardly more, besides the machine's own delays.
     let limit = MAX_PAUSE + LATE + 2.0 * alone + 1.0;
     assert!(still <= limit, "the job stood still for {still} s ({alone} s alone, {stops:?} s)");
 
@@ -146,7 +147,7 @@ fn a_job_of_another_user_gets_no_file_no_terminal_and_no_memory_of_roots_memspy(
             let mut command = command(None);
             let done = command.args(words).arg(name).output().unwrap();
             let error = String::from_utf8_lossy(&done.stderr);
-            // A busy job may have changed its blocks during each of the few looks.
+            // A busy job may have changed its blocks during each of the few snapshots.
             let is_empty = name == &sampled && error.contains("no snapshot of GPU 0 was recorded");
             assert!(done.status.success() || is_empty, "{words:?}: {error}");
             printed.push_str(std::str::from_utf8(&done.stdout).unwrap());

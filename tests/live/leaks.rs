@@ -1,4 +1,4 @@
-//! Leaks of the kinds that people have: each is named in the first three rows of `summary` or `growth`.
+//! Common kinds of leaks: each is in the first three rows of `summary` or `growth`.
 
 use memspy::render::json::{GrowthJson, SummaryJson};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use crate::support::memspy::{document, memspy_at};
 use crate::support::sim;
 use crate::support::target::Target;
 
-/// Leaks that go on at the same time, each with what its row says.
+/// Leaks at the same time, with what their rows say.
 type Leaks = &'static [(&'static str, &'static str)];
 
 const IN_SUMMARY: &[Leaks] = &[
@@ -23,7 +23,8 @@ const IN_SUMMARY: &[Leaks] = &[
     ],
 ];
 
-/// What is known since later: a buffer a step under a name of its own, storages without tensors, a queue of C.
+/// Found since later versions: a buffer per step under its own name, storages without tensors, a C
+/// queue.
 const ALSO_IN_SUMMARY: Leaks = &[
     ("numbered", "buffers: trainer.bank.queue_*"),
     ("storages", "[in no tensor: work spaces, C++]"),
@@ -42,7 +43,7 @@ const IN_GROWTH: &[Leaks] = &[
     ],
 ];
 
-/// Builds without optimization on a busy machine take longer than people would wait.
+/// Unoptimized builds on a busy machine take longer than people would wait.
 const NO_LIMIT: [&str; 4] = ["--max-time", "120s", "--max-pause", "60s"];
 
 fn leak(target: &mut Target, leaks: Leaks) {
@@ -59,7 +60,7 @@ fn json(target: &Target, words: &[&str]) -> Value {
     }
 }
 
-/// Which leaks are in none of the first three rows.
+/// Leaks in none of the first three rows.
 fn missing(growth: &Value, leaks: Leaks) -> Vec<String> {
     let rows: Vec<&str> = growth["owners"]
         .as_array()
@@ -73,7 +74,8 @@ fn missing(growth: &Value, leaks: Leaks) -> Vec<String> {
     missing.map(|(kind, _)| format!("{kind} is not in {rows:#?}")).collect()
 }
 
-/// Asks until each leak is named: on a machine that does much else, a look may come while nothing has leaked since the last one.
+/// Repeats until each leak is named: on a busy machine nothing may have leaked since the last
+/// snapshot.
 #[track_caller]
 fn named(target: &Target, words: &[&str], part: &str, leaks: Leaks) -> Value {
     let mut last = Vec::new();
@@ -93,13 +95,14 @@ fn leaks_are_named_in_the_first_three_rows() {
     let mut target = sim::start("leaks.py", &[]);
     for leaks in IN_SUMMARY.iter().chain([&ALSO_IN_SUMMARY]) {
         leak(&mut target, leaks);
-        // What is in no tensor counts from eight blocks more on, and a busy machine makes the job's steps long.
+        // Memory in no tensor counts from eight blocks on, and a busy machine slows the job's
+        // steps.
         let time = if *leaks == ALSO_IN_SUMMARY { "4s" } else { "600ms" };
         let summary = named(&target, &["summary", "--for", time], "growth", leaks);
         let found = summary["findings"].as_array().unwrap();
         let grows = found.iter().filter(|finding| finding["kind"] == "grows").count();
         assert!(grows >= leaks.len(), "{found:#?}");
-        // What is told together is of one moment: the groups are what is allocated in tensors.
+        // Figures shown together are of one moment: the groups add up to what tensors hold.
         let held: u64 = summary["groups"]
             .as_array()
             .unwrap()
@@ -130,7 +133,7 @@ fn leaks_are_named_in_the_first_three_rows() {
 }
 
 #[test]
-fn a_graph_that_a_list_of_losses_keeps_is_traced_to_the_list() {
+fn a_list_of_losses_is_found_behind_its_graph() {
     let mut target = sim::start("leaks.py", &[]);
     leak(&mut target, &[("losses", "")]);
     let words = [&["graph"][..], &NO_LIMIT].concat();
@@ -138,7 +141,7 @@ fn a_graph_that_a_list_of_losses_keeps_is_traced_to_the_list() {
     assert!(graph.contains("alive by main: trainer.val_losses[*] ("), "{graph}");
     let words = [&["tensors"][..], &NO_LIMIT].concat();
     let tensors = memspy_at(target.pid(), &words).ok().out;
-    // The matrix multiplication's work space has the same size all the time.
+    // The matrix multiplication's workspace keeps its size.
     let is_row = |line: &&str| line.contains(" MiB  ") && !line.contains("[in no tensor");
     let first = tensors.lines().find(is_row).unwrap();
     assert!(
@@ -150,7 +153,7 @@ fn a_graph_that_a_list_of_losses_keeps_is_traced_to_the_list() {
 
 #[test]
 #[ignore = "takes long, and every_scene_is_seen_as_it_says_on_a_gpu sees groups of owners: scripts/test.sh --all runs it"]
-fn a_dump_names_the_owners_in_groups_and_each_storage_where_asked() {
+fn a_dump_groups_owners_and_lists_storages_on_request() {
     let mut target = sim::start("leaks.py", &[]);
     leak(&mut target, &[("sessions", "")]);
     let dump = |words: &[&str]| memspy_at(target.pid(), &[words, &NO_LIMIT].concat()).ok().out;

@@ -1,4 +1,4 @@
-//! memspy beside real targets: CPythons, PyTorch on the simulated CUDA device, probes in the kernel.
+//! memspy beside real targets: CPythons, PyTorch on the simulated CUDA device, kernel probes.
 //!
 //! `scripts/setup-tests.sh` provides what they run.
 

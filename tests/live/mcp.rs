@@ -1,4 +1,4 @@
-//! `memspy mcp` called by hand and by the official client library.
+//! `memspy mcp`, called by hand and by the official client library.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -51,7 +51,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn calls_are_answered_with_the_documents_of_the_commands_and_failures_with_their_line() {
+fn calls_return_the_commands_documents_or_their_error_line() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let pid = target.pid();
     let mut server = Server::start(Some(pid), &["--no-stop"]);
@@ -73,7 +73,7 @@ fn calls_are_answered_with_the_documents_of_the_commands_and_failures_with_their
     let failed = server.answer();
     assert_eq!(failed["result"]["isError"], true, "{failed}");
     assert!(failed["result"]["content"][0]["text"].as_str().unwrap().contains("2147483647"));
-    // What would write, and what there is not, are no tools.
+    // Commands that write, or do not exist, are no tools.
     for name in ["record", "pause", "flame", "mcp"] {
         server.call(4, name, &json!({}));
         assert_eq!(server.answer()["error"]["code"], -32602, "{name}");
@@ -83,7 +83,7 @@ fn calls_are_answered_with_the_documents_of_the_commands_and_failures_with_their
     assert_eq!(refused["result"]["isError"], true, "{refused}");
     assert!(!Path::new("/tmp/memspy-mcp-test").exists());
 
-    // What was asked for before the end of the input is answered.
+    // Requests before the end of the input are answered.
     server.call(6, "dump", &json!({"pid": pid}));
     server.input = None;
     let dump = server.answer();
@@ -92,7 +92,7 @@ fn calls_are_answered_with_the_documents_of_the_commands_and_failures_with_their
 }
 
 #[test]
-fn a_call_that_is_cancelled_is_not_answered_and_leaves_no_program_behind() {
+fn a_cancelled_call_has_no_answer_and_leaves_no_program() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let mut server = Server::start(Some(target.pid()), &[]);
     server.call(1, "growth", &json!({"pid": target.pid(), "duration": "200s"}));
@@ -106,7 +106,7 @@ fn a_call_that_is_cancelled_is_not_answered_and_leaves_no_program_behind() {
     assert!(server.child.wait().unwrap().success());
 }
 
-/// The processes that `pid` started and that run.
+/// Running processes that `pid` started.
 fn children(pid: u32) -> Vec<u32> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
@@ -123,7 +123,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_server_that_is_ended_in_any_way_leaves_no_call_behind() {
+fn a_server_ended_in_any_way_leaves_no_call_behind() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let mut server = Server::start(Some(target.pid()), &[]);
@@ -133,7 +133,7 @@ fn a_server_that_is_ended_in_any_way_leaves_no_call_behind() {
         let pid = server.child.id();
         wait_until("all calls run", || children(pid).len() == 3);
         let calls = children(pid);
-        // They know who started them: the variable is read when the program has begun.
+        // Their environment names the server, readable once the program has begun.
         wait_until("the calls have begun", || {
             calls.iter().all(|call| {
                 let status = std::fs::read_to_string(format!("/proc/{call}/status")).unwrap();
@@ -151,7 +151,7 @@ fn a_server_that_is_ended_in_any_way_leaves_no_call_behind() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_answered_and_the_next_one_is_understood() {
+fn a_too_long_message_is_answered_and_the_next_works() {
     let mut server = Server::start(None, &[]);
     let long = json!({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": "x".repeat(3 << 20)});
     server.send(&long);
@@ -178,7 +178,7 @@ fn the_official_client_library_lists_and_calls_the_tools() {
         ["tensors", {"pid": pid, "no_stop": false}],
         ["doctor", {}],
     ]);
-    // The library gives its server an environment of its own: the simulated card is chosen inside.
+    // The library gives its server a new environment: the simulated card is chosen inside.
     let mut client = std::process::Command::new(python);
     client.arg("tests/targets/mcp_client.py").arg(calls.to_string());
     client.args(["scripts/with-sim", "--share", &pid.to_string()]);

@@ -1,5 +1,5 @@
-//! Answers that would mislead: whose memory it is, what frees it, and how much a tensor keeps,
-//! against the job's own truth.
+//! Answers that once misled: owners, what frees memory, how much a tensor keeps, against the job's
+//! own truth.
 
 use memspy::render::json::{DumpJson, OwnershipJson, SummaryJson};
 use nix::sys::signal::{Signal, kill};
@@ -10,10 +10,10 @@ use crate::support::memspy::{document, memspy_at, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
 
-/// Builds without optimization on a busy machine take longer than people would wait.
+/// Unoptimized builds on a busy machine take longer than people would wait.
 const NO_LIMIT: [&str; 4] = ["--max-time", "120s", "--max-pause", "60s"];
 
-/// A target of `misleading.py`, and what it said of itself.
+/// A target of `misleading.py`, and its truth.
 fn start(kind: &str) -> (Target, Value) {
     let target = sim::start("misleading.py", &[kind]);
     let told = serde_json::from_str(target.said.last().unwrap()).unwrap();
@@ -40,10 +40,10 @@ fn finding<'a>(summary: &'a Value, kind: &str) -> Option<&'a Value> {
     summary["findings"].as_array().unwrap().iter().find(|finding| finding["kind"] == kind)
 }
 
-/// "256.00 MiB is garbage" of 384: the gradients of garbage parameters live in C++ only; nor was it
+/// "256.00 MiB is garbage" of 384: gradients of garbage parameters exist in C++ only. It was not
 /// said what is garbage.
 #[test]
-fn what_hangs_on_garbage_in_cpp_is_garbage_and_its_class_and_cycle_are_named() {
+fn memory_behind_cpp_garbage_is_garbage_with_class_and_cycle() {
     let (mut target, _) = start("trials");
     let seen = tensors(&target);
     let told = summary(target.pid());
@@ -60,10 +60,9 @@ fn what_hangs_on_garbage_in_cpp_is_garbage_and_its_class_and_cycle_are_named() {
     }
 }
 
-/// A custom function that keeps its own output: output, node, context and output again were "kept
-/// by a node".
+/// For a custom function that keeps its own output, output, node and context were "kept by a node".
 #[test]
-fn a_context_that_keeps_the_output_of_its_node_is_garbage() {
+fn a_context_that_keeps_its_nodes_output_is_garbage() {
     let (mut target, _) = start("outputs");
     let seen = tensors(&target);
     let freed = collected(&mut target);
@@ -79,10 +78,10 @@ fn a_context_that_keeps_the_output_of_its_node_is_garbage() {
     assert_eq!((of(".result"), of(".scratch")), (4, 4), "{names:?}");
 }
 
-/// Kept columns show a small part of what they hold; the finding did not appear, as the tensor
-/// below a view shows all of it.
+/// Kept columns show a small part of what they hold; the finding was missing, because the tensor
+/// below a view shows all.
 #[test]
-fn a_strided_view_shows_only_its_own_elements_of_the_storage() {
+fn a_strided_view_shows_only_its_own_elements() {
     let (target, truth) = start("columns");
     let told = summary(target.pid());
     let found = finding(&told, "large storages").unwrap_or_else(|| panic!("{told}"));
@@ -90,9 +89,9 @@ fn a_strided_view_shows_only_its_own_elements_of_the_storage() {
     assert!(found["text"].as_str().unwrap().contains("kept.columns["), "{found}");
 }
 
-/// "152.98 MiB is cached and free" was said of what CUDA graphs replay into.
+/// "152.98 MiB is cached and free" described memory that CUDA graphs replay into.
 #[test]
-fn pools_of_cuda_graphs_are_told_by_graph_and_are_not_free() {
+fn pools_of_cuda_graphs_are_listed_and_not_free() {
     let (target, truth) = start("graphs");
     let seen = tensors(&target);
     let pools = seen["private_pools"].as_array().unwrap();
@@ -110,9 +109,9 @@ fn pools_of_cuda_graphs_are_told_by_graph_and_are_not_free() {
     assert!(dump.contains("of it only for private pools"), "{dump}");
 }
 
-/// `-p WORKER` showed the parent's memory as the worker's own.
+/// `-p WORKER` showed the parent's memory as the worker's.
 #[test]
-fn a_forked_child_holds_nothing_and_says_whose_memory_it_shows() {
+fn a_forked_child_owns_nothing_and_names_the_owner() {
     let (mut target, truth) = start("forked");
     let child = truth["child"].as_u64().unwrap() as u32;
     let told = summary(child);
@@ -126,7 +125,7 @@ fn a_forked_child_holds_nothing_and_says_whose_memory_it_shows() {
         assert!(out.contains("holds no GPU memory of its own"), "{words:?}: {out}");
         assert!(out.contains(&parent) && !out.contains("3.00 MiB allocated"), "{words:?}: {out}");
     }
-    // The parent's are its own, and so are those of a job that was forked before CUDA began.
+    // The parent owns its memory, and so does a job forked before CUDA began.
     let own = tensors(&target);
     assert_eq!(
         (&own["copied"], &own["devices"]["cuda:0"]["allocated"]),
@@ -139,9 +138,9 @@ fn a_forked_child_holds_nothing_and_says_whose_memory_it_shows() {
     assert!(dump["allocator"].as_str().unwrap().contains("a process that has ended"), "{dump}");
 }
 
-/// A job without a GPU: the screen was empty, and pointed to nothing.
+/// A job without a GPU: the screen was empty and gave no advice.
 #[test]
-fn a_job_on_the_cpu_has_owners_in_summary_and_dump() {
+fn a_cpu_job_has_owners_in_summary_and_dump() {
     let (target, truth) = start("on_cpu");
     let words = [&["summary", "--for", "600ms"][..], &NO_LIMIT].concat();
     let screen = memspy_at(target.pid(), &words).ok().out;
@@ -160,9 +159,9 @@ fn a_job_on_the_cpu_has_owners_in_summary_and_dump() {
     assert!(only.contains("cpu: ") && !only.contains("cuda"), "{only}");
 }
 
-/// A rank that leads its own session, as torchrun starts each, was not told to be an orphan.
+/// A rank that leads its own session, as under torchrun, was not recognised as an orphan.
 #[test]
-fn a_rank_with_a_session_of_its_own_is_an_orphan_of_its_launcher() {
+fn a_rank_with_its_own_session_is_its_launchers_orphan() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("card");
     let script = "exec 3<&0; export LAUNCHER=$$; \

@@ -1,4 +1,5 @@
-//! `memspy dump --native`: frames of C stand between those of Python where they belong, in every CPython.
+//! `memspy dump --native`: C frames are in the right places between Python frames, in every
+//! CPython.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,7 @@ use crate::support::memspy::{memspy_at, run};
 use crate::support::pythons::{self, Python};
 use crate::support::target::Target;
 
-/// A target whose main thread is in usleep: it says READY just before that.
+/// A target whose main thread is in usleep; it says READY just before.
 fn start(python: &Python) -> Target {
     let target = Target::start(python.target("native_stack.py"));
     let process = Process::open(target.pid()).unwrap();
@@ -24,7 +25,7 @@ fn start(python: &Python) -> Target {
     target
 }
 
-/// The frames of the main thread, a word each: `py:NAME` or the name of a function of C (`?` where it has none).
+/// The main thread's frames: `py:NAME` or a C function's name (`?`: none).
 fn main_stack(dump: &Value) -> Vec<String> {
     let main = dump["threads"].as_array().unwrap().iter().find(|it| it["main"] == true).unwrap();
     let stack = &main["mixed"];
@@ -37,7 +38,7 @@ fn main_stack(dump: &Value) -> Vec<String> {
     stack["frames"].as_array().unwrap().iter().map(word).collect()
 }
 
-/// Where `name` stands in the stack, after `from`.
+/// The position of `name` in the stack, after `from`.
 #[track_caller]
 fn at(stack: &[String], from: usize, name: &str) -> usize {
     let found = stack[from..].iter().position(|frame| frame == name);
@@ -56,7 +57,7 @@ fn is_as_the_program_says(stack: &[String]) {
         helper + stack[helper..].iter().position(|it| it == "py:key").unwrap()
     );
     let key = at(stack, helper, "py:key");
-    // What C code calls it from lies between it and its caller.
+    // The C caller is between it and its Python caller.
     let middle = at(stack, key, "py:middle");
     assert!(middle > key + 1, "C frames lie between: {stack:#?}");
     let named: Vec<&String> = stack[key + 1..middle].iter().collect();
@@ -75,7 +76,7 @@ fn is_as_the_program_says(stack: &[String]) {
 }
 
 #[test]
-fn frames_of_c_stand_between_those_of_python_in_every_version() {
+fn c_frames_are_between_python_frames_in_every_version() {
     let (mut whole, mut apart) = (0, Vec::new());
     for python in pythons::one_per_version() {
         let target = start(&python);
@@ -94,13 +95,13 @@ fn frames_of_c_stand_between_those_of_python_in_every_version() {
         whole += 1;
     }
     eprintln!("apart: {apart:#?}");
-    // Only where the interpreter's own function has no name it is not known what belongs where.
+    // The order is unknown only where the interpreter's function has no name.
     assert!(apart.iter().all(|why| why.contains("stripped")), "{apart:#?}");
     assert!(whole >= 1, "{apart:#?}");
 }
 
 #[test]
-fn a_core_file_has_the_same_native_frames_and_the_text_has_them_in_their_order() {
+fn a_core_file_has_the_same_native_frames_in_order() {
     let target = start(&pythons::newest_here());
     let folder = tempfile::tempdir().unwrap();
     let core = folder.path().join("core");
@@ -119,7 +120,7 @@ fn a_core_file_has_the_same_native_frames_and_the_text_has_them_in_their_order()
         "{text}"
     );
     assert!(!text.contains("was stopped"), "{text}");
-    // Without the option nothing of it.
+    // Without the option, no C frames.
     let dump: Value = serde_json::from_str(&memspy(&["--json"])).unwrap();
     assert_eq!(dump["native"], Value::Null);
 }
@@ -129,7 +130,7 @@ fn a_job_whose_stacks_were_copied_goes_on() {
     let mut target = start(&pythons::newest_here());
     let text = memspy_at(target.pid(), &["dump", "--native"]).ok().out;
     assert!(text.contains("the process was stopped for"), "{text}");
-    // Its other thread still runs: it ends the program when told.
+    // Its other thread still runs and ends the program on request.
     target.say("end");
     assert!(target.wait().success());
 }

@@ -1,4 +1,4 @@
-//! Stopping a process for a moment: nothing is lost by it, and nothing can leave it standing.
+//! Stopping a process for a moment: it loses nothing and always continues.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn number(counts: &Value, what: &str) -> u64 {
     counts[what].as_u64().unwrap()
 }
 
-/// The states of all threads, as the kernel gives them.
+/// All threads' states, from the kernel.
 fn states(pid: u32) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let state = |task: std::fs::DirEntry| {
@@ -42,7 +42,7 @@ fn threads_signals_and_waits_outlive_a_thousand_pauses() {
     let mut sent = 0;
     let (mut rounds, mut missed) = (0, 0);
     while rounds < 1000 {
-        // One at a time: two pending ones of a kind are one.
+        // One at a time: two pending signals of a kind are one.
         if rounds % 20 == 0 {
             wait_until("the signal to arrive", || number(&counts(&mut target), "signals") == sent);
             kill(pid, Signal::SIGUSR1).unwrap();
@@ -50,14 +50,14 @@ fn threads_signals_and_waits_outlive_a_thousand_pauses() {
         }
         match PtraceStop::attach(&process) {
             Ok(pause) => {
-                // But for threads that were ending.
+                // Except threads that were ending.
                 let stands = |state: char| "tZX".contains(state);
                 let states = states(target.pid());
                 assert!(states.chars().all(stands), "all stand still: {states}");
                 drop(pause);
                 rounds += 1;
             }
-            // Threads came faster than they could be stopped.
+            // Threads were created faster than they could be stopped.
             Err(StopError::Os { .. }) => missed += 1,
             Err(error) => panic!("{error}"),
         }
@@ -99,14 +99,14 @@ fn a_memspy_that_is_killed_leaves_no_thread_standing() {
     look().wait().unwrap();
     let mut whole = begun.elapsed();
     let (mut killed, mut rounds) = (0u32, 0);
-    // At any moment of a look, however long one takes in this build and on this machine.
+    // At any moment of a snapshot, however long it takes here.
     let times = if everything_is_there() { 40 } else { 8 };
     while killed < times {
         let mut memspy = look();
         std::thread::sleep(whole * killed / times);
         match memspy.try_wait().unwrap() {
             None => killed += 1,
-            // It was faster than the one that was measured.
+            // It was faster than the measured one.
             Some(_) => whole = whole * 9 / 10,
         }
         rounds += 1;
@@ -122,7 +122,7 @@ fn spawn(mut command: Command) -> std::process::Child {
 }
 
 #[test]
-fn a_process_killed_while_it_stands_still_does_not_wait_for_memspy() {
+fn a_stopped_process_that_is_killed_does_not_await_memspy() {
     for _ in 0..if everything_is_there() { 20 } else { 8 } {
         let mut target = Target::start(pythons::newest_here().target("paused.py"));
         let process = Process::open(target.pid()).unwrap();

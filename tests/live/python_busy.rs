@@ -1,4 +1,4 @@
-//! Targets that never hold still: no sample may show what never was, and few may be torn.
+//! Targets that never rest: no sample shows what never was, and few are torn.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ impl Tally {
         self.reads += stats.reads;
     }
 
-    /// Shares of all stacks wanted: whether they are within the bounds.
+    /// Whether the shares of all stacks wanted are within the bounds.
     fn is_good(&self, label: &str) -> bool {
         let all = f64::from((self.stacks + self.torn).max(1));
         let (torn, wrong) = (f64::from(self.torn) / all, f64::from(self.wrong) / all);
@@ -65,14 +65,14 @@ fn watch(target: &Target, known: &KnownStacks) -> Tally {
                 }
             }
         }
-        // Away from any rhythm of the target.
+        // Out of step with any rhythm of the target.
         std::thread::sleep(Duration::from_micros(200 + u64::from(tally.samples) * 7919 % 500));
     }
     tally
 }
 
-/// Watches until the shares are within the bounds. A busy machine tears stacks and has quiet moments; a reader that is wrong is
-/// so in each of them.
+/// Watches until the shares are within the bounds. A busy machine tears stacks at some moments; a
+/// wrong reader does at all of them.
 fn check(label: &str, (target, known): (Target, KnownStacks)) {
     let is_good = (0..6).any(|_| watch(&target, &known).is_good(label));
     assert!(is_good, "{label}: too many stacks are torn or never were, six times");
@@ -80,13 +80,13 @@ fn check(label: &str, (target, known): (Target, KnownStacks)) {
 
 #[test]
 #[ignore = "takes long, and levels_follow_each_other_without_a_gap sees calls: scripts/test.sh --all runs it"]
-fn a_callee_is_seen_only_under_the_line_that_calls_it() {
+fn a_callee_is_seen_only_under_its_calling_line() {
     for python in pythons::some_versions() {
         check(&format!("pairs, {}", python.label), KnownStacks::pairs(&python, None));
     }
 }
 
-/// Without a GIL each thread executes a copy of the bytecode of its own.
+/// Without a GIL each thread executes its own copy of the bytecode.
 #[test]
 fn lines_are_right_in_every_thread_that_executes_a_function() {
     for python in pythons::some_versions() {

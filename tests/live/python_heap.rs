@@ -1,4 +1,4 @@
-//! The heap read from outside against what Python says of its objects, on every CPython found.
+//! The heap, read from outside and compared with Python's view, on every CPython found.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::process::Command;
@@ -14,7 +14,7 @@ fn id(value: &Value) -> u64 {
     value.as_u64().unwrap()
 }
 
-/// Looks at the heap while the target stands still.
+/// Reads the heap of the stopped target.
 fn look<T>(target: &Target, at: impl FnOnce(&PythonHeap<'_>) -> T) -> T {
     let process = Process::open(target.pid()).unwrap();
     let reader = PythonReader::attach_own(&process).unwrap();
@@ -97,7 +97,8 @@ fn check_references(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
     assert_eq!((&*plain.name, heap.module_of(&plain).as_deref()), ("Plain", Some("__main__")));
 }
 
-/// What objects of known types hold, apart from what cannot be part of a cycle, is all that their own `tp_traverse` visits.
+/// Objects of known types hold what their own `tp_traverse` visits, apart from what cannot be in a
+/// cycle.
 fn check_known(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
     let tracked: HashSet<u64> = heap.objects().iter().map(|object| object.at.0).collect();
     let held = |at: Addr| {
@@ -139,7 +140,8 @@ fn objects_are_what_python_says_they_are() {
     }
 }
 
-/// Without a GIL objects are found in the memory allocator's own structures, in which debugging moves them.
+/// Without a GIL objects are found in the memory allocator's own structures, which debugging
+/// changes.
 #[test]
 fn objects_are_found_where_memory_is_debugged() {
     for python in
@@ -164,7 +166,7 @@ fn check_objects(command: Command, label: &str) {
     target.say("list");
     let tracked: HashSet<u64> =
         target.read_until_ready().iter().map(|line| line.parse().unwrap()).collect();
-    // What came and went while the target read a line and made its list.
+    // Changed while the target read a line and listed its objects.
     let missing: Vec<_> = tracked.difference(&found).collect();
     let gone: Vec<_> = found.difference(&tracked).collect();
     assert!(found.len() > 10_000, "{label}: {}", found.len());
@@ -201,7 +203,7 @@ fn read_large(python: &Python) {
 }
 
 #[test]
-fn a_target_that_runs_is_told_from_one_that_stands_still() {
+fn a_running_target_is_told_from_a_resting_one() {
     for python in std::iter::once(pythons::newest_here()).chain(pythons::free_threaded()) {
         read_running(&python);
     }
@@ -221,7 +223,7 @@ fn read_running(python: &Python) {
         let memory = PageCache::new(Box::new(process.memory()));
         match reader.heap(&memory).map(|heap| heap.objects().len()) {
             Ok(count) => assert!(count > 1000),
-            // Even the heads of the lists may be read torn.
+            // Even the heads of the lists may be torn.
             Err(HeapError::Changing | HeapError::Collecting | HeapError::NoLists { .. }) => {
                 changing += 1;
             }
@@ -229,7 +231,8 @@ fn read_running(python: &Python) {
         }
     }
     assert!(changing > 0);
-    // Stopped, it is read at once, unless it stands in a collection, or between two words of a change.
+    // Stopped, it is readable at once, unless it was in a collection or between two words of a
+    // change.
     let mut read = 0;
     for _ in 0..50 {
         let memory = PageCache::new(Box::new(process.memory()));
@@ -261,8 +264,8 @@ fn objects_of_interpreters_without_a_thread_are_found() {
     }
 }
 
-/// What a target does while it is stopped anywhere: it has objects of threads that have ended, prints where they are, and has
-/// threads that make and drop objects all at once, of which some end and leave others behind.
+/// A target that may be stopped anywhere: it prints the addresses of ended threads' objects, and
+/// its threads create and drop objects; some end and leave objects behind.
 const CHURN: &str = "
 import gc, threading
 gc.disable()
@@ -291,7 +294,7 @@ print('READY', flush=True)
 threading.Event().wait()
 ";
 
-/// Without a GIL threads do not take turns: any of them may stand between two words of a change.
+/// Without a GIL any thread may be between two words of a change.
 #[test]
 #[ignore = "needs a CPython without a GIL: scripts/test.sh --all builds one"]
 fn objects_are_found_while_threads_are_stopped_anywhere() {
@@ -309,7 +312,7 @@ fn objects_are_found_while_threads_are_stopped_anywhere() {
         for look in 0..looks {
             let memory = PageCache::new(Box::new(process.memory()));
             let pause = match StoppedProcess::stop(&process) {
-                // On a machine with much to do a thread that ends takes its time.
+                // On a busy machine a thread may end slowly.
                 Err(StopError::Stubborn { .. }) => continue,
                 pause => pause.unwrap(),
             };
@@ -327,7 +330,7 @@ fn objects_are_found_while_threads_are_stopped_anywhere() {
                 Err(error) => panic!("{}: {error}", python.label),
             }
             drop(pause);
-            // Away from any rhythm of the target.
+            // Out of step with any rhythm of the target.
             std::thread::sleep(Duration::from_micros(300 + look * 7919 % 700));
         }
         eprintln!("{}: {read} of {looks} looks whole", python.label);
@@ -403,7 +406,7 @@ fn several_threads_find_the_same_references_as_one() {
                 assert!(onward == own, "{label}: {} at {}", object.class.name, object.at);
                 told += 1;
             }
-            // Left out are context variables only.
+            // Only context variables are left out.
             assert!(told + 100 > all.len(), "{label}: {told} of {}", all.len());
             assert_eq!(heap.unreadable(), 0, "{label}");
         });
@@ -434,7 +437,7 @@ fn integer_variables_are_read_wherever_they_are() {
             assert_eq!([epoch.read(), step.read()], truth.map(Some), "{label}: deep");
             said = next(&mut target);
         }
-        // What has returned has no variables.
+        // A function that returned has no variables.
         assert_eq!([epoch.read(), step.read()], [None, None], "{label}");
         let (mut batch, mut text) = (variable("fit:batch"), variable("text"));
         let mut negative = variable("negative");

@@ -1,4 +1,4 @@
-//! Heaps that are hard to read: of several interpreters, with a collector at work, out of damaged memory.
+//! Heaps that are hard to read: several interpreters, a running collector, damaged memory.
 
 use crate::support::damaged::Damaged;
 use crate::support::pythons;
@@ -8,7 +8,7 @@ use memspy::target::{Addr, PageCache, Process, StoppedProcess};
 use serde_json::Value;
 
 #[test]
-fn every_interpreter_is_seen_and_a_collector_at_work_is_noticed() {
+fn every_interpreter_and_a_running_collector_are_seen() {
     for python in pythons::one_per_version() {
         let label = &python.label;
         let mut target = Target::start(python.target("heap_trouble.py"));
@@ -52,7 +52,7 @@ fn damaged_memory_makes_errors_not_panics() {
         let process = Process::open(target.pid()).unwrap();
         let reader = PythonReader::attach_own(&process).unwrap();
         let whole = PageCache::new(Box::new(process.memory()));
-        // As they are: damage soon ends the lists themselves. It may not have come to rest yet.
+        // Undamaged: damage would soon end the lists. It may not have come to rest yet.
         let pause = StoppedProcess::stop(&process).unwrap();
         let objects = reader.heap(&whole).unwrap().objects().to_vec();
         drop(pause);

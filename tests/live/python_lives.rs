@@ -1,4 +1,4 @@
-//! Targets that start, change, replace themselves and end while they are sampled.
+//! Targets that start, change, replace themselves and end while sampled.
 
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ fn attach(pid: u32) -> PythonReader {
     PythonReader::attach_own(&Process::open(pid).unwrap()).unwrap()
 }
 
-/// File and name of every frame, innermost first.
+/// File and name of each frame, innermost first.
 fn frames(table: &StackTable, sample: &ThreadSample) -> Vec<(String, String)> {
     table
         .frames(sample.stack)
@@ -25,7 +25,7 @@ fn frames(table: &StackTable, sample: &ThreadSample) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The number of the cell a stack is in, by its function and by its module; `None` outside of cells.
+/// The number of a stack's cell, by function and by module.
 fn cell(stack: &[(String, String)]) -> Option<(u64, u64)> {
     let at = stack.iter().position(|(_, name)| name.starts_with("cell_"))?;
     let number = |text: &str| text.trim_matches(|c: char| !c.is_ascii_digit()).parse().ok();
@@ -85,7 +85,7 @@ fn cells_that_run_freely_are_never_mixed_up() {
     }
 }
 
-/// Samples until that fails, and returns the error.
+/// Samples until an error, and returns it.
 fn sample_until_error(reader: &mut PythonReader) -> PythonError {
     let (mut table, mut out) = (StackTable::new(), Vec::new());
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -211,7 +211,7 @@ fn what_is_no_python_is_named() {
     let found = PythonReader::attach(&Process::open(child.id()).unwrap());
     match found.map(|reader| reader.version().to_owned()) {
         Err(PythonError::NotPython { program, .. }) => assert!(program.ends_with("sleep")),
-        // The child may not have become `sleep` yet.
+        // The child may not be `sleep` yet.
         Err(PythonError::NotReady { .. }) | Err(PythonError::Gone { .. }) => {}
         other => panic!("{other:?}"),
     }
@@ -240,7 +240,7 @@ fn threads_of_sub_interpreters_are_read_too() {
     }
 }
 
-/// A target of the Python that PyTorch's environment has.
+/// A target with the Python of PyTorch's environment.
 fn started(script: &str, arguments: &[&str]) -> Target {
     let mut command = crate::support::sim::python();
     command.arg(format!("tests/targets/{script}")).args(arguments);
@@ -248,8 +248,8 @@ fn started(script: &str, arguments: &[&str]) -> Target {
 }
 
 #[test]
-fn a_function_of_very_many_lines_is_read_or_has_no_line_and_its_callers_have() {
-    // Of 700,000 lines a table has some 3 MiB; 20 MiB are more than is read.
+fn a_very_long_function_is_read_or_has_no_line() {
+    // The table of 700,000 lines has some 3 MiB; more than 20 MiB are not read.
     for (more, is_read) in [("3145728", true), ("20971520", false)] {
         let target = started("long_table.py", &[more]);
         let mut reader = attach(target.pid());
@@ -265,7 +265,7 @@ fn a_function_of_very_many_lines_is_read_or_has_no_line_and_its_callers_have() {
 }
 
 #[test]
-fn a_job_whose_main_thread_has_ended_while_others_run_is_alive() {
+fn a_job_whose_main_thread_has_ended_is_alive() {
     let target = started("main_thread_ended.py", &[]);
     let process = Process::open(target.pid()).unwrap();
     assert!(process.is_alive() && process.same_start());
@@ -282,7 +282,7 @@ fn a_job_whose_main_thread_has_ended_while_others_run_is_alive() {
 }
 
 #[test]
-fn an_interpreter_that_another_thread_runs_does_not_hide_the_thread_that_made_it() {
+fn an_interpreter_run_by_another_thread_hides_no_thread() {
     let mut tried = 0;
     for python in pythons::one_per_version() {
         let target = Target::start(python.target("sub_interpreter.py"));
@@ -305,7 +305,7 @@ fn an_interpreter_that_another_thread_runs_does_not_hide_the_thread_that_made_it
             if let (Some(main), Some(other)) = both {
                 assert_ne!(main, other, "{}", python.label);
                 assert!(!table.get_thread(other).unwrap().main, "{}", python.label);
-                // Before CPython 3.11 which one it is, is known a little later.
+                // Before CPython 3.11 the main thread is known a little later.
                 if table.get_thread(main).unwrap().main {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! The exceptions of a running CPython, of every version: what they say, and where they were raised.
+//! Exceptions of a running CPython, of every version: text, and where they were raised.
 
 use crate::support::pythons::{self, Python};
 use crate::support::target::Target;
@@ -26,7 +26,7 @@ impl Job {
         self.lines[name]["line"].as_u64().unwrap() as u32
     }
 
-    /// What is found while the job does this and after it.
+    /// What is found while the job does this, and after it.
     fn during(&mut self, request: &str) -> (Vec<FoundException>, Vec<FoundException>) {
         self.target.say(request);
         self.target.read_until_ready();
@@ -85,7 +85,7 @@ fn check(python: &Python) {
 }
 
 #[test]
-fn an_error_is_found_while_it_is_raised_handled_or_the_cause_of_another() {
+fn an_error_is_found_while_raised_handled_or_chained() {
     for python in pythons::one_per_version() {
         check(&python);
     }

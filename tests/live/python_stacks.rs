@@ -1,4 +1,5 @@
-//! The own reader's stacks against the target's own word (`sys._current_frames()`), on every CPython found.
+//! The own reader's stacks, compared with the target's `sys._current_frames()`, on every CPython
+//! found.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ fn stacks_are_what_the_interpreter_itself_says() {
         assert_eq!(source == LayoutSource::DebugOffsets, own_offsets, "{}", python.label);
 
         let (mut table, mut out) = (StackTable::new(), Vec::new());
-        // The reporting thread of the target may still be on its way out.
+        // The target's reporting thread may still be ending.
         let expected = truth["threads"].as_array().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -69,7 +70,7 @@ fn stacks_are_what_the_interpreter_itself_says() {
             assert!(Instant::now() < deadline, "{}: {} threads", python.label, out.len());
             std::thread::yield_now();
         }
-        // Names follow a little later than the stacks.
+        // Names come a little later than stacks.
         std::thread::sleep(Duration::from_millis(50));
         reader.sample(&mut table, &mut out).unwrap();
 
@@ -120,7 +121,7 @@ fn py_spy_sees_the_same_stacks() {
         let mut reader = attach(target.pid());
         let (mut table, mut out) = (StackTable::new(), Vec::new());
         let own_name = |name: &str| name.rsplit('.').next().unwrap().to_owned();
-        // The reporting thread of the target may still be on its way out.
+        // The target's reporting thread may still be ending.
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             reader.sample(&mut table, &mut out).unwrap();
@@ -132,7 +133,7 @@ fn py_spy_sees_the_same_stacks() {
             let agree = spy.get_stack_traces().is_ok_and(|traces| {
                 traces.iter().all(|trace| {
                     compared += 1;
-                    // py-spy names functions without their qualification (or, in some versions, with).
+                    // py-spy gives unqualified names (qualified in some versions).
                     let theirs = trace.frames.iter().map(|f| {
                         (f.filename.clone(), own_name(&f.name), u32::try_from(f.line).unwrap())
                     });

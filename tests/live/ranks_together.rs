@@ -1,4 +1,4 @@
-//! The traces of several ranks read as one: `lines --merge`, `flame --merge`.
+//! Traces of several ranks read as one: `lines --merge`, `flame --merge`.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// A rank that does as told while it is recorded; and its job's own figures.
+/// A recorded rank that follows requests; and its job's own figures.
 fn rank(number: u32, requests: &[&str]) -> (Recording, Value) {
     let mut command = sim::command("oom.py", &[]);
     command.env("RANK", number.to_string());
@@ -57,7 +57,7 @@ fn one_table_says_which_rank_has_most_of_each_line() {
         let (function, line) = (line["function"].as_str().unwrap(), line["line"].as_u64().unwrap());
         (function.to_owned(), line, row(&all, function, line).unwrap())
     };
-    // Both made blocks here, the other one more of them.
+    // Both allocated here, the other one more.
     let (function, line, grown) = found("grown");
     assert_eq!(grown["ranks"], 2);
     let live = &grown["live_at_peak"];
@@ -68,7 +68,7 @@ fn one_table_says_which_rank_has_most_of_each_line() {
         );
     }
     assert_eq!(live["sum"]["value"], 110 * MIB);
-    // What each says alone is what they say together.
+    // The single reports add up to the merged one.
     let own = |trace: &Path| {
         let report = lines(trace, &[]);
         row(&report, &function, line).unwrap()["columns"]["allocated_bytes.all.peak"]["value"]

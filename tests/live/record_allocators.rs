@@ -1,4 +1,4 @@
-//! Recordings of jobs by the state of their allocator: its kinds, devices, and jobs that come to it late or never.
+//! Recordings by state of the allocator: its kinds, devices, and jobs that use it late or never.
 
 use crate::support::memspy::{Recording, collapsed, lines, memspy, memspy_at, total, wait_until};
 use crate::support::target::Target;
@@ -10,7 +10,7 @@ fn stat(target: &[String], device: usize, key: &str) -> u64 {
     truth["devices"][device]["stats"][key].as_u64().unwrap()
 }
 
-/// Lets the target allocate once more while it is recorded, and waits until the trace shows that.
+/// Lets the target allocate while recorded, and waits until the trace shows that.
 fn grow(target: &mut Target, devices: usize) -> (Recording, Vec<String>) {
     let mut recording = Recording::start(target.pid(), &[]);
     recording.wait_for_block();
@@ -42,7 +42,7 @@ fn expandable_segments() {
 }
 
 #[test]
-fn of_two_devices_the_fuller_one_is_shown_unless_another_is_asked_for() {
+fn the_fuller_of_two_devices_is_shown_by_default() {
     let mut target = sim::start("allocator_truth.py", &["two_devices"]);
     let (recording, said) = grow(&mut target, 2);
     let peaks = [0, 1].map(|device| stat(&said, device, "allocated_bytes.all.peak"));
@@ -96,7 +96,7 @@ fn a_job_that_comes_to_cuda_after_memspy() {
 }
 
 #[test]
-fn a_python_without_pytorch_gives_stacks_only_and_the_reports_say_why() {
+fn a_python_without_pytorch_gives_stacks_and_reports_say_why() {
     let mut command = pythons::newest_here().target("busy_stacks.py");
     command.args(["--steady", "--threads", "1"]);
     let target = Target::start(command);
@@ -135,7 +135,7 @@ fn a_job_that_resets_its_peak() {
     ask("reset_peak", &mut target);
     let low = stat(&ask("truth", &mut target), 0, "allocated_bytes.all.peak");
     assert!(low < highest);
-    // The reset has to be seen before the next rise hides it.
+    // The reset must be seen before the next rise hides it.
     let resets = || lines(recording.trace(), &[])["peak_allocated"]["resets"] == 1;
     wait_until("the reset in the trace", resets);
     ask("hold 2000", &mut target);
@@ -147,8 +147,7 @@ fn a_job_that_resets_its_peak() {
     assert!(done.err.contains("reset 1 times by the job"), "{}", done.err);
     let report = lines(recording.trace(), &[]);
     let peak = &report["peak_allocated"];
-    assert_eq!(peak["bytes"], highest, "the job's own mark from before the recording");
-    assert_eq!(peak["before_recording"], true);
-    assert_eq!(peak["seen_in_recording"], again);
+    assert_eq!(peak["older_mark"], highest, "the job's own mark from before the recording");
+    assert_eq!(peak["bytes"], again);
     target.finish();
 }

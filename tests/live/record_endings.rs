@@ -1,4 +1,4 @@
-//! How recordings end: the target's end, memspy's end by signals, a full disk; what was written stays readable.
+//! Recordings end by the target's end, by signals, by a full disk; what was written stays readable.
 
 use std::process::{Command, Stdio};
 
@@ -21,7 +21,7 @@ fn count(target: &mut Target) -> i64 {
     said["count"].as_i64().unwrap()
 }
 
-/// Whether the trace lacks its end, which is then said once.
+/// Whether the trace lacks its end, and says so once.
 fn ended_abruptly(recording: &Recording) -> bool {
     let mut reader = ::memspy::trace::TraceReader::open(recording.trace()).unwrap();
     let mut profile = ::memspy::analysis::Profile::new();
@@ -79,7 +79,7 @@ fn a_target_that_executes_python_again_is_another_program() {
 }
 
 #[test]
-fn children_of_the_target_live_on_and_so_does_the_recording() {
+fn the_targets_children_and_the_recording_live_on() {
     let mut target = start();
     let mut recording = Recording::start(target.pid(), &[]);
     target.say("fork 3");
@@ -109,7 +109,7 @@ fn signals_that_ask_for_an_end_get_a_whole_trace() {
 }
 
 #[test]
-fn a_recording_killed_as_soon_as_it_is_attached_holds_its_first_moments() {
+fn a_recording_killed_at_once_holds_its_first_moments() {
     let target = crate::support::sim::start("iterations_truth.py", &[]);
     let exact = ["--exact", "--iter-var", "counted"];
     for words in [&[][..], &["--keep", "5s"], &exact, &["--exact", "--keep", "5s"]] {
@@ -141,7 +141,7 @@ fn a_recording_killed_as_soon_as_it_is_attached_holds_its_first_moments() {
 }
 
 #[test]
-fn memspy_is_killed_at_any_moment_and_the_job_goes_on() {
+fn memspy_is_killed_at_any_moment_and_the_job_continues() {
     let mut target = start();
     let random = || std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos() as u64 / 7 % 1500;
     for moment in [0, 7, random(), 150, random(), 1210, random()] {
@@ -158,11 +158,11 @@ fn memspy_is_killed_at_any_moment_and_the_job_goes_on() {
 }
 
 #[test]
-fn a_full_disk_is_one_clear_line_and_what_was_written_is_readable() {
+fn a_full_disk_gives_one_line_and_stays_readable() {
     let mut command = pythons::newest_here().target("busy_stacks.py");
     command.args(["--threads", "8"]);
     let target = Target::start(command);
-    // A file size limit is the full disk that needs no rights.
+    // A file size limit acts as a full disk and needs no rights.
     let script = "ulimit -f 20; exec \"$0\" record -r 1000 -p $1 \"${@:2}\"";
     let mut command = Command::new("bash");
     command.args(["-c", script, env!("CARGO_BIN_EXE_memspy"), &target.pid().to_string()]);
@@ -177,10 +177,10 @@ fn a_full_disk_is_one_clear_line_and_what_was_written_is_readable() {
 }
 
 #[test]
-fn a_full_file_system_is_one_clear_line_and_what_was_written_is_readable() {
+fn a_full_file_system_is_one_line_and_readable() {
     assert!(nix::unistd::geteuid().is_root(), "only root can mount a file system: run it as root");
     let target = start();
-    // A file system of two pages in a mount space of memspy's own.
+    // A file system of two pages in memspy's own mount space.
     let script = "mount -t tmpfs -o size=8k tmpfs /mnt && \"$0\" record -r 1000 -p $1 -o /mnt/t.bin; \
                   code=$?; cp /mnt/t.bin $2; exit $code";
     let copy = tempfile::tempdir().unwrap();
@@ -229,7 +229,7 @@ fn the_job_ends_while_it_trains() {
     assert!(!ended_abruptly(&recording));
 }
 
-/// What NVML's simulated calls ask before they answer: who lists processes never gets an answer.
+/// NVML's simulated calls read this; a list of processes never comes.
 const HANGING_NVML: &str = r#"
 #include <string.h>
 #include <unistd.h>
@@ -240,7 +240,7 @@ int sim_is_listed(const char *list, const char *call) {
 }
 "#;
 
-/// `record` waited for ever for a driver that hangs, and Ctrl-C did not end it.
+/// `record` waited forever for a driver that hangs, and Ctrl-C did not end it.
 #[test]
 fn an_nvml_that_hangs_does_not_hang_memspy() {
     let target = sim::start("recorded_history.py", &["ring"]);

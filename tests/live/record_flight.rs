@@ -1,4 +1,4 @@
-//! A flight recorder beside a job on the simulated card: what it waits for, what it keeps, what its report says.
+//! A flight recorder beside a job on the simulated card: triggers, what it keeps, its report.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -26,13 +26,13 @@ fn place(known: &Value, name: &str) -> String {
 }
 
 #[test]
-fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
+fn a_survived_error_has_its_line_and_live_memory() {
     let (mut target, known) = oom::start(&["--observer"]);
     let words = ["--keep", "5s", "--until", "oom", "--owners"];
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();
     ask(&mut target, "grow 100 8");
-    // A snapshot is read every 50 ms: one has all of it then.
+    // Snapshots come every 50 ms: one has all of it by then.
     std::thread::sleep(std::time::Duration::from_millis(500));
     ask(&mut target, "caught 3000");
     let done = recording.wait().ok();
@@ -40,7 +40,7 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     let verdict = verdict_of(recording.trace());
     let asked = place(&known, "asked");
     says(&verdict, &["'oom' was met at ", &asked, "4.00 GiB of memory"]);
-    // A handler that does nothing is over before its error can be read, but for luck.
+    // A handler that does nothing usually ends before its error can be read.
     let found = verdict.contains("asked for 2.93 GiB");
     let unknown =
         verdict.contains("These are samples") && verdict.contains("was done with its error");
@@ -49,10 +49,10 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
         &verdict,
         &["1 out-of-memory errors, 1 retries", "live: 1.16 GiB", "the counters say the same"],
     );
-    // What is older than the recording is told by its owners.
+    // Owners of what is older than the recording.
     says(&verdict, &["256.00 MiB", "main: weights \u{2190}", "[before recording]"]);
     says(&verdict, &["main: weights[*]", "of it 2.00 MiB was in wholly free segments"]);
-    // The trace has it all, and can be looked at again.
+    // The trace has all of it and can be read again.
     let trace = recording.trace().to_str().unwrap();
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     let held = known["held_bytes"].as_u64().unwrap();
@@ -64,13 +64,13 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     let other = memspy::memspy(&["oom-report", trace, "--until", "allocated>1000M"]).ok();
     says(&other.out, &["'allocated>1000M' was met", " of 4.00 GiB allocated by PyTorch on GPU 0"]);
     assert!(!beside(recording.trace(), "ring").exists());
-    // It goes on.
+    // It continues.
     ask(&mut target, "drop");
     target.finish();
 }
 
 #[test]
-fn an_error_that_the_job_dies_of_is_told_after_its_death() {
+fn a_fatal_error_is_reported_after_the_jobs_death() {
     let (mut target, known) = oom::start(&["--observer"]);
     let mut recording =
         Recording::start(target.pid(), &["--keep", "5s", "--until", "oom", "--until", "exit"]);
@@ -84,7 +84,7 @@ fn an_error_that_the_job_dies_of_is_told_after_its_death() {
     says(&verdict, &["'oom' was met", &place(&known, "asked"), "live: 1.16 GiB"]);
 }
 
-/// What the report says of the error: size, stack, words.
+/// The report on the error: size, stack, words.
 #[track_caller]
 fn words_of(verdict: &str) -> [&str; 3] {
     let mut lines = verdict.lines().skip_while(|line| *line != "What PyTorch's error says").skip(1);
@@ -93,8 +93,8 @@ fn words_of(verdict: &str) -> [&str; 3] {
 }
 
 #[test]
-#[ignore = "errors are told at one rate of sampling in an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live: scripts/test.sh --all runs it"]
-fn an_error_tells_what_it_asked_for_and_where_at_any_rate_of_sampling() {
+#[ignore = "errors are told at one rate of sampling in a_survived_error_has_its_line_and_live_memory: scripts/test.sh --all runs it"]
+fn an_error_has_size_and_site_at_any_sampling_rate() {
     for (request, rate, callers) in [
         ("handled 5000", "100", "handled ("),
         ("handled 5000", "1000", "handled ("),
@@ -127,7 +127,7 @@ fn an_error_tells_what_it_asked_for_and_where_at_any_rate_of_sampling() {
 }
 
 #[test]
-fn an_error_out_of_a_library_names_the_line_of_the_program_too() {
+fn an_error_in_a_library_also_names_the_programs_line() {
     let (mut target, known) = oom::start(&[]);
     let mut recording = Recording::start(target.pid(), &["--until", "oom"]);
     recording.wait_for_block();
@@ -141,7 +141,7 @@ fn an_error_out_of_a_library_names_the_line_of_the_program_too() {
 }
 
 #[test]
-fn every_recording_of_one_that_goes_on_has_the_words_of_its_own_error() {
+fn every_continued_recording_has_its_own_errors_words() {
     let (mut target, known) = oom::start(&[]);
     let words =
         ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "2"];
@@ -166,7 +166,7 @@ fn every_recording_of_one_that_goes_on_has_the_words_of_its_own_error() {
 
 #[test]
 #[ignore = "limits are seen in exact_flight: scripts/test.sh --all runs it"]
-fn a_limit_of_the_job_itself_is_told_from_a_full_device() {
+fn the_jobs_own_limit_is_told_from_a_full_device() {
     let (mut target, known) = oom::start(&["--observer", "--fraction", "0.2"]);
     let mut recording = Recording::start(target.pid(), &["--until", "oom"]);
     recording.wait_for_block();
@@ -228,7 +228,7 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
 }
 
 #[test]
-#[ignore = "one that goes on is seen in every_recording_of_one_that_goes_on_has_the_words_of_its_own_error: scripts/test.sh --all runs it"]
+#[ignore = "one that goes on is seen in every_continued_recording_has_its_own_errors_words: scripts/test.sh --all runs it"]
 fn a_recording_that_goes_on_writes_one_after_the_other() {
     let (mut target, _) = oom::start(&[]);
     let words =
@@ -237,10 +237,10 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
     recording.wait_for_segment();
     let trace = recording.trace().to_owned();
     let second = trace.with_file_name("trace-2.bin");
-    // A name that is taken is passed over.
+    // A name in use is skipped.
     std::fs::write(trace.with_file_name("trace-3.bin"), "mine").unwrap();
     let third = trace.with_file_name("trace-4.bin");
-    // One so shortly after another is counted only.
+    // An error so shortly after another is only counted.
     target.say("caught 6000");
     target.say("caught 6000");
     target.read_until_ready();
@@ -266,7 +266,7 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
 
 #[test]
 fn what_a_killed_recorder_kept_is_readable() {
-    // Long enough on each line for a busy machine to take a sample there.
+    // Long enough on each line for a sample, even on a busy machine.
     let target = sim::start("known_lines.py", &["--pause", "30"]);
     let known: Value = serde_json::from_str(&target.said[0]).unwrap();
     let mut recording = Recording::start(target.pid(), &["--keep", "2s", "-r", "500"]);
@@ -280,7 +280,7 @@ fn what_a_killed_recorder_kept_is_readable() {
     let paths = std::fs::read_dir(&ring).unwrap().map(|entry| entry.unwrap().path());
     let mut segments: Vec<_> = paths.collect();
     segments.sort();
-    // The last one may just have begun, without a sample.
+    // The last one may have just begun, without a sample.
     segments.pop();
     for path in &segments {
         let report = lines(path, &[]);
@@ -291,7 +291,7 @@ fn what_a_killed_recorder_kept_is_readable() {
     let verdict = memspy::memspy(&["oom-report", ring]).ok();
     says(&verdict.out, &["No condition was met", "the recording ended abruptly", "the last "]);
     memspy::memspy(&["flame", ring]).refused(&["folder of segments", "memspy join"]);
-    // The next one does not write over it unless told to.
+    // The next one does not overwrite it unless told to.
     let words = ["record", "--cpu", "10", "--keep", "2s", "-d", "1", "-o", trace];
     memspy::memspy_at(target.pid(), &words[..]).refused_last(&[
         "exists already",
@@ -311,8 +311,8 @@ fn what_a_killed_recorder_kept_is_readable() {
     target.finish();
 }
 
-/// Makes 60 blocks that stay, and churns while `words` keep the last part of it; gives the most bytes seen on the disk,
-/// what the job says it has allocated, and what memspy said.
+/// Makes 60 blocks that stay, and churns while `words` keep the last part. Returns the most bytes
+/// on disk, the bytes that the job says are allocated, and memspy's output.
 fn churned(words: &[&str], at_least: &str) -> (Recording, u64, u64, String) {
     let mut target = sim::start("allocator_load.py", &[]);
     ask(&mut target, "hold 1");
@@ -328,7 +328,7 @@ fn churned(words: &[&str], at_least: &str) -> (Recording, u64, u64, String) {
     let mut most = 0;
     wait_until("many segments", || {
         let files = std::fs::read_dir(&ring).into_iter().flatten().flatten();
-        // One may be removed while it is looked at.
+        // One may be removed meanwhile.
         let sizes = files.flat_map(|e| e.metadata());
         most = most.max(sizes.map(|m| m.len()).sum());
         ring.join(at_least).exists()
@@ -344,10 +344,10 @@ fn churned(words: &[&str], at_least: &str) -> (Recording, u64, u64, String) {
     (recording, most, allocated, done.err)
 }
 
-/// The sum of the blocks in the last map that is kept.
+/// The sum of the blocks in the last kept snapshot.
 fn last_allocated(ring: &Path) -> Option<u64> {
     let segments = trace::segments(ring).unwrap_or_default();
-    // Each is a trace by itself; one may be removed meanwhile.
+    // Each is a trace; one may be removed meanwhile.
     segments.iter().rev().take(3).find_map(|segment| {
         let mut records: Vec<Record> = Vec::new();
         let _ = trace::TraceReader::open(segment).ok()?.replay(&mut records);
@@ -359,7 +359,7 @@ fn last_allocated(ring: &Path) -> Option<u64> {
 }
 
 #[test]
-#[ignore = "the size of a ring is seen in an_exact_ring_of_a_given_size_never_takes_more_and_loses_no_stack: scripts/test.sh --all runs it"]
+#[ignore = "the size of a ring is seen in an_exact_ring_never_exceeds_its_size_or_loses_stacks: scripts/test.sh --all runs it"]
 fn a_ring_of_a_given_size_never_takes_more() {
     let words = ["--keep", "64K", "-r", "500"];
     let (recording, most, allocated, said) = churned(&words, "00000010.memspy");
@@ -370,14 +370,14 @@ fn a_ring_of_a_given_size_never_takes_more() {
     assert!(report["kept_from_seconds"].as_f64().unwrap() > 1.0, "{}", report["kept_from_seconds"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     assert_eq!(total(&stacks), allocated);
-    // One that was there before is freed and made again alike: sampling cannot tell that.
+    // An old block was freed and one like it allocated: sampling cannot see that.
     let before = stacks.iter().filter(|s| s.0 == "[before recording]").map(|s| s.1).sum::<u64>();
     assert!(before <= 1024, "{stacks:?}");
 }
 
 #[test]
 #[ignore = "conditions are seen to come true in each_condition_comes_true_in_its_time_and_not_before: scripts/test.sh --all runs it"]
-fn a_time_may_have_a_size_as_its_bound_and_what_counted_is_told() {
+fn a_time_bound_may_have_a_size_bound_too() {
     let words = ["--keep", "10min", "--keep", "64K", "-r", "500"];
     let (recording, most, allocated, said) = churned(&words, "00000010.memspy");
     assert!(most > 32_000 && most < 90_000, "{most} bytes");
@@ -389,7 +389,7 @@ fn a_time_may_have_a_size_as_its_bound_and_what_counted_is_told() {
 }
 
 #[test]
-fn an_exact_ring_of_a_given_size_never_takes_more_and_loses_no_stack() {
+fn an_exact_ring_never_exceeds_its_size_or_loses_stacks() {
     let (recording, most, allocated, _) =
         churned(&["--exact", "--keep", "200K"], "00000012.memspy");
     assert!(most > 100_000 && most < 260_000, "{most} bytes");
@@ -400,7 +400,7 @@ fn an_exact_ring_of_a_given_size_never_takes_more_and_loses_no_stack() {
     assert!(stacks.iter().all(|s| s.0.contains(";hold (")), "{stacks:?}");
 }
 
-/// Records with tables printed into a file; returns what was printed.
+/// Records with tables printed into a file; returns the text.
 fn printed(target: &Target, words: &[&str]) -> (Recording, String) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.txt");
@@ -413,7 +413,7 @@ fn printed(target: &Target, words: &[&str]) -> (Recording, String) {
 }
 
 #[test]
-#[ignore = "takes long, and tables_beside_a_ring_are_of_the_time_since_the_last_one sees tables: scripts/test.sh --all runs it"]
+#[ignore = "takes long, and tables_beside_a_ring_cover_the_time_since_the_last sees tables: scripts/test.sh --all runs it"]
 fn the_last_table_printed_is_that_of_the_trace() {
     let target = sim::start("known_lines.py", &["--pause", "10"]);
     for words in [
@@ -426,7 +426,7 @@ fn the_last_table_printed_is_that_of_the_trace() {
         assert!(!text.contains('\x1b') && !text.contains('\r'));
         for (number, table) in tables.iter().enumerate() {
             says(table, &["the recording so far"]);
-            // The first one may come before the first counters.
+            // The first table may come before the first counters.
             let has_counters = number > 0 || table.contains("GPU 0");
             assert!(!has_counters || table.contains("known_lines.py:"), "{table}");
         }
@@ -439,7 +439,7 @@ fn the_last_table_printed_is_that_of_the_trace() {
 }
 
 #[test]
-fn tables_beside_a_ring_are_of_the_time_since_the_last_one() {
+fn tables_beside_a_ring_cover_the_time_since_the_last() {
     let target = sim::start("known_lines.py", &["--pause", "10"]);
     let (_recording, text) =
         printed(&target, &["-d", "5.2", "--keep", "2s", "--print-every", "2s"]);
@@ -448,7 +448,7 @@ fn tables_beside_a_ring_are_of_the_time_since_the_last_one() {
     for (table, length) in tables.iter().zip(["2.0 s", "2.0 s", "1."]) {
         let head = table.lines().next().unwrap();
         assert!(head.contains(&format!("the last {length}")), "{head}");
-        // The peak is the stretch's own: the same memory is allocated again and again.
+        // The interval's own peak: the same memory is allocated again and again.
         says(table, &["peak allocated 256.00 MiB (reached", "256 MiB", "known_lines.py:"]);
     }
     target.finish();
@@ -475,7 +475,7 @@ fn words_that_make_no_sense_together_are_refused() {
         assert_eq!(done.status.code(), Some(2), "{words:?}: {}", done.err);
         assert!(done.err.contains(part), "no '{part}' in {}", done.err);
     }
-    // Beside a job on another card's driver there is no NVML.
+    // Without a job's simulated driver there is no NVML.
     let mut alone = std::process::Command::new(env!("CARGO_BIN_EXE_memspy"));
     alone.args(["record", "-p", &target.pid().to_string(), "--until", "used>90%"]);
     if std::env::var_os("LD_LIBRARY_PATH").is_none() && !Path::new("/dev/nvidiactl").exists() {

@@ -1,4 +1,5 @@
-//! Recordings that follow the allocator, as `memspy record` does by default: no change is lost, and what is called certain is so.
+//! Recordings that follow the allocator, the default of `memspy record`: no delta is lost, and
+//! proven bytes are right.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -12,12 +13,12 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// A followed job: what it says of itself, and the recording, which ended while it stood still.
+/// A followed job: its truth, and the recording, which ended while it rested.
 fn followed(job: &str, words: &[&str]) -> (Value, Recording, String) {
     followed_then(job, words, |_| ())
 }
 
-/// The same with a job to which something is said once it stands still.
+/// With something said to the job once it rests.
 fn followed_then(
     job: &str,
     words: &[&str],
@@ -30,7 +31,7 @@ fn followed_then(
     let said = target.read_until_ready();
     let truth: Value = serde_json::from_str(said.last().unwrap()).unwrap();
     say(&mut target);
-    // The last map is that of the standstill.
+    // The last snapshot is of the rest.
     std::thread::sleep(Duration::from_millis(1500));
     let done = recording.interrupt();
     target.finish();
@@ -47,7 +48,7 @@ fn changes(recording: &Recording) -> Vec<FollowedChange> {
     batches.flatten().collect()
 }
 
-/// What the poller did, and how many seconds were recorded.
+/// The poller's totals, and the seconds recorded.
 fn totals(recording: &Recording) -> (FollowTotals, f64) {
     let mut records: Vec<Record> = Vec::new();
     TraceReader::open(recording.trace()).unwrap().replay(&mut records).unwrap();
@@ -61,7 +62,7 @@ fn bytes_of(stacks: &[(String, u64)], part: &str) -> u64 {
 
 /// Sampled 200 times a second, this job was said to allocate in `time.sleep`, "100 % to one stack".
 #[test]
-fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
+fn a_sleeping_function_gets_nothing_that_another_allocates() {
     let (truth, recording, said) = followed("sleepy", &["--cpu", "100"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     let proven = collapsed(recording.trace(), &["--at", "end", "--proven"]);
@@ -69,7 +70,7 @@ fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
     eprintln!("{stacks:?}, certain {proven:?}: {said}");
     let (keeps, sleeps) = (bytes_of(&stacks, &line), bytes_of(&stacks, "load_batch"));
     assert_eq!(bytes_of(&proven, "load_batch"), 0, "{proven:?}");
-    // How much is seen depends on how often this machine gave the poller a processor. The two lines share what was hardly seen.
+    // The machine decides how often the poller ran. The two lines share what was hardly seen.
     let all = 25 * 16 * MIB;
     let share = said.split("probable ").nth(1).and_then(|rest| rest.split(" %").next());
     let probable: f64 = share.and_then(|share| share.parse().ok()).unwrap_or(0.0);
@@ -81,14 +82,15 @@ fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
     assert_eq!(total(&stacks), all, "{stacks:?}");
 }
 
-/// The same with plain samples: they cannot see who allocates in between, and do not say that it was who sleeps.
+/// With plain samples: they cannot see who allocates in between, and do not blame the sleeping
+/// line.
 #[test]
-fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allocates() {
+fn samples_give_a_sleeping_function_nothing_that_another_allocates() {
     let (truth, recording, said) = followed("sleepy", &["-r", "200"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     eprintln!("{stacks:?}: {said}");
     assert_eq!(total(&stacks), 25 * 16 * MIB, "{stacks:?}");
-    // A sample may meet it on its way into the sleep, or out of it: then it was at work there.
+    // A sample may meet it just before or after the sleep: it was at work then.
     assert!(bytes_of(&stacks, "load_batch") <= 4 * 16 * MIB, "{stacks:?}");
     let line = format!("followed.py:{})", truth["line"]);
     let told = bytes_of(&stacks, &line) + bytes_of(&stacks, "[not seen]");
@@ -96,7 +98,7 @@ fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allo
     let lines = memspy(&["lines", recording.trace().to_str().unwrap()]).ok().out;
     let share = "proven 0 %, probable 0 %, unattributed 100 % (lines are a guess from samples ";
     assert!(lines.contains(share), "{lines}");
-    // Who asks for a rate has it, and nothing else.
+    // `--rate` gives samples only.
     assert!(changes(&recording).is_empty());
     assert!(!said.contains("follow"), "{said}");
     let trace = recording.trace().to_str().unwrap();
@@ -104,9 +106,10 @@ fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allo
     memspy(&words).refused(&["proven", "followed", "without -r"]);
 }
 
-/// The lines by which code that `torch.compile` wrote makes its buffers are over before a poll sees them: their text tells which they are.
+/// Lines of `torch.compile`'s code that allocate its buffers end before a poll sees them; their
+/// text identifies them.
 #[test]
-fn buffers_of_generated_code_are_on_the_lines_that_make_them() {
+fn buffers_of_generated_code_are_on_their_own_lines() {
     let (truth, recording, said) = followed("generated", &["--cpu", "100"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     let certain = collapsed(recording.trace(), &["--at", "end", "--proven"]);
@@ -132,9 +135,9 @@ fn buffers_of_generated_code_are_on_the_lines_that_make_them() {
     }
 }
 
-/// Whatever was missed, the changes add up to what the allocator counted.
+/// Whatever was missed, deltas add up to what the allocator counted.
 #[test]
-fn recordings_follow_by_default_and_the_changes_join_without_a_gap() {
+fn recordings_follow_by_default_and_deltas_join_without_a_gap() {
     let (truth, recording, said) = followed("sleepy", &[]);
     assert!(said.contains("following PyTorch's allocator with at most"), "{said}");
     assert!(said.contains("followed: "), "{said}");
@@ -152,7 +155,7 @@ fn recordings_follow_by_default_and_the_changes_join_without_a_gap() {
     assert_eq!(sum, last.live);
     assert_eq!(Value::from(last.live[0] + last.live[1]), truth["allocated"]);
     let count = |of: fn(&FollowedChange) -> i64| changes.iter().map(of).sum::<i64>();
-    // The tensor made before READY is the only one not followed.
+    // Only the tensor allocated before READY is not followed.
     assert_eq!(Value::from(count(FollowedChange::allocations) + 1), truth["allocations"]);
     assert_eq!(Value::from(count(FollowedChange::frees) + 1), truth["frees"]);
     for change in &changes {
@@ -163,7 +166,7 @@ fn recordings_follow_by_default_and_the_changes_join_without_a_gap() {
 }
 
 #[test]
-fn a_transformer_that_trains_is_followed_as_pytorchs_own_history_says() {
+fn a_training_transformer_equals_pytorchs_own_history() {
     let shares = check_against_history("train");
     let HistoryShares { total, right, on_line, is_well_seen } = shares;
     assert!(right > total / 10, "{right} of {total} bytes are on the right stack");
@@ -173,7 +176,8 @@ fn a_transformer_that_trains_is_followed_as_pytorchs_own_history_says() {
     );
 }
 
-/// Without kernels it and the others allocate faster than two busy processors poll: what they ask is that nothing is claimed that is not so.
+/// Without kernels these jobs allocate faster than two busy processors poll: only false claims are
+/// tested.
 #[test]
 fn transformers_trainer_is_followed_as_pytorchs_own_history_says() {
     check_against_history("trainer");
@@ -181,13 +185,13 @@ fn transformers_trainer_is_followed_as_pytorchs_own_history_says() {
 
 #[test]
 #[ignore = "two jobs like it are followed always: scripts/test.sh --all runs it"]
-fn a_conv_net_with_changing_shapes_is_followed_as_pytorchs_own_history_says() {
+fn a_conv_net_with_changing_shapes_equals_pytorchs_own_history() {
     check_against_history("images");
 }
 
 #[test]
 #[ignore = "takes long, and transformers_trainer_is_followed_as_pytorchs_own_history_says sees another job: scripts/test.sh --all runs it"]
-fn a_model_that_generates_is_followed_as_pytorchs_own_history_says() {
+fn a_generating_model_equals_pytorchs_own_history() {
     check_against_history("decode");
 }
 
@@ -205,7 +209,7 @@ fn by_line(stacks: &HashMap<String, u64>) -> HashMap<String, u64> {
     lines
 }
 
-/// Bytes by stack, from the outermost place to the innermost, as the job says them.
+/// Bytes by stack, outermost frame first, from the job's history.
 fn history_of(stacks: &Value) -> HashMap<String, u64> {
     let mut history = HashMap::new();
     for stack in stacks.as_array().unwrap() {
@@ -222,17 +226,18 @@ fn shared(ours: &HashMap<String, u64>, theirs: &HashMap<String, u64>) -> u64 {
     ours.iter().map(|(place, bytes)| *bytes.min(theirs.get(place).unwrap_or(&0))).sum()
 }
 
-/// Bytes of a recording beside PyTorch's own history.
+/// A recording's bytes compared with PyTorch's own history.
 struct HistoryShares {
     total: u64,
     /// On the right stack.
     right: u64,
     on_line: u64,
-    /// Whether the poller was given a processor often enough for more than that.
+    /// The poller ran often enough to expect more than that.
     is_well_seen: bool,
 }
 
-/// Against PyTorch's own memory history: what is called certain is right, and all bytes are told, however seldom this machine lets the poller run.
+/// Against PyTorch's own memory history: proven bytes are right, and all bytes appear, however
+/// seldom the poller runs.
 fn check_against_history(job: &str) -> HistoryShares {
     let (truth, recording, said) = followed(job, &["--cpu", "100"]);
     let history = history_of(&truth["stacks"]);
@@ -267,7 +272,8 @@ fn check_against_history(job: &str) -> HistoryShares {
     let right_in_all = shared(&in_all, &every);
     let proven = places(&["--total-allocated", "--full-filenames", "--proven"]);
     let certain: u64 = proven.values().sum();
-    // The history has the bytes that were asked for; blocks may be larger where the rest is too small to be split off.
+    // The history has requested bytes; blocks may be larger where the rest is too small to be split
+    // off.
     let wrong: u64 = proven
         .iter()
         .map(|(stack, bytes)| {
@@ -286,12 +292,12 @@ fn check_against_history(job: &str) -> HistoryShares {
     HistoryShares { total, right, on_line, is_well_seen }
 }
 
-/// Every block that was given out and not taken back is in the last map, and no other one that was allocated meanwhile.
+/// The last snapshot has exactly the blocks that deltas allocated and did not free.
 #[test]
 #[ignore = "takes long, and recordings of the scored set have addresses: scripts/test.sh --all runs it"]
 fn with_two_processors_the_addresses_of_the_blocks_are_read() {
     const KEPT: usize = 5;
-    // What was hidden at the last change of the training is told with a later one.
+    // What the last delta of the training missed comes with a later one.
     let (_, recording, said) = followed_then("train", &["--cpu", "200"], |target| {
         for _ in 0..KEPT {
             std::thread::sleep(Duration::from_millis(100));
@@ -309,14 +315,14 @@ fn with_two_processors_the_addresses_of_the_blocks_are_read() {
             changes += 1;
             window.push((change.allocations(), change.frees()));
             let Some(addresses) = &change.addresses else { continue };
-            // What is in neither list was freed and allocated, or the other way round, at one address.
+            // In neither list: freed and allocated, or the reverse, at one address.
             let of_window = &window[window.len() - addresses.changes as usize..];
             let allocations: i64 = of_window.iter().map(|(allocations, _)| allocations).sum();
             let frees: i64 = of_window.iter().map(|(_, frees)| frees).sum();
             let hidden = allocations - addresses.allocated.len() as i64;
             assert_eq!(hidden, frees - addresses.freed.len() as i64, "{change:?}");
-            // A table that had changed unnoticed is told when it is read again, which can be after the reading that should have told it was recorded:
-            // what was hidden there is too much here.
+            // An unnoticed change of a table comes with the next read, perhaps after the delta to
+            // which it belongs was recorded: the missed count is then too high.
             hidden_in_all += hidden;
             assert!(hidden_in_all >= 0, "{change:?}");
             for freed in &addresses.freed {
@@ -341,7 +347,7 @@ fn with_two_processors_the_addresses_of_the_blocks_are_read() {
         .collect();
     assert!(alive.len() > 10, "{alive:?}");
     assert!(window.len() < KEPT, "nothing was read after the training: {window:?}");
-    // A block that was freed and given out again between two readings may have another size.
+    // A block freed and allocated again between two reads may have another size.
     for (address, block) in &alive {
         assert!(blocks.contains_key(address), "{block:?}");
     }
@@ -349,7 +355,7 @@ fn with_two_processors_the_addresses_of_the_blocks_are_read() {
     assert!(totals.cpu_nanos as f64 / 1e9 <= 2.0 * (seconds + 1.0), "{totals:?}");
 }
 
-/// The share of the processor that is asked for is kept.
+/// The processor share is kept.
 #[test]
 fn following_keeps_its_budget() {
     let (_, recording, said) = followed("train", &["--cpu", "5"]);

@@ -1,4 +1,4 @@
-//! Recordings with looks at who holds the memory.
+//! Recordings with snapshots of owners.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ fn looks(recording: &Recording) -> usize {
     records(recording).iter().filter(|record| matches!(record, Record::Ownership(_))).count()
 }
 
-/// Nothing was said of it; 'flame --by owner' then asked for the option that had been given.
+/// A failure was not reported; 'flame --by owner' then asked for the option that had been given.
 #[test]
 #[ignore = "takes long: scripts/test.sh --all runs it"]
-fn a_recording_that_ends_before_its_first_snapshot_of_owners_says_so() {
+fn a_recording_without_a_snapshot_of_owners_says_so() {
     for how in [&[][..], &["--exact"]] {
         let target = sim::start("holders_truth.py", &[]);
         let words = [&["--owners", "-d", "10ms"], how].concat();
@@ -35,14 +35,14 @@ fn a_recording_that_ends_before_its_first_snapshot_of_owners_says_so() {
 }
 
 #[test]
-fn a_job_that_imports_for_long_is_not_stopped_in_vain_and_its_owners_come_as_it_allocates() {
+fn a_slowly_importing_job_is_not_stopped_in_vain() {
     let mut target = sim::start("late_cuda.py", &[]);
     let mut recording = Recording::start(target.pid(), &["--owners"]);
     let samples = |recording: &Recording| {
         let is_sample = |record: &&Record| matches!(record, Record::Sample(_));
         records(recording).iter().filter(is_sample).count()
     };
-    // Before PyTorch is imported, while it is, and after: all of this has been recorded when samples come that are newer.
+    // Before, during and after the import of PyTorch: all is recorded before newer samples come.
     for word in ["import", "import", "use"] {
         let before = samples(&recording);
         target.say(word);
@@ -70,7 +70,7 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
         wait_until("two looks", || looks(&recording) >= 2);
         target.say("less");
         let least: u64 = target.line().parse().unwrap();
-        // Looks taken before this may still come.
+        // Earlier snapshots may still come.
         wait_until("a look at what is left", || {
             let records = records(&recording);
             let mut looks = records.iter().filter_map(|record| match record {
@@ -82,7 +82,7 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
         let done = recording.interrupt();
         assert!(warnings(&done.err).is_empty(), "{}", done.err);
 
-        // The sums of a look are what the allocator counts.
+        // The sums of a snapshot are what the allocator counts.
         let (mut paused, mut last) = (0, 0);
         for record in records(&recording) {
             let Record::Ownership(snapshot) = record else { continue };
@@ -97,7 +97,7 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
             paused += snapshot.pause.unwrap().0;
             last = snapshot.time.0;
         }
-        // Half of the time, and the look that the recording ended in.
+        // Half of the time, plus the snapshot at the end.
         assert!(paused < last / 2 + 1_000_000_000, "{paused} of {last}");
 
         let peak = collapsed(recording.trace(), &["--by", "owner"]);
@@ -125,12 +125,12 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
 }
 
 #[test]
-fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
+fn in_exact_recordings_nameless_memory_has_its_allocating_line() {
     let mut target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--owners=50"]);
     let said: serde_json::Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
     let standing = said["allocated"].as_u64().unwrap();
-    // The input of a step alone is 0.8 MB.
+    // A step's input alone is 0.8 MB.
     let is_in_forward = |record: &Record| match record {
         Record::Ownership(look) => {
             let made = look.unnamed_blocks.iter().filter(|b| b.held.is_some() && b.bytes > 500_000);
@@ -149,7 +149,7 @@ fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
         path.starts_with("saved for backward;") && path.contains("holders_truth.py:")
     };
     assert!(peak.iter().any(|row| saved(&row)), "{peak:?}");
-    // Makers divide what owners have, and add nothing.
+    // Allocation sites divide what owners have, and add nothing.
     let mut most = 0;
     for record in records(&recording) {
         let Record::Ownership(look) = record else { continue };
@@ -164,7 +164,7 @@ fn iterations_have_the_peaks_that_the_job_saw() {
     let mut recording = Recording::start(target.pid(), &["--owners=10", "-r", "1000"]);
     wait_until("a look", || looks(&recording) >= 1);
     let mut truth: Vec<(u64, i64)> = Vec::new();
-    // Until two looks have come meanwhile: one of them has begun after the first step.
+    // Two snapshots: one of them began after the first step.
     let before = looks(&recording);
     while truth.is_empty() || looks(&recording) < before + 3 {
         target.say("iterate 12");
@@ -192,7 +192,7 @@ fn iterations_have_the_peaks_that_the_job_saw() {
         }
         assert_eq!(row["steps"], 1);
     }
-    // Those at whose end a look, or a busy machine, kept memspy from seeing more are told as at least that.
+    // Where a snapshot, or a busy machine, hid the end of a step, its peak is a lower bound.
     assert!(2 * exact >= truth.len(), "{exact} of {}: {rows:?}", truth.len());
     let said: serde_json::Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
     let held = |row: &serde_json::Value| row["held"]["parameters"] == said["parameters"];
@@ -210,7 +210,7 @@ fn iterations_have_the_peaks_that_the_job_saw() {
 
 #[test]
 #[ignore = "takes half a minute, and iterations are seen in the others and in exact_iterations: scripts/test.sh --all runs it"]
-fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iterations() {
+fn without_an_optimizers_counter_other_signs_count_iterations() {
     let source = std::fs::read_to_string("tests/targets/holders_truth.py").unwrap();
     let line =
         1 + source.lines().position(|l| l.contains("# The line that a test looks for")).unwrap();
@@ -231,14 +231,14 @@ fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iteration
             let report: serde_json::Value = serde_json::from_str(&report).unwrap();
             report["iterations"].as_array().unwrap().clone()
         };
-        // The first step has no peak that is known to be its own.
+        // The first step has no peak known to be its own.
         let rows = iterations(&[]);
         let named: Vec<(u64, u64)> = rows
             .iter()
             .map(|row| (row["epoch"].as_u64().unwrap(), row["step"].as_u64().unwrap()))
             .collect();
         let all: Vec<(u64, u64)> = (0..36).map(|n| (n / 12, n % 12)).collect();
-        // A variable that is not there is looked for now and then.
+        // A missing variable is searched for from time to time.
         let first = all.iter().position(|step| *step == named[0]).unwrap();
         assert!(first <= 3, "{first}");
         assert_eq!(named, all[first..]);
@@ -251,12 +251,13 @@ fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iteration
             }
             known += usize::from(row["peak_is_exact"] == true);
         }
-        // But for the first, whose begin was not seen, and the last, after which the variable may have stayed for a while.
+        // Except the first, whose begin was not seen, and the last, after which the variable may
+        // have stayed for a while.
         assert!(known >= if exact { rows.len() - 2 } else { 10 }, "{known}");
         assert!(memspy(&["iterations", trace]).ok().out.contains("loop's variable changes"));
 
         let marker = format!("targets/holders_truth.py:{line}");
-        // An exact recording sees only the lines that allocate.
+        // An exact recording sees only lines that allocate.
         let marker =
             if exact { marker.replace(&line.to_string(), &(line - 1).to_string()) } else { marker };
         let rows = iterations(&["--marker", &marker]);
@@ -269,7 +270,7 @@ fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iteration
         let rows = iterations(&["--period"]);
         let text = memspy(&["iterations", trace, "--period"]).ok().out;
         assert!(text.contains(&format!("{} allocations are made", made[1])), "{made:?}: {text}");
-        // A period may be several steps: it says by what it counts.
+        // A period may be several steps; it names what it counts by.
         let by = format!("periods, counted by the period of the allocator's counters, {}", made[1]);
         assert!(text.contains(&by) && text.contains("may be several real steps"), "{text}");
         assert!((32..=35).contains(&rows.len()), "{}", rows.len());
@@ -287,10 +288,11 @@ fn a_recording_without_looks_says_how_to_have_them() {
     memspy(&["iterations", trace]).refused(&["no whole training iteration", "--owners"]);
 }
 
-/// Looks fell anywhere into a step, so that most steps had no feature maps: those are there between forward and backward only.
+/// Snapshots came at random, so most steps had no feature maps, which exist only between forward
+/// and backward.
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
-fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_known() {
+fn snapshots_come_at_the_end_of_the_forward_pass() {
     const ROUND: usize = 8;
     for exact in [false, true] {
         let mut target = sim::start("holders_truth.py", &[]);
@@ -307,8 +309,8 @@ fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_know
             }
             _ => None,
         };
-        // Those before the shape is known do not count. Another job on the same processors delays samples, and with them looks:
-        // one of three rounds is to be without that.
+        // Steps before the shape is known do not count. Other jobs delay samples and snapshots: one
+        // of three rounds must be free of that.
         let rounds = || -> Vec<usize> {
             let all: Vec<u64> = records(&recording).into_iter().filter_map(saved).collect();
             let most = all.iter().max().copied().unwrap_or_default().max(1_000_000);
@@ -316,7 +318,7 @@ fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_know
             all.get(before + 3..).unwrap_or_default().chunks_exact(ROUND).map(late).collect()
         };
         wait_until("looks at a job that trains", || {
-            // To read the trace takes processor time from the job.
+            // Reading the trace takes processor time from the job.
             std::thread::sleep(std::time::Duration::from_millis(500));
             let rounds = rounds();
             rounds.len() == 3 || rounds.iter().any(|late| *late >= 6)
@@ -331,10 +333,11 @@ fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_know
     }
 }
 
-/// With the optimizer's counter on the GPU, as that of the default optimizer of transformers' Trainer is, nothing counted steps.
+/// With the optimizer's counter on the GPU, as in the default optimizer of transformers' Trainer,
+/// no steps were counted.
 #[test]
 #[ignore = "takes long, and counters are seen in the others: scripts/test.sh --all runs it"]
-fn a_trainer_or_a_scheduler_counts_the_steps_of_an_optimizer_that_keeps_its_counter_on_the_gpu() {
+fn steps_of_an_optimizer_with_a_gpu_counter_are_counted() {
     for (request, counted_by, words) in [
         ("trainer", "trainer", "global_step of transformers' TrainerState"),
         ("scheduler", "scheduler", "each may be several real steps, or an epoch"),
@@ -363,7 +366,8 @@ fn a_trainer_or_a_scheduler_counts_the_steps_of_an_optimizer_that_keeps_its_coun
     }
 }
 
-/// A step 7806941921280 was told of when the job ended: the memory of the optimizer's counter was another tensor's by then.
+/// Step 7806941921280 was reported at the job's end: the counter's memory was another tensor's by
+/// then.
 #[test]
 #[ignore = "takes long, and counters of optimizers are seen in the others: scripts/test.sh --all runs it"]
 fn what_lies_where_an_optimizers_counter_was_is_no_step() {
@@ -391,7 +395,7 @@ fn what_lies_where_an_optimizers_counter_was_is_no_step() {
     }
 }
 
-/// What `[before recording]` is divided into: bytes by the first step below it, `None` for what has no owner.
+/// The parts of `[before recording]`: bytes by the first frame below it, `None` without an owner.
 fn before_by_category(stacks: &[(String, u64)]) -> BTreeMap<Option<String>, u64> {
     let mut sums = BTreeMap::new();
     for (path, bytes) in stacks {
@@ -403,7 +407,7 @@ fn before_by_category(stacks: &[(String, u64)]) -> BTreeMap<Option<String>, u64>
     sums
 }
 
-/// Waits until the recording has seen that so many bytes are allocated, with their blocks.
+/// Waits until the recording has these allocated bytes, with their blocks.
 fn wait_for_level(recording: &Recording, allocated: u64) {
     wait_until("the level", || {
         records(recording).iter().any(|record| match record {
@@ -421,18 +425,18 @@ fn wait_for_level(recording: &Recording, allocated: u64) {
 
 #[test]
 #[ignore = "the same is seen of an exact recording: scripts/test.sh --all runs it"]
-fn what_is_older_than_a_sampled_recording_is_told_by_owner_to_the_byte() {
+fn memory_older_than_a_sampled_recording_has_exact_owners() {
     check_before_by_owner(&["-r", "200", "--owners=1"]);
 }
 
 #[test]
-fn what_is_older_than_an_exact_recording_is_told_by_owner_to_the_byte() {
+fn memory_older_than_an_exact_recording_has_exact_owners() {
     check_before_by_owner(&["--exact", "--owners=1"]);
 }
 
 #[test]
 #[ignore = "the same is seen of an exact recording: scripts/test.sh --all runs it"]
-fn what_is_older_than_a_followed_recording_is_told_by_owner_to_the_byte() {
+fn memory_older_than_a_followed_recording_has_exact_owners() {
     check_before_by_owner(&["--owners=1"]);
 }
 

@@ -1,4 +1,4 @@
-//! `record --match`: processes by the names they give themselves, also those that start or rename themselves later.
+//! `record --match`: processes by their names, also those that start or rename themselves later.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -24,7 +24,7 @@ fn pid_of(answer: &Value) -> u32 {
     u32::try_from(answer["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// The highest allocated bytes of a trace.
+/// The peak of allocated bytes in a trace.
 fn allocated(trace: &Path) -> Option<i64> {
     let mut records: Vec<Record> = Vec::new();
     let _ = TraceReader::open(trace).ok()?.replay(&mut records);
@@ -36,7 +36,7 @@ fn allocated(trace: &Path) -> Option<i64> {
 }
 
 #[test]
-fn processes_called_so_are_recorded_also_those_that_start_or_rename_themselves_later() {
+fn matching_processes_are_recorded_even_if_later_started_or_renamed() {
     let folder = tempfile::tempdir().unwrap();
     let mut target = sim::start("renamed.py", &[]);
     let name = format!("ray::Test{}", target.pid());
@@ -67,7 +67,7 @@ fn processes_called_so_are_recorded_also_those_that_start_or_rename_themselves_l
     wait_for(pid_of(&renamed));
     let started = ask(&mut target, &format!("start {name}.new argv")).unwrap();
     wait_for(pid_of(&started));
-    // A name that goes on changing, as Ray's do, ends nothing; a process that ends, only its own recording.
+    // A name that changes, as Ray's do, ends nothing; a process that ends, only its own recording.
     ask(&mut target, &format!("more {name}.argv"));
     ask(&mut target, &format!("end {comm}"));
     let trace = |answer: &Value| folder.path().join(format!("called-{}.bin", answer["pid"]));

@@ -1,5 +1,4 @@
-//! The mode that `record` takes where nobody asks for one: exact stacks where the job can bear
-//! them, else the best of the others.
+//! `record`'s default mode: exact stacks if the job can bear them, else the best alternative.
 
 use std::process::Command;
 
@@ -16,8 +15,8 @@ fn is_exact(recording: &Recording) -> bool {
     !lines(recording.trace(), &[])["exact"].is_null()
 }
 
-/// A job that replaces one block after the other until it is killed, on a processor of its own also
-/// where others want it: how much exact stacks cost depends on how much it runs.
+/// A job that replaces one block after the other until killed, on a reserved processor: the cost of
+/// exact stacks depends on how much it runs.
 fn busy() -> Target {
     let mut target = sim::start("allocator_load.py", &[]);
     let pid = rustix::process::Pid::from_raw(target.pid() as i32);
@@ -29,7 +28,7 @@ fn busy() -> Target {
     target
 }
 
-/// Nanoseconds that its main thread has run.
+/// The main thread's run time in nanoseconds.
 fn worked(target: &Target) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", target.pid())).unwrap();
     stat.split(' ').next().unwrap().parse().unwrap()
@@ -40,9 +39,9 @@ fn asked(target: &mut Target, request: &str) -> Value {
     serde_json::from_str(&target.line()).unwrap()
 }
 
-/// What was recorded while exact stacks were on trial is part of the recording.
+/// The trial of exact stacks is part of the recording.
 #[test]
-fn a_slow_job_gets_exact_stacks_without_an_option_and_its_bytes_are_torchs_own() {
+fn a_slow_job_gets_exact_stacks_by_default() {
     let mut target = sim::start("exact_torch.py", &[]);
     let mut recording = Recording::start(target.pid(), AUTO);
     recording.wait_for("probes are in place");
@@ -62,7 +61,7 @@ fn a_slow_job_gets_exact_stacks_without_an_option_and_its_bytes_are_torchs_own()
 }
 
 #[test]
-fn a_job_that_allocates_all_the_time_is_not_recorded_exactly_and_no_probe_is_left() {
+fn a_constantly_allocating_job_is_not_recorded_exactly() {
     let mut target = busy();
     let mut recording = Recording::start(target.pid(), &[AUTO, &["-d", "6"]].concat());
     recording.wait_for("exact stacks would cost ");
@@ -98,9 +97,9 @@ fn without_the_rights_for_probes_the_mode_says_so() {
     target.finish();
 }
 
-/// Asked for, exact stacks go on whatever they cost, and that is told with the remedy.
+/// Requested exact stacks continue at any cost, with a warning and its remedy.
 #[test]
-fn exact_stacks_that_were_asked_for_stay_and_tell_what_they_cost() {
+fn requested_exact_stacks_stay_and_report_their_cost() {
     let mut target = busy();
     let mut recording = Recording::start_exact(target.pid(), &["-d", "2"]);
     let done = recording.wait().ok();

@@ -1,4 +1,4 @@
-//! `record -- PROGRAM`: the program runs as it would without memspy, and its exit code is passed on.
+//! `record -- PROGRAM`: the program runs as without memspy, and its exit code is passed on.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -13,7 +13,7 @@ struct Ran {
     folder: tempfile::TempDir,
 }
 
-/// Runs `memspy record WORDS -- PROGRAM` with `$DONE` a file that the program may leave behind.
+/// Runs `memspy record WORDS -- PROGRAM`; `$DONE` names a file that the program may create.
 fn record(words: &[&str], program: &[&str]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.bin");
@@ -42,7 +42,7 @@ fn its_exit_code_and_its_output_are_passed_on() {
 }
 
 #[test]
-fn a_signal_that_ends_it_becomes_the_code_that_shells_give() {
+fn a_fatal_signal_becomes_a_shells_exit_code() {
     let kill = "import time, os, signal; time.sleep(0.5); os.kill(os.getpid(), signal.SIGTERM)";
     let ran = record(&[], &["python3", "-c", kill]);
     assert_eq!(ran.done.status.code(), Some(128 + 15), "{}", ran.done.err);
@@ -59,7 +59,7 @@ fn a_shell_script_that_becomes_python_is_waited_for() {
 }
 
 #[test]
-fn a_program_that_is_no_python_runs_to_its_end_all_the_same() {
+fn a_program_without_python_runs_to_its_end() {
     for (script, code) in [("touch $DONE", 1), ("touch $DONE; exit 9", 9)] {
         let ran = record(&[], &["sh", "-c", script]);
         assert_eq!(ran.done.status.code(), Some(code), "{}", ran.done.err);
@@ -71,7 +71,7 @@ fn a_program_that_is_no_python_runs_to_its_end_all_the_same() {
 }
 
 #[test]
-fn an_old_oom_report_is_met_before_the_program_is_started_not_after() {
+fn an_old_oom_report_is_noticed_before_the_program_starts() {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("trace.oom-report.txt");
     std::fs::write(&report, "of yesterday").unwrap();
@@ -103,14 +103,14 @@ fn recording(folder: &std::path::Path, program: &str) -> Child {
     let errors = std::io::BufReader::new(memspy.stderr.take().unwrap());
     let mut lines = std::io::BufRead::lines(errors).map(Result::unwrap);
     assert!(lines.any(|line| line.contains("attached to process")));
-    // Nobody may find the pipe closed.
+    // The pipe must not close.
     std::thread::spawn(move || lines.for_each(drop));
     memspy
 }
 
 #[test]
-fn signals_that_ask_memspy_to_end_reach_the_program_and_its_code_comes_back() {
-    // READY for signals once it has made the file.
+fn signals_to_memspy_reach_the_program_and_return_its_code() {
+    // READY for signals once it has created the file.
     let wait = "open(os.environ['DONE'], 'w').close()\nfor _ in range(600): time.sleep(0.1)";
     let answers = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n\
                    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(8))";
@@ -128,7 +128,7 @@ fn signals_that_ask_memspy_to_end_reach_the_program_and_its_code_comes_back() {
 }
 
 #[test]
-fn a_program_that_goes_on_after_a_signal_is_waited_for() {
+fn a_program_that_continues_after_a_signal_is_awaited() {
     let program = "import os, signal, sys, time\n\
                    asked = []\n\
                    said = lambda name: open(os.environ['DONE'] + name, 'w').close()\n\
@@ -145,7 +145,7 @@ fn a_program_that_goes_on_after_a_signal_is_waited_for() {
 }
 
 #[test]
-fn a_hangup_that_is_ignored_stays_ignored_for_memspy_and_the_program() {
+fn an_ignored_hangup_stays_ignored_for_memspy_and_program() {
     let folder = tempfile::tempdir().unwrap();
     let program = "import signal, sys, time; time.sleep(0.5)\n\
                    sys.exit(5 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else 6)";
@@ -158,8 +158,8 @@ fn a_hangup_that_is_ignored_stays_ignored_for_memspy_and_the_program() {
 }
 
 #[test]
-fn a_recording_that_is_over_leaves_the_program_running_to_its_own_end() {
-    // It goes on until memspy has said that the recording is over.
+fn a_finished_recording_leaves_the_program_running() {
+    // Until memspy has said that the recording is over.
     let script = "import os, time, pathlib\n\
                   while not pathlib.Path(os.environ['DONE']).exists(): time.sleep(0.01)\n\
                   raise SystemExit(6)";

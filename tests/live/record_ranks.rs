@@ -1,4 +1,4 @@
-//! `record -s`: every rank of a distributed job into a trace of its own, and these read together.
+//! `record -s`: a trace for each rank of a distributed job, read together.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use serde_json::Value;
 const TORCHRUN: [&str; 6] =
     ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"];
 
-/// A command with two simulated cards; `with-sim` shares them with all that it starts.
+/// A command with two simulated cards, which `with-sim` shares with all that it starts.
 fn on_two_cards() -> Command {
     let mut command = Command::new("scripts/with-sim");
     command.env("SIM_CUDA_DEVICES", "2").env("SIM_CUDA_VALUES", "copy").stdin(Stdio::null());
@@ -54,7 +54,7 @@ fn words(traces: &[PathBuf]) -> Vec<&str> {
     traces.iter().map(|trace| trace.to_str().unwrap()).collect()
 }
 
-/// The peak of a trace by the allocator's own mark, and the rank that it says it is of.
+/// A trace's peak by the allocator's counter, and its rank.
 fn peak(trace: &Path, gpu: u32) -> (i64, Option<u32>) {
     let (mut rank, mut peak) = (None, 0);
     for record in records(trace) {
@@ -71,7 +71,7 @@ fn peak(trace: &Path, gpu: u32) -> (i64, Option<u32>) {
 
 #[test]
 #[ignore = "takes long, and ranks_together reads the traces of ranks: scripts/test.sh --all runs it"]
-fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
+fn every_data_parallel_rank_has_a_trace_and_workers_none() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let job = ["ddp", folder.to_str().unwrap(), "--seconds", "2"];
@@ -88,7 +88,7 @@ fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
         let all = memspy(&["flame", trace.to_str().unwrap(), "-f", "collapsed", "-o", "-"]).ok();
         sum += total(&stacks_of(&all.out));
     }
-    // Side by side they are what each is alone.
+    // Together they are the sum of each alone.
     let all = [&["flame", "-f", "collapsed", "-o", "-"], &words(&traces)[..]].concat();
     let together = stacks_of(&memspy(&all).ok().out);
     assert_eq!(total(&together), sum);
@@ -102,12 +102,12 @@ fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
     assert!(lines.contains("== rank 0 ==") && lines.contains("== rank 1 =="), "{lines}");
     let highest = memspy(&[&["lines", "--max-peak"], &words(&traces)[..]].concat()).ok().out;
     assert!(!highest.contains("== rank"), "{highest}");
-    // A busy machine may have a warning before it.
+    // A busy machine may print a warning before.
     memspy(&[&["lines", "--json"], &words(&traces)[..]].concat()).refused_last(&["--max-peak"]);
 }
 
 #[test]
-fn a_launchers_pid_names_the_ranks_below_it_instead_of_showing_an_empty_table() {
+fn a_launchers_pid_names_the_ranks_below_it() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let mut launcher = on_two_cards();
@@ -129,7 +129,7 @@ fn a_launchers_pid_names_the_ranks_below_it_instead_of_showing_an_empty_table() 
             "rank 1 (process ",
             "add -s",
         ]);
-        // The ranks are read alike by all commands.
+        // All commands read ranks alike.
         if everything_is_there() || words == ["graph"] || words == ["devices"] {
             let of_all = memspy_at(target.pid(), &[words, &["-s"]].concat()).ok().out;
             assert!(words == ["devices"] || of_all.contains("== rank 1 "), "{of_all}");
@@ -158,7 +158,7 @@ fn a_rank_that_starts_later_is_found_and_recorded_exactly() {
     target.say("go");
     wait_until("a look at both ranks", || {
         let done = memspy_at(target.pid(), &["dump", "-s"]);
-        // Shards are what the distributed tensors over them are; these have no memory of their own.
+        // Shards have the memory of their distributed tensors, which have none of their own.
         let heads = ["== rank 0 (process ", "== rank 1 (process ", "parameters", "optimizer state"];
         heads.iter().all(|head| done.out.contains(head)) && !done.out.contains("elsewhere")
     });
@@ -173,7 +173,7 @@ fn a_rank_that_starts_later_is_found_and_recorded_exactly() {
         let truth = truth(folder, rank);
         let Some(Record::End(end)) = records(trace).pop() else { panic!("no end") };
         let totals = end.totals.exact.unwrap();
-        // Attached before the first one; some are made after the truth was written.
+        // Attached before the first; some come after the truth was written.
         let made = truth["allocations"].as_u64().unwrap();
         assert!((made..made + 100).contains(&totals.allocations), "{totals:?} of {made}");
         assert_eq!(totals.lost, 0);
@@ -182,7 +182,7 @@ fn a_rank_that_starts_later_is_found_and_recorded_exactly() {
     }
 }
 
-/// The exact peak as the flamegraph draws it.
+/// The exact peak in the flamegraph.
 fn memspy_peak(trace: &Path, gpu: u32) -> u64 {
     let gpu = gpu.to_string();
     let words = ["flame", trace.to_str().unwrap(), "--gpu", &gpu, "-f", "collapsed", "-o", "-"];
@@ -196,7 +196,7 @@ fn a_rank_that_is_killed_ends_its_own_trace_only() {
     let folder = folder.path();
     let job = ["ddp", folder.to_str().unwrap(), "--seconds", "60", "--dies", "1"];
     let done = record(folder, &[], &job);
-    // What torchrun says, not memspy.
+    // torchrun's message, not memspy's.
     assert_eq!(done.status.code(), Some(1), "{}", done.err);
     let traces = traces(folder);
     assert_eq!(traces.len(), 2, "{}", done.err);
@@ -208,7 +208,7 @@ fn a_rank_that_is_killed_ends_its_own_trace_only() {
 }
 
 #[test]
-fn who_is_importing_pytorch_is_no_member_yet_and_who_uses_the_driver_alone_is_one() {
+fn importing_processes_are_no_members_yet_driver_users_are() {
     let folder = tempfile::tempdir().unwrap();
     let record = |pid: u32, name: &str| {
         let mut command = command(Some(pid));
@@ -218,7 +218,7 @@ fn who_is_importing_pytorch_is_no_member_yet_and_who_uses_the_driver_alone_is_on
     };
     let alone = sim::start("driver_only.py", &[]);
     record(alone.pid(), "alone-%p.bin").ok();
-    // As a launcher does, which leaves the devices to its ranks.
+    // A launcher, which leaves the devices to its ranks.
     let mut importing = sim::start("driver_only.py", &["--importing"]);
     let done = record(importing.pid(), "importing-%p.bin");
     assert_eq!(done.status.code(), Some(1), "{}", done.err);
@@ -248,7 +248,7 @@ fn one_name_for_several_files_is_refused() {
 }
 
 #[test]
-fn a_condition_of_one_rank_is_said_with_its_rank_and_told_in_the_traces_of_the_others() {
+fn one_ranks_condition_is_noted_in_all_traces() {
     let folder = tempfile::tempdir().unwrap();
     let mut launcher = sim::command("uneven.py", &[]);
     launcher.env("SIM_CUDA_DEVICES", "2");

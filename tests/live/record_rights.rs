@@ -1,5 +1,5 @@
-//! A process of another user: what may not be read gets one clear line; memspy as root reads no more for a job than the
-//! job's own user could.
+//! Another user's process: what may not be read gets one clear line. As root, memspy reads for a
+//! job only what its user could.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn another_users_process_is_refused_with_the_remedy() {
     target.finish();
 }
 
-/// Only root can start processes as another user: these tests cannot pass without it.
+/// Only root can start processes as another user.
 #[track_caller]
 fn assert_root() {
     assert!(nix::unistd::geteuid().is_root(), "this test has to run as root");
@@ -47,7 +47,7 @@ const NOBODY: u32 = 65534;
 const SECRET: &str = "root:only-root-may-read-this";
 const OPEN: &str = "first line that everybody may read";
 
-/// A folder that everybody may look into, with files in it.
+/// A folder readable by all, with files.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -61,7 +61,7 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// Makes a file of root with these rights; its name.
+    /// Creates root's file with this mode; returns its name.
     fn with(&self, name: &str, text: &str, mode: u32) -> String {
         let path = self.path(name);
         std::fs::write(&path, format!("{text}\nsecond line\n")).unwrap();
@@ -79,7 +79,7 @@ fn job(words: &[&str], files: &[&str]) -> Target {
     })
 }
 
-/// Records `target` for a moment; the source texts in the trace, and what memspy said.
+/// Records `target` for a moment; returns the trace's source texts and memspy's output.
 #[track_caller]
 fn sources(target: &Target) -> (Vec<String>, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn sources(target: &Target) -> (Vec<String>, String) {
     (records.into_iter().filter_map(text).collect(), said)
 }
 
-/// Runs a memspy that has to end by itself; what it said.
+/// Runs a memspy that must end by itself; returns its output.
 #[track_caller]
 fn in_time(mut command: Command) -> String {
     let errors = tempfile::NamedTempFile::new().unwrap();
@@ -122,7 +122,7 @@ fn in_time(mut command: Command) -> String {
 }
 
 #[test]
-fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() {
+fn a_recording_and_its_verdict_are_private_by_default() {
     let target = Target::start(pythons::newest_here().target("life.py"));
     let folder = tempfile::tempdir().unwrap();
     let record = |words: &[&str]| {
@@ -152,7 +152,7 @@ fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() 
     target.finish();
 }
 
-/// The lines of `/proc/…/status` that say what a thread may do.
+/// A thread's rights, from `/proc/…/status`.
 fn rights(status: &str) -> Vec<(String, u64)> {
     let lines = status.lines().filter_map(|line| line.split_once(":\t"));
     let lines = lines.filter(|(name, _)| ["CapEff", "CapPrm", "NoNewPrivs"].contains(name));
@@ -160,7 +160,7 @@ fn rights(status: &str) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_recorder_that_is_root_keeps_only_the_rights_it_needs() {
+fn a_recorder_of_root_keeps_only_the_rights_it_needs() {
     assert_root();
     const SYS_PTRACE: u64 = 1 << 19;
     const NOT_NEEDED: u64 = 1 << 16 | 1 << 21 | 1 << 12; // SYS_MODULE, SYS_ADMIN, NET_ADMIN
@@ -187,7 +187,7 @@ fn a_recorder_that_is_root_keeps_only_the_rights_it_needs() {
 }
 
 #[test]
-fn a_program_that_memspy_starts_has_all_the_rights_that_memspy_was_given() {
+fn a_program_started_by_memspy_has_all_of_its_rights() {
     let folder = tempfile::tempdir().unwrap();
     let program = "import time; time.sleep(0.5); print(open('/proc/self/status').read())";
     let mut command = crate::support::memspy::command(None);
@@ -198,10 +198,10 @@ fn a_program_that_memspy_starts_has_all_the_rights_that_memspy_was_given() {
 }
 
 #[test]
-fn code_that_opens_files_by_name_is_not_used_beside_another_users_job() {
+fn code_that_opens_named_files_avoids_other_users_jobs() {
     assert_root();
     let files = Files::new();
-    // A library with the name of a Python that memspy does not know, in a program that is none.
+    // A library named like an unknown Python, in a program that is no Python.
     let library = files.path("libpython3.6.so");
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&library);
@@ -232,7 +232,7 @@ fn code_that_opens_files_by_name_is_not_used_beside_another_users_job() {
 }
 
 #[test]
-fn a_file_that_only_root_may_read_gets_into_no_trace_of_another_users_job() {
+fn roots_private_file_gets_into_no_other_users_trace() {
     assert_root();
     let files = Files::new();
     let secret = files.with("secret.py", SECRET, 0o600);
@@ -251,7 +251,7 @@ fn a_file_that_only_root_may_read_gets_into_no_trace_of_another_users_job() {
 }
 
 #[test]
-fn a_link_in_a_jobs_own_root_does_not_lead_out_of_it() {
+fn a_link_in_a_jobs_root_does_not_lead_outside() {
     assert_root();
     let files = Files::new();
     let outside = files.with("outside.py", SECRET, 0o644);
@@ -269,7 +269,7 @@ fn a_link_in_a_jobs_own_root_does_not_lead_out_of_it() {
 }
 
 #[test]
-fn a_pipe_or_a_device_that_a_job_names_as_its_source_stops_nothing() {
+fn a_pipe_or_device_named_as_source_stops_nothing() {
     assert_root();
     let files = Files::new();
     let pipe = files.path("pipe.py");

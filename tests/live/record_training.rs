@@ -1,4 +1,4 @@
-//! A training job that never holds still: looks at it, doctor, and what recording it takes of memory.
+//! A training job that never rests: snapshots, doctor, and a recording's memory.
 
 use crate::support::memspy::{Recording, collapsed, document, lines, memspy_at, total};
 use crate::support::target::Target;
@@ -6,7 +6,7 @@ use crate::support::{pythons, sim};
 use memspy::render::json::{DoctorJson, DumpJson};
 use serde_json::Value;
 
-/// Starts training that goes on until it is killed, and waits for its first step.
+/// Starts training that lasts until it is killed, and waits for its first step.
 fn train() -> Target {
     let mut command = sim::command("train.py", &["--seconds", "600", "--layers", "2"]);
     command.env("PYTHONUNBUFFERED", "1");
@@ -30,7 +30,7 @@ fn looks_at_a_job_that_trains() {
         assert_eq!(device["block_map"]["consistent"], true, "{}", look["not_read"]);
         let allocated = device["allocated"].as_u64().unwrap();
         assert_eq!(segments_hold(device), allocated);
-        // Blocks and owners are of one moment, whatever the job does between two looks.
+        // Blocks and owners are of one moment, whatever the job does between two snapshots.
         assert_eq!(look["owners"]["devices"]["cuda:0"]["allocated"], device["allocated"]);
         let stats = &device["memory_stats"];
         assert!(stats["allocated_bytes.all.peak"].as_u64().unwrap() >= allocated);
@@ -107,11 +107,11 @@ fn recording_training_takes_little_memory_and_adds_up() {
     target.kill();
 
     let report = lines(recording.trace(), &[]);
-    let peak = report["peak_allocated"]["seen_in_recording"].as_u64().unwrap();
+    let peak = report["peak_allocated"]["bytes"].as_u64().unwrap();
     let stacks = collapsed(recording.trace(), &[]);
     assert!(total(&stacks) <= peak, "{} > {peak}", total(&stacks));
     assert!(total(&stacks) > peak / 2, "{} is far below {peak}", total(&stacks));
-    // Which phase of an iteration holds the recorded peak is chance; what belongs to which is not.
+    // Which phase of an iteration has the peak is chance; what belongs to which is not.
     let functions = report["functions"].as_array().unwrap();
     let of_step = functions.iter().find(|f| f["function"] == "train_step").unwrap();
     let calls_backward = |r: &&Value| r["source"].as_str().unwrap().contains("loss.backward()");
@@ -128,7 +128,7 @@ fn recording_training_takes_little_memory_and_adds_up() {
     assert!(upper >= peak, "a line that runs nearly all the time reaches the peak: {step}");
 }
 
-/// Bytes of a recording that lasts `seconds`, and its samples.
+/// Bytes and samples of a recording that lasts `seconds`.
 fn steady(target: &Target, seconds: &str) -> (u64, u64) {
     let mut recording = Recording::start(target.pid(), &["-d", seconds]);
     recording.wait().ok();

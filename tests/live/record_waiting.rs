@@ -1,5 +1,5 @@
-//! A line on which a thread waits has no bytes that PyTorch's own memory history does not give it, however it waits and however it
-//! is recorded.
+//! A line on which a thread waits has only the bytes of PyTorch's own memory history, in every
+//! mode.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn by_line(pairs: &Value) -> BTreeMap<u64, u64> {
     lines
 }
 
-/// The same of stacks, by the innermost frame of the job's own file; what is not seen below such a frame is on no line.
+/// By the innermost frame of the job's own file; unknown parts below such a frame are on no line.
 fn lines_of(stacks: &[(String, u64)]) -> BTreeMap<u64, u64> {
     let mut lines = BTreeMap::new();
     for (stack, bytes) in stacks {
@@ -28,7 +28,7 @@ fn lines_of(stacks: &[(String, u64)]) -> BTreeMap<u64, u64> {
     lines
 }
 
-/// Records the job, and compares with its own history what is said to be alive, and to have been allocated in all where that is known.
+/// Records the job and compares live bytes and, if known, all allocated bytes with its history.
 fn check(words: &[&str], is_followed: bool) {
     let mut target = sim::start("waits.py", &["2.5"]);
     let mut recording = Recording::start(target.pid(), words);
@@ -36,7 +36,7 @@ fn check(words: &[&str], is_followed: bool) {
     target.say("go");
     let said = target.read_until_ready();
     let truth: Value = serde_json::from_str(said.last().unwrap()).unwrap();
-    // The last map is that of the standstill.
+    // The last snapshot is of the rest.
     std::thread::sleep(Duration::from_millis(1500));
     let done = recording.interrupt();
     target.finish();
@@ -60,8 +60,8 @@ fn check(words: &[&str], is_followed: bool) {
             said.saturating_sub(truth)
         };
         let wrong: u64 = waits.iter().map(too_much).sum();
-        // Before a thread was first seen to wait on a line, nothing tells that it does there: with
-        // samples that are 5 ms apart this is some per cent (44 % where nobody asks who waits).
+        // Before a thread was first seen to wait on a line, nothing shows that it waits there: some
+        // per cent with samples 5 ms apart (44 % if waits are ignored).
         let most = if is_followed { all / 20 } else { all / 6 };
         assert!(wrong <= most, "{what}: {wrong} of {all} bytes are on lines that wait {ours:?}");
     }

@@ -1,4 +1,4 @@
-//! The words of `record`: formats, threads, names of files, rates.
+//! Options of `record`: formats, threads, file names, rates.
 
 use crate::support::memspy::{
     Done, Recording, command, following, lines, memspy, run, stacks_of, total,
@@ -22,7 +22,7 @@ fn record(target: &Target, folder: &std::path::Path, words: &[&str]) -> Done {
     run(&mut command)
 }
 
-/// The stacks of a recording that is long enough to see the job at work: how long that is is up to the machine.
+/// The stacks of a recording that is long enough, on this machine, to see the job at work.
 fn at_work(record: impl Fn(&str) -> String) -> Vec<(String, u64)> {
     for duration in ["1", "4s", "15s"] {
         let stacks = stacks_of(&record(duration));
@@ -85,13 +85,13 @@ fn formats_threads_and_names() {
             .sum()
     };
     let all = lines(recording.trace(), &[])["samples"].as_u64().unwrap();
-    // While every thread is seen idle, each of them counts.
+    // While every thread is idle, each counts.
     assert!(samples(&[], "idle") < all / 10, "{} of {all}", samples(&[], "idle"));
     assert_eq!(samples(&["-i"], "idle"), all);
     assert_eq!(samples(&["-i", "-g"], "idle"), 0);
     assert!(samples(&["-i", "-g"], "work") > all / 2);
 
-    // Every format of lines tells the same.
+    // Every format of lines has the same figures.
     let trace = recording.trace().to_str().unwrap();
     let csv = memspy(&["lines", trace, "--format", "csv", "--only", "work"]).ok().out;
     let text = memspy(&["lines", trace, "--source", "--only", "work"]).ok().out;
@@ -105,7 +105,7 @@ fn formats_threads_and_names() {
     let mut records: Vec<Record> = Vec::new();
     TraceReader::open(folder.path().join("slow.bin")).unwrap().replay(&mut records).unwrap();
     let Some(Record::End(end)) = records.last() else { panic!("no end") };
-    // Also where memspy came too late for one of them.
+    // Also where memspy came too late for one.
     assert_eq!(end.totals.ticks, 3, "{}", done.err);
     let report = lines(&folder.path().join("slow.bin"), &[]);
     let work = report["functions"].as_array().unwrap().iter().find(|f| f["function"] == "work");

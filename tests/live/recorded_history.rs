@@ -1,4 +1,5 @@
-//! The history that a job records of itself, read from outside, equals `torch.cuda.memory._snapshot()` event by event.
+//! A job's own recorded history, read from outside, equals `torch.cuda.memory._snapshot()` event by
+//! event.
 
 use crate::support::damaged::Damaged;
 use crate::support::memspy::memspy;
@@ -11,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// The clocks' rates are measured at two moments, by the job and by memspy.
+/// The job and memspy measure the clocks' rates at two moments.
 const MAX_MICROSECONDS_APART: i64 = 1000;
 
 fn history(target: &Target) -> Value {
@@ -28,7 +29,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
 }
 
-/// Frames of Python alone, as memspy names no others.
+/// Python frames only, as memspy names no others.
 fn of_python(frames: &Value) -> Vec<&Value> {
     let is_python = |frame: &&Value| {
         let file = frame["filename"].as_str().unwrap();
@@ -75,7 +76,7 @@ fn equals(seen: &Value, truth: &Value) -> (usize, usize) {
             for key in ["address", "size", "state"] {
                 assert_eq!(seen[key], truth[key], "{key}");
             }
-            // The allocator keeps a stale number for free ones.
+            // The allocator keeps a stale number for free blocks.
             if truth["state"] != "inactive" {
                 assert_eq!(seen["requested_size"], truth["requested_size"]);
             }
@@ -87,7 +88,7 @@ fn equals(seen: &Value, truth: &Value) -> (usize, usize) {
     (events, blocks)
 }
 
-/// Compares a job that records in this way; how many events and blocks with frames there were.
+/// Compares a job in this mode; returns how many events and blocks with frames there were.
 fn mode_is_equal(mode: &str) -> (usize, usize) {
     let mut target = sim::start("recorded_history.py", &[mode]);
     let seen = history(&target);
@@ -117,7 +118,7 @@ fn of_stacks_with_cpp_frames_those_of_python_are_told() {
 }
 
 #[test]
-fn a_ring_that_went_round_is_read_from_its_oldest_event_on() {
+fn a_wrapped_ring_is_read_from_its_oldest_event() {
     assert_eq!(mode_is_equal("ring").0, 100);
 }
 
@@ -183,7 +184,7 @@ fn a_busy_job_gives_whole_events_in_their_order() {
     for attempt in 0.. {
         let done = memspy(&["history", "-p", &pid, "--json", "-o", "-"]);
         if done.err.contains("overwrote all of its events") {
-            // On a busy machine the job may be quicker than memspy; then it says so.
+            // On a busy machine the job may be quicker than memspy, which says so.
             assert!(attempt < 40, "{whole} of {attempt} histories were read");
             continue;
         }
@@ -194,8 +195,8 @@ fn a_busy_job_gives_whole_events_in_their_order() {
             let time = event["time_us"].as_i64().unwrap();
             assert!(time >= before, "{time} after {before}");
             before = time;
-            // Whatever the job does, it does from its main module, or from a backward thread without Python.
-            // PyTorch, too, leaves the key out where an event has no stack.
+            // All events come from its main module, or from a backward thread without Python.
+            // PyTorch, too, omits the key if there is no stack.
             let frames = event["frames"].as_array().map_or(&[][..], Vec::as_slice);
             let last = frames.last().map_or(&Value::Null, |frame| &frame["name"]);
             assert!(frames.is_empty() || *last == json!("<module>"), "{event}");
@@ -226,7 +227,7 @@ fn torch_opens_the_pickle() {
 }
 
 #[test]
-fn a_damaged_ring_is_an_error_or_has_fewer_stacks_and_never_hangs() {
+fn a_damaged_ring_never_hangs() {
     let target = sim::start("recorded_history.py", &["ring"]);
     let process = Process::open(target.pid()).unwrap();
     let memory = LiveMemory::new(target.pid());

@@ -1,4 +1,5 @@
-//! The page of `memspy report` in a real browser: no errors, every click shows what it should, both themes, a phone.
+//! The page of `memspy report` in a real browser: no errors, every click works, both themes, a
+//! phone.
 
 use std::path::PathBuf;
 
@@ -22,7 +23,8 @@ fn write(records: &[Record], folder: &tempfile::TempDir, name: &str) -> PathBuf 
     trace
 }
 
-/// Twenty steps that allocate in a forward pass and free it again, and keep a megabyte each; a hostile name among the lines.
+/// Twenty steps that allocate in a forward pass and free it, and keep a megabyte each; a hostile
+/// name among the lines.
 fn training() -> Vec<Record> {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
@@ -54,7 +56,7 @@ fn training() -> Vec<Record> {
     s.records.clone()
 }
 
-/// The sums of what the page shows, by the page's own code: stacks, lines, the flamegraph's root.
+/// The sums of what the page shows, by its own code: stacks, lines, the flamegraph's root.
 const SUMS: &str = "(() => { const { track, sums, state } = page; const add = (all) => all.reduce((a, b) => a + b, 0); \
     return [sums.total, add([...sums.bytes]), add(lineRows(track, sums).map((row) => row.own)), \
     frameTree(track, sums, {}).bytes, frameTree(track, sums, { inverted: true }).bytes]; })()";
@@ -88,7 +90,7 @@ fn the_page_works_in_a_browser() {
     let words = [trace.to_str().unwrap(), "-o", page.to_str().unwrap(), "--title", HOSTILE];
     memspy(&[&["report"], &words[..]].concat()).ok();
 
-    // It lands on the peak, and says what that is.
+    // It opens at the peak and describes it.
     browser.call("Network.enable", json!({}));
     browser.open(&page, "");
     let sentence = text(&mut browser, "sentence");
@@ -96,7 +98,7 @@ fn the_page_works_in_a_browser() {
     assert!(sentence.contains("At its peak") && sentence.contains("345.00 MiB"), "{sentence}");
     assert_eq!(one_sum(&mut browser), peak as f64);
     assert!(browser.value("location.hash").as_str().unwrap() == "");
-    // Hostile names are text: no element of theirs is there.
+    // Hostile names are text and create no elements.
     assert_eq!(browser.value("document.images.length + document.scripts.length"), json!(2));
     assert!(text(&mut browser, "title").starts_with("</script><img"));
 
@@ -111,7 +113,7 @@ fn the_page_works_in_a_browser() {
     let moment = browser.value("page.shownMoment()");
     assert!(hash.contains("t="), "{hash}");
 
-    // A window: what leaked in it is what stayed, and the rest of what was allocated in it was churned.
+    // A window: leaked is what stayed, churned is the rest of what it allocated.
     browser.drag("timeline", (0.3, 0.5), (0.9, 0.5));
     assert!(text(&mut browser, "sentence").contains("still live at the end"));
     let leaked = one_sum(&mut browser);
@@ -135,7 +137,7 @@ fn the_page_works_in_a_browser() {
     let detail = text(&mut browser, "flame-detail");
     assert!(detail.contains("forward") && detail.contains("96.00 MiB"), "{detail}");
 
-    // Every tab draws, the keys choose them; a line leads to its callers.
+    // Every tab draws, keys choose them; a line leads to its callers.
     browser.key("Escape");
     for (key, tab) in ["flame", "lines", "source", "owners", "blocks", "about"].iter().enumerate() {
         browser.key(&(key + 1).to_string());
@@ -153,10 +155,10 @@ fn the_page_works_in_a_browser() {
     assert_eq!(callers, json!(["flame", 12 * MIB, 1]));
     browser.key("Escape");
 
-    // The function of a selected frame in the middle, its callers above it, what it calls below it.
+    // The function of a selected frame in the middle, callers above, callees below.
     browser.value("page.change({ view: 'live', window: null, moment: page.track.moments.peak })");
     browser.value("byId('flamegraph').focus()");
-    // The greatest is what is older than the recording, the second what 'train' calls in line 11.
+    // The greatest is older than the recording, the second is what 'train' calls in line 11.
     for key in ["ArrowDown", "ArrowRight", "ArrowDown"] {
         browser.key(key);
     }
@@ -165,14 +167,14 @@ fn the_page_works_in_a_browser() {
                 b.node.bytes]).sort((a, b) => a[0] - b[0] || b[2] - a[2])";
     let shown = browser.value(rows);
     let shown: Vec<(u64, String, u64)> = serde_json::from_value(shown).unwrap();
-    // 'forward' is called in line 11 of 'train', and allocates in eight lines of its own.
+    // 'train' calls 'forward' in line 11, and it allocates in eight lines of its own.
     assert_eq!(shown.len(), 10, "{shown:?}");
     assert!(shown[0].0 == 0 && shown[0].1.contains("train.py:11"), "{shown:?}");
     assert_eq!((shown[0].2, shown[1].0, shown[1].2), (96 * MIB, 1, 96 * MIB));
     assert!(shown[2..].iter().all(|row| (row.0, row.2) == (2, 12 * MIB)), "{shown:?}");
     let address = browser.value("location.hash").as_str().unwrap().to_owned();
     assert!(address.contains("&of="), "{address}");
-    // A click on the caller moves on to it; Escape shows all stacks again, S begins with the selected frame.
+    // A click selects the caller; Escape shows all stacks again, S starts with the selected frame.
     browser.drag("flamegraph", (0.5, 0.1), (0.5, 0.1));
     let whole = browser.value("[sandwichText(), flame.root.bytes, flame.callers.children.size]");
     assert_eq!(whole, json!(["train (train.py)", peak - 200 * MIB, 0]));
@@ -202,11 +204,11 @@ fn the_page_works_in_a_browser() {
     assert_eq!(browser.value("page.shownMoment()"), moment);
     browser.open(&page, &windowed);
     assert_eq!(browser.value("page.state.window"), window);
-    // Nonsense in it is no reason to show nothing.
+    // Nonsense in it is ignored.
     browser.open(&page, "#t=x&from=1&tab=<b>&r=9&g=99&view=constructor");
     one_sum(&mut browser);
 
-    // On a phone nothing hangs over the edge.
+    // On a phone nothing overflows.
     let phone = json!({"width": 375, "height": 740, "deviceScaleFactor": 2, "mobile": true});
     browser.call("Emulation.setDeviceMetricsOverride", phone);
     for tab in ["flame", "lines", "source", "owners", "blocks", "about"] {
@@ -214,7 +216,7 @@ fn the_page_works_in_a_browser() {
         let width = browser.value("document.documentElement.scrollWidth");
         assert!(width.as_u64().unwrap() <= 375, "{tab}: {width}");
     }
-    // Nothing is fetched, nothing went wrong, and what goes wrong would have been seen.
+    // Nothing is fetched, nothing failed, and a failure would have been seen.
     let own = |url: &&String| url.contains("/report.html") || url.contains("data:");
     let foreign: Vec<&String> = browser.requested.iter().filter(|url| !own(url)).collect();
     assert!(foreign.is_empty() && !browser.requested.is_empty(), "{foreign:?}");

@@ -1,4 +1,4 @@
-//! What memspy suggests can be pasted: it runs, whatever the names of the job and of the trace are.
+//! Suggested commands can be pasted: they run, whatever the names of the job and the trace.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use crate::support::sim;
 use crate::support::suggestions::{commands, words};
 use crate::support::terminal::Terminal;
 
-/// Builds without optimization on a busy machine take longer than people would wait.
+/// Unoptimized builds on a busy machine take longer than people would wait.
 const PATIENCE: [&str; 4] = ["--max-time", "120s", "--max-stop", "60s"];
 
-/// Runs a suggested command in `folder`. What is observed for a minute is observed for less.
+/// Runs a suggested command in `folder`, observing for less than a minute.
 fn paste(pid: u32, command_line: &str, folder: &Path) -> Done {
     let mut words = words(command_line);
     assert_eq!(words.remove(0), "memspy");
@@ -25,7 +25,7 @@ fn paste(pid: u32, command_line: &str, folder: &Path) -> Done {
 }
 
 #[test]
-fn what_a_summary_and_a_recording_suggest_runs_as_it_stands() {
+fn what_summary_and_recording_suggest_runs_unchanged() {
     let target = sim::start("shell_names.py", &[]);
     let pid = target.pid();
     let folder = tempfile::tempdir().unwrap();
@@ -62,9 +62,9 @@ fn what_a_summary_and_a_recording_suggest_runs_as_it_stands() {
     }
 }
 
-/// A line that is wider than the terminal was cut or broken in a word; a warning stood there twice.
+/// A line wider than the terminal was cut or broken within a word; a warning appeared twice.
 #[test]
-fn on_a_terminal_text_is_wrapped_between_words_and_a_warning_is_told_once() {
+fn terminal_text_wraps_between_words_and_warnings_appear_once() {
     const WIDTH: usize = 72;
     let target = sim::start("shell_names.py", &[]);
     let folder = tempfile::tempdir().unwrap();

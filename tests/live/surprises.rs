@@ -1,4 +1,4 @@
-//! Situations that people reported in public: what memspy says of each is what they needed to know.
+//! Situations that people reported in public: memspy says what they needed to know.
 
 use crate::support::memspy::{Recording, memspy_at};
 use crate::support::one_peak::one_peak;
@@ -15,10 +15,10 @@ fn truth(target: &mut Target) -> Value {
     serde_json::from_str(target.read_until_ready().last().unwrap()).unwrap()
 }
 
-/// The page said 335.86 MiB where the allocator's peak was 269.21: a block that one map overlooked
+/// The page said 335.86 MiB where the allocator's peak was 269.21: a block that one snapshot missed
 /// was counted twice.
 #[test]
-fn caches_that_grow_have_one_peak_and_it_is_the_allocators() {
+fn growing_caches_have_one_peak_the_allocators() {
     let mut target = sim::start("growing_caches.py", &[]);
     let before = truth(&mut target);
     let mut recording = Recording::start(target.pid(), &[]);
@@ -29,14 +29,14 @@ fn caches_that_grow_have_one_peak_and_it_is_the_allocators() {
     let peak = one_peak(recording.trace());
     let [before, after] = [before, after].map(|truth| truth["peak"].as_u64().unwrap());
     assert!(before < peak.bytes && peak.bytes <= after, "{before}, {peak:?}, {after}");
-    // Of a job that grows all the time, the last seconds are the highest.
+    // A job that always grows is highest in its last seconds.
     assert!(peak.shown > peak.bytes / 10 * 9, "{peak:?}");
     target.finish();
 }
 
-/// Reserved memory climbs each epoch while allocated memory is flat: a stream is made for each.
+/// Reserved memory climbs each epoch while allocated memory is flat: each creates a stream.
 #[test]
-fn streams_made_again_and_again_are_named_with_the_lines_that_took_their_cache() {
+fn streams_created_repeatedly_are_named_with_their_lines() {
     let mut target = sim::start("stream_per_epoch.py", &[]);
     let truth = truth(&mut target);
     let words = [&["summary", "--json", "--for", "2s"][..], &NO_LIMIT].concat();
@@ -45,7 +45,7 @@ fn streams_made_again_and_again_are_named_with_the_lines_that_took_their_cache()
     let found = findings.iter().find(|finding| finding["kind"] == "idle streams");
     let found = found.unwrap_or_else(|| panic!("no finding about streams: {findings:#?}"));
     let text = found["text"].as_str().unwrap();
-    // One is in use; each of the others has a segment of 2 MiB and one of 20 MiB.
+    // One is in use; the others have a segment of 2 MiB and one of 20 MiB each.
     let bytes = found["bytes"].as_u64().unwrap();
     assert!(bytes >= 6 * 22 * MIB && bytes.is_multiple_of(22 * MIB), "{text}");
     assert!(text.contains("22.00 MiB each"), "{text}");

@@ -1,4 +1,5 @@
-//! `memspy top` in a terminal: tmux shows it a job on the simulated device, presses keys, and reads the screen.
+//! `memspy top` in a terminal: tmux shows it a job on the simulated device, presses keys, reads the
+//! screen.
 
 use std::process::{Command, Stdio};
 
@@ -16,7 +17,7 @@ fn truth(target: &Target) -> Value {
     serde_json::from_str(said).unwrap()
 }
 
-/// The two words before a name on the line that has it: a size.
+/// The size, two words, before a name on its line.
 #[track_caller]
 fn size_before(screen: &str, column: usize, name: &str) -> String {
     let line = screen.lines().find(|line| line.contains(name));
@@ -46,7 +47,7 @@ fn a_job_that_holds_still_is_shown_to_the_byte() {
     ];
     let screen = terminal
         .wait_for("the counters", |screen| expected.iter().all(|part| screen.contains(part)));
-    // What the driver accounts to the job, less what PyTorch has.
+    // What the driver attributes to the job, less PyTorch's part.
     let dump = memspy_at(target.pid(), &["dump", "--json", "--no-stop"]).ok();
     let dump: Value = serde_json::from_str(&dump.out).unwrap();
     let outside = mib(dump["devices"][0]["outside_pytorch"].as_i64().unwrap());
@@ -76,7 +77,7 @@ fn a_training_job_in_80_columns_and_its_end() {
     let screen = terminal.wait_for("lines of the job", |screen| {
         screen.contains("train.py:")
             && screen.contains("(the program's own lines)")
-            // How sure they are: followed, or not yet.
+            // The evidence: followed, or not yet.
             && screen.contains("lines: proven ")
     });
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
@@ -102,7 +103,7 @@ fn a_training_job_in_80_columns_and_its_end() {
     });
     terminal.ask(&["resize-window", "-x", "80", "-y", "24"]);
 
-    // Where SIGINT is ignored, as in the background of a shell, it ends when its time is over.
+    // Where SIGINT is ignored, as in a shell's background, it ends at its time limit.
     kill(Pid::from_raw(target.pid().cast_signed()), Signal::SIGINT).unwrap();
     assert!(target.wait().success());
     let screen = terminal.wait_for("the end of the job", |screen| screen.contains("ENDED"));
@@ -112,7 +113,7 @@ fn a_training_job_in_80_columns_and_its_end() {
         let line = said.lines().find(|line| line.starts_with(name)).unwrap();
         line.split(' ').nth(1).unwrap().parse().unwrap()
     };
-    // What the job itself measured, as the picture rounds it: three digits.
+    // The job's own figures, rounded like the picture: three digits.
     let short = |bytes: u64| match bytes as f64 / f64::from(1 << 20) {
         mib if mib >= 1023.5 => format!("{:.2} GiB", mib / 1024.0),
         mib => format!("{} MiB", mib as u64),
@@ -180,7 +181,7 @@ fn exact_events_are_shown_as_they_come() {
     target.finish();
 }
 
-/// What memspy writes, on a terminal that answers no question (a slow line, a recording of a terminal).
+/// What memspy writes on a terminal that answers no query (a slow line, a terminal recording).
 #[test]
 fn a_picture_is_written_once_and_then_what_changed() {
     let mut target = sim::start("allocator_truth.py", &["plain"]);

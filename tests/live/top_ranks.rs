@@ -1,4 +1,4 @@
-//! `memspy top -s` in a terminal: all ranks of a job in a table, and each by itself.
+//! `memspy top -s` in a terminal: all ranks of a job in a table, and each alone.
 
 use crate::support::sim;
 use crate::support::target::Target;
@@ -6,7 +6,7 @@ use crate::support::terminal::Terminal;
 
 const READY: [&str; 2] = ["rank 0 READY", "rank 1 READY"];
 
-/// A launcher of two ranks that hold 64 and 192 MiB; it tells them what it is told.
+/// A launcher of two ranks with 64 and 192 MiB, which passes requests on.
 struct Job {
     launcher: Target,
 }
@@ -51,7 +51,7 @@ fn ranks_come_are_compared_are_looked_into_and_end() {
             .contains("Allocated: 256 MiB in all, most 192 MiB (rank 1), least 64.0 MiB (rank 0)"),
         "{screen}"
     );
-    // What it makes while it is watched has a line.
+    // What it allocates while watched has a line.
     job.tell("grow 1", "rank 1 grown");
     let screen = terminal.wait_for("the line with most", |screen| {
         row_has(screen, 1, &["1.19 GiB", "iB grow (", "uneven.py:"])
@@ -62,7 +62,7 @@ fn ranks_come_are_compared_are_looked_into_and_end() {
         at(0) < at(1)
     };
     assert!(order(&screen), "in the order of ranks: {screen}");
-    // By what is allocated, the largest first.
+    // By allocated bytes, largest first.
     terminal.press(&[">", ">", ">", "r"]);
     terminal.wait_for("the other order", |screen| !order(screen));
 
@@ -80,7 +80,7 @@ fn ranks_come_are_compared_are_looked_into_and_end() {
     terminal.press(&["Tab"]);
     terminal.wait_for("rank 0", |screen| screen.contains("memspy top  rank 0  pid "));
     terminal.press(&["Tab"]);
-    // As it was left.
+    // Unchanged.
     terminal.wait_for("rank 1 again", |screen| {
         screen.contains("rank 1  pid ") && screen.contains("By stack:")
     });
@@ -94,7 +94,7 @@ fn ranks_come_are_compared_are_looked_into_and_end() {
     terminal.wait_for("help", |screen| screen.contains("from rank to rank"));
     terminal.press(&["x"]);
 
-    // In a small window the rank, its pid and what it has allocated stay.
+    // In a small window the rank, its pid and allocated bytes stay.
     terminal.ask(&["resize-window", "-x", "40", "-y", "10"]);
     let small = terminal.wait_for("a small picture", |screen| {
         screen.lines().all(|line| line.chars().count() <= 40) && row_has(screen, 1, &["1.19 GiB"])
@@ -102,7 +102,7 @@ fn ranks_come_are_compared_are_looked_into_and_end() {
     assert!(small.contains("RANK") && small.contains("ALLOC"), "{small}");
     terminal.ask(&["resize-window", "-x", "160", "-y", "30"]);
 
-    // One that ends stays, grey; the other goes on.
+    // One that ends stays, grey; the other continues.
     job.tell("end 1", "rank 1 ended");
     let screen = terminal.wait_for("the end of one", |screen| row_has(screen, 1, &["ended; "]));
     assert!(row_has(&screen, 1, &["1.19 GiB"]), "its last figures stay: {screen}");

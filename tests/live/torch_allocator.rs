@@ -1,4 +1,4 @@
-//! The allocator as read from outside equals what PyTorch says of itself, to the number.
+//! The allocator, read from outside, equals what PyTorch says of itself, to the number.
 
 use crate::support::sim;
 use crate::support::target::Target;
@@ -90,7 +90,7 @@ fn map_equals(map: &AllocatorSnapshot, snapshot: &Value) {
     }
 }
 
-/// Compares everything; returns the maps.
+/// Compares everything; returns the snapshots.
 fn equals(reader: &mut TorchReader, truth: &Value) -> Vec<AllocatorSnapshot> {
     let devices = truth["devices"].as_array().unwrap();
     let mut counters = Vec::new();
@@ -106,7 +106,7 @@ fn equals(reader: &mut TorchReader, truth: &Value) -> Vec<AllocatorSnapshot> {
     counters.iter().zip(devices).map(compare).collect()
 }
 
-/// Compares in the state a mode begins with, and after more has happened.
+/// Compares in a mode's first state, and after more has happened.
 fn mode_is_equal(mode: &str) -> (Vec<AllocatorSnapshot>, Target, TorchReader) {
     let mut target = sim::start("allocator_truth.py", &[mode]);
     let mut reader = attach(&target);
@@ -197,7 +197,7 @@ fn counters_after_out_of_memory_and_resets() {
             assert_eq!(number(&truth["devices"][0]["stats"]["num_ooms"]), 1);
         }
         equals(&mut reader, &truth);
-        // Found just as well by a reader that comes only now.
+        // A reader that attaches only now finds it, too.
         equals(&mut attach(&target), &truth);
     }
     target.finish();

@@ -1,4 +1,5 @@
-//! Maps read while the target allocates without pause: none is called consistent that is not.
+//! Snapshots read while the target allocates without pause: no inconsistent one is called
+//! consistent.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ struct Tally {
     torn_counters: u32,
 }
 
-/// Reads maps for about as long as the target works, and checks each one that is called consistent.
+/// Reads snapshots for about as long as the target works, and checks each consistent one.
 fn watch(
     target: &mut Target,
     reader: &mut TorchReader,
@@ -51,7 +52,7 @@ fn watch(
         let start = Instant::now();
         match reader.counters(&mut counters) {
             Ok(()) => {}
-            // Interrupted in the midst of a change by another job on the same core.
+            // Interrupted in the middle of a change by another job on the same core.
             Err(TorchError::Torn { .. }) => tally.torn_counters += 1,
             Err(error) => panic!("{error}"),
         }
@@ -92,8 +93,8 @@ fn watch(
     tally
 }
 
-/// The numbers (modulo 4096) of the allocations alive, which must be the last ones made without a
-/// gap: see `churn` in allocator_load.py.
+/// The numbers (modulo 4096) of live blocks, which must be the last allocated ones without a gap:
+/// see `churn` in allocator_load.py.
 fn is_one_instant(map: &AllocatorSnapshot, blocks: usize) {
     let sizes = [1000, 40_000, 500_000, 3 << 20, 25 << 20];
     let mut alive: Vec<usize> = map
@@ -120,7 +121,7 @@ fn is_one_instant(map: &AllocatorSnapshot, blocks: usize) {
 }
 
 #[test]
-fn maps_of_a_job_that_allocates_without_pause_are_one_instants_truth() {
+fn snapshots_of_a_busy_job_are_one_instants_truth() {
     let (mut target, mut reader) = start();
     for held in [0, 600] {
         target.say(&format!("hold {held}"));
@@ -131,11 +132,11 @@ fn maps_of_a_job_that_allocates_without_pause_are_one_instants_truth() {
     target.finish();
 
     let (mut target, mut reader) = start();
-    // These have none, except when something else interrupts them.
-    // The more blocks, the seldomer: the last one may take ten rounds.
+    // These have none, unless something else interrupts them. More blocks make it rarer: the last
+    // may take ten rounds.
     for blocks in [40, 300, 2000].into_iter().take(if everything_is_there() { 3 } else { 2 }) {
         let request = format!("churn 2 {blocks}");
-        // On a busy machine there may be none in one round; without any, nothing would have been checked.
+        // On a busy machine a round may have none; without any, nothing would be checked.
         let checked = (0..10).any(|_| {
             watch(&mut target, &mut reader, &request, |map| is_one_instant(map, blocks)).consistent
                 > 0

@@ -1,4 +1,4 @@
-//! Tensors and autograd graphs read from outside against what PyTorch says of them.
+//! Tensors and autograd graphs, read from outside and compared with PyTorch's view.
 
 use crate::support::everything_is_there;
 use crate::support::target::Target;

@@ -1,5 +1,5 @@
-//! What sleeps in a process with vLLM's allocator, by its tags, against what the program did. The target brings a module of the shape of
-//! vLLM's: vLLM itself is not installed here.
+//! Sleeping memory of a process with vLLM's allocator, by tag, compared with what the program did.
+//! The target brings a module of the shape of vLLM's, which is not installed here.
 
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ fn memory_asleep_under_vllm_is_told_by_its_tags() {
     assert_eq!(awake["unmapped_at_least"], 0);
     let cache = tag(&awake, "kv_cache");
     assert_eq!(cache["mapped"], bytes("kv_cache"), "{cache}");
-    // So little may be asleep without that the driver's figure shows it.
+    // So little may be asleep otherwise that the driver's figure shows this.
     let weights = tag(&awake, "weights");
     assert_eq!((&weights["bytes"], &weights["asleep"]), (&truth["tags"]["weights"], &Value::Null));
     assert!(weights["unknown_because"].is_string(), "{weights}");
@@ -61,7 +61,7 @@ fn memory_asleep_under_vllm_is_told_by_its_tags() {
     let share = tag(&json["processes"][0]["devices"][0], "weights").clone();
     assert_eq!(share["asleep"], bytes("weights"), "{share}");
 
-    // Whatever else is found there is no figure.
+    // Any other content there is no figure.
     for damage in ["entry", "tag", "dict", "class"] {
         say(&mut target, &format!("damage {damage}"));
         let device = device(&target);
@@ -73,7 +73,7 @@ fn memory_asleep_under_vllm_is_told_by_its_tags() {
 }
 
 #[test]
-fn the_cache_that_sleeps_beside_woken_weights_is_told_by_the_drivers_figure() {
+fn sleeping_cache_beside_awake_weights_shows_in_drivers_figure() {
     let mut target = sim::start("vllm_asleep.py", &[]);
     let truth: Value = serde_json::from_str(target.said.last().unwrap()).unwrap();
     say(&mut target, "sleep_cache");

@@ -1,4 +1,4 @@
-//! One recording, replayed by today's rules and compared with its truth.
+//! Replays a recording with today's rules and compares it with its truth.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,27 +14,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::truth::{Bytes, Place, Stack, Truth};
 
-/// memspy begins a little before the history does: beyond this factor bytes called proven are
-/// wrong.
+/// memspy starts a little before the history: proven bytes beyond this factor are wrong.
 const EARLY: f64 = 1.02;
-/// Files with one of these in their path are no program's own.
+/// Files with one of these in their path are not the program's own.
 const LIBRARIES: [&str; 3] = ["site-packages", "/lib/python", "/torchinductor_"];
-/// What stands for memory that is older than the recording.
+/// Memory older than the recording.
 const OLDER: &str = "[before recording]";
 
-/// Bytes of one kind of evidence, and how many of them are on their stack.
+/// Bytes with one kind of evidence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Known {
-    /// Bytes said to be known so.
+    /// Bytes with this evidence.
     pub bytes: u64,
-    /// Of these, on the stack that allocated them.
+    /// Those on the stack that allocated them.
     pub right: u64,
 }
 
-/// How right one moment is.
+/// The accuracy of one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Bytes that the truth has, without what is older than the recording.
+    /// The truth's bytes, without those older than the recording.
     pub bytes: u64,
     /// Per cent of them on the right stack.
     pub stack: f64,
@@ -44,25 +43,25 @@ pub struct Part {
     pub known: BTreeMap<String, Known>,
 }
 
-/// How right a recording is.
+/// The accuracy of a recording.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     /// At its end.
     pub live: Part,
     /// At its peak.
     pub peak: Part,
-    /// All that was allocated; `None` of what was only sampled.
+    /// All allocations; `None` if only sampled.
     pub every: Option<Part>,
-    /// Seconds that reading it takes.
+    /// Seconds to read it.
     #[serde(skip)]
     pub seconds: f64,
-    /// Greatest resident size of a process that reads it, in MiB.
+    /// Peak resident MiB of a process that reads it.
     #[serde(skip)]
     pub mebibytes: u64,
 }
 
 impl Score {
-    /// Bytes called proven that are on no stack of the truth, or on the wrong one.
+    /// Proven bytes on a wrong stack.
     pub fn wrong_and_proven(&self) -> u64 {
         let parts = [Some(&self.live), Some(&self.peak), self.every.as_ref()];
         let of_part =
@@ -90,7 +89,7 @@ pub fn judge(trace: &Path, truth: &Truth) -> Result<Score> {
     Ok(score)
 }
 
-/// The evidence by its name in the score; the strongest first.
+/// Evidence by name, the strongest first.
 fn names() -> [(Evidence, &'static str); 5] {
     [
         (Evidence::Proven, "proven"),
@@ -119,7 +118,7 @@ fn moment(
             let options = FoldOptions { evidence: Some(evidence), ..FoldOptions::default() };
             match profile.fold(device, moment, options) {
                 Ok(folded) => kinds.push((name, bytes_of(profile, &folded.stacks))),
-                // Nothing is proven of a recording that only sampled.
+                // A recording that only sampled proves nothing.
                 Err(_) if evidence == Evidence::Proven => {}
                 Err(error) => return Err(error.into()),
             }
@@ -130,8 +129,7 @@ fn moment(
     parts.max_by(|a, b| a.stack.total_cmp(&b.stack)).context("the truth has no moment")
 }
 
-/// All that was allocated. The history begins later than the recording: compared are the shares of
-/// all bytes.
+/// All allocations, as shares, because the history begins later than the recording.
 fn every(profile: &Profile, device: CudaIndex, truth: &Bytes) -> Result<Option<Part>> {
     let options = FoldOptions { churn: true, ..FoldOptions::default() };
     let Ok(all) = profile.fold(device, Moment::End, options) else { return Ok(None) };
@@ -158,8 +156,8 @@ fn every(profile: &Profile, device: CudaIndex, truth: &Bytes) -> Result<Option<P
     Ok(Some(compare(&kinds, truth, EARLY)))
 }
 
-/// Compares bytes by kind of evidence, the strongest first, with the truth. Proven bytes may be
-/// `early` times as many.
+/// Compares bytes by evidence, the strongest first, with the truth. Proven bytes may be `early`
+/// times as many.
 fn compare(kinds: &[(&str, Bytes)], truth: &Bytes, early: f64) -> Part {
     let older = Stack::Mark(OLDER.into());
     let truth: Bytes = truth.iter().filter(|(s, _)| **s != older).map(clone_pair).collect();
@@ -187,7 +185,7 @@ fn clone_pair((stack, bytes): (&Stack, &u64)) -> (Stack, u64) {
     (stack.clone(), *bytes)
 }
 
-/// To a hundredth of a point: what a saved score tells.
+/// To a hundredth of a point, as in saved scores.
 fn round(share: f64) -> f64 {
     (share * 100.0).round() / 100.0
 }
@@ -196,7 +194,7 @@ fn overlap(ours: &Bytes, truth: &Bytes) -> u64 {
     ours.iter().map(|(stack, bytes)| *truth.get(stack).unwrap_or(&0).min(bytes)).sum()
 }
 
-/// Bytes by the innermost frame outside installed libraries.
+/// By the innermost frame outside installed libraries.
 fn by_own_line(bytes: &Bytes) -> Bytes {
     let mut lines = Bytes::new();
     for (stack, bytes) in bytes {
@@ -221,8 +219,7 @@ fn bytes_of(profile: &Profile, stacks: &[FoldedStack]) -> Bytes {
     bytes
 }
 
-/// Whether the allocator's counter has these bytes, but no event: memspy shows them as
-/// unattributed.
+/// The counter has these bytes without an event: memspy shows them as unattributed.
 fn has_no_event(path: &[StackLabel]) -> bool {
     path.contains(&StackLabel::Pseudo(PseudoFrame::NoEvent))
 }

@@ -1,13 +1,13 @@
-//! Judges attribution: replays the recordings of tests/corpus and compares each with PyTorch's own history.
+//! Scores attribution: replays the recordings of tests/corpus, compared with PyTorch's own history.
 //!
 //! ```sh
 //! cargo test --release --test score -- --all           # all recordings but those held out
-//! cargo test --release --test score -- --held-out      # the others: whoever writes a rule looks at them last
-//! cargo test --release --test score -- --all --save    # today's score becomes the floor
-//! cargo test --release --test score -- --folder FOLDER # recordings of one's own
+//! cargo test --release --test score -- --held-out      # the others: only after a rule is done
+//! cargo test --release --test score -- --all --save    # today's score becomes the minimum
+//! cargo test --release --test score -- --folder FOLDER # your own recordings
 //! ```
-//! Without words it takes the handful that continuous integration runs. It fails where a recording scores lower than
-//! the saved score, or a byte that is called proven is wrong.
+//! Without options it takes the few recordings of continuous integration. It fails if a recording
+//! scores lower than the saved score, or if proven bytes are wrong.
 
 mod judge;
 mod table;
@@ -26,13 +26,13 @@ use truth::{Conditions, Truth};
 const NOISE: f64 = 0.011;
 const SAVED: &str = "score.json";
 
-/// A recording and how it scored.
+/// A recording and its score.
 pub struct Judged {
-    /// Its file name without an end.
+    /// Its file name without the extension.
     pub name: String,
     /// How it was made.
     pub conditions: Conditions,
-    /// How right it is.
+    /// Its accuracy.
     pub score: Score,
 }
 
@@ -47,7 +47,7 @@ struct Words {
 }
 
 impl Words {
-    /// Words of libtest, which `cargo test` gives to every test, mean nothing here.
+    /// `cargo test` gives libtest's options to every test; they are ignored here.
     fn parse() -> Result<Words> {
         let mut words = Words { all: std::env::var_os("MEMSPY_ALL").is_some(), ..Words::default() };
         let mut given = std::env::args().skip(1);
@@ -131,7 +131,7 @@ fn chosen(words: &Words, corpus: &Path, folder: &Path) -> Result<Vec<String>> {
     Ok(there)
 }
 
-/// Each in a process of its own, for its memory; as many at a time as there are processors.
+/// Each in its own process, for its memory; in parallel on all processors.
 fn judge_all(folder: &Path, names: &[String]) -> Result<Vec<Judged>> {
     let at_a_time = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut judged = Vec::new();
@@ -166,7 +166,7 @@ fn read_saved(path: &Path) -> Result<BTreeMap<String, Score>> {
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
-/// Says what rose and fell against the saved score, and how many recordings failed.
+/// Prints what rose and fell against the saved score; returns how many recordings failed.
 fn report(judged: &[Judged], saved: &BTreeMap<String, Score>) -> usize {
     let (mut failed, mut risen) = (0, 0);
     for one in judged {
@@ -203,7 +203,7 @@ fn report(judged: &[Judged], saved: &BTreeMap<String, Score>) -> usize {
     failed
 }
 
-/// The saved recording that a recording of somebody's own was made like: `fresh-lora` like `lora`.
+/// The saved recording made like a user's own: `fresh-lora` like `lora`.
 fn made_like<'a>(name: &str, saved: &'a BTreeMap<String, Score>) -> Option<&'a Score> {
     let mut like: Vec<_> = saved.iter().filter(|(of_set, _)| name.ends_with(*of_set)).collect();
     like.sort_by_key(|(of_set, _)| of_set.len());

@@ -7,7 +7,7 @@ use crate::Judged;
 use crate::judge::{Known, Part, Score};
 use crate::truth::Conditions;
 
-/// What a rule must not lower, with their names, in per cent.
+/// What a rule must not lower, with names, in per cent.
 pub fn figures(score: &Score) -> impl Iterator<Item = (String, f64)> + use<> {
     let parts =
         [("live", Some(&score.live)), ("peak", Some(&score.peak)), ("all", score.every.as_ref())];
@@ -21,14 +21,14 @@ pub fn figures(score: &Score) -> impl Iterator<Item = (String, f64)> + use<> {
     figures.into_iter()
 }
 
-/// Per cent of the bytes that are on their stack and called proven or probable.
+/// Per cent of bytes that are on their stack and proven or probable.
 fn right_and_said_so(part: &Part) -> f64 {
     let right = |name: &str| part.known.get(name).map_or(0, |known| known.right);
     let share = 100.0 * (right("proven") + right("probable")) as f64 / part.bytes.max(1) as f64;
     (share * 100.0).round() / 100.0
 }
 
-/// One line a recording.
+/// One line per recording.
 pub fn of_recordings(judged: &[Judged]) -> String {
     let mut text = format!(
         "{:<24} {:>15} {:>15} {:>15}  {}\n",
@@ -60,7 +60,7 @@ fn pair(part: &Part) -> String {
     format!("{:.1} / {:.1}", part.stack, part.line)
 }
 
-/// What is said of how many bytes, and how many of them are right.
+/// Bytes by evidence, and how many are right.
 fn said(known: &BTreeMap<String, Known>) -> String {
     let total: u64 = known.values().map(|known| known.bytes).sum();
     let mut parts = Vec::new();
@@ -74,11 +74,11 @@ fn said(known: &BTreeMap<String, Known>) -> String {
     parts.join(", ")
 }
 
-/// Per cent of the bytes of a part that are on their stack.
+/// Per cent of a part's bytes on their stack.
 type StackShare = fn(&Score) -> Option<f64>;
 
-/// By condition, the mean of recordings that are in no set beside the mean of the set's that were
-/// made like them.
+/// By condition: the mean of the recordings outside the set, and of those in it that were made
+/// alike.
 pub fn beside_the_set<'a>(
     judged: &[Judged],
     made_like: impl Fn(&str) -> Option<&'a Score>,
@@ -166,7 +166,7 @@ pub fn by_condition(judged: &[Judged]) -> String {
         let lowest = group.iter().map(|one| one.score.live.stack.min(one.score.peak.stack));
         let mut known: BTreeMap<String, Known> = BTreeMap::new();
         for one in &group {
-            // Each recording counts as much as any other.
+            // Each recording counts equally.
             let total = one.score.live.known.values().map(|known| known.bytes).sum::<u64>().max(1);
             for (name, of) in &one.score.live.known {
                 let part = |bytes: u64| (bytes as f64 / total as f64 * 1e9) as u64;

@@ -1,4 +1,4 @@
-//! What PyTorch's own history says of a recorded run: `NAME.truth.json.gz` beside `NAME.bin`.
+//! PyTorch's own history of a recorded run: `NAME.truth.json.gz` beside `NAME.bin`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,15 +8,15 @@ use anyhow::{Context, Result};
 use flate2::read::GzDecoder;
 use serde::Deserialize;
 
-/// A frame as both sides name it: file and line.
+/// A frame: file and line.
 pub type Place = (String, u32);
 
 /// A stack as both sides know it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stack {
-    /// Python frames, the innermost first.
+    /// Python frames, innermost first.
     Frames(Vec<Place>),
-    /// What has no Python stack: `[autograd thread]`, `[before recording]`, or a mark of memspy's.
+    /// Without a Python stack: `[autograd thread]`, `[before recording]`, or a mark of memspy's.
     Mark(String),
 }
 
@@ -34,10 +34,10 @@ struct TruthFile {
     peaks: Vec<Rows>,
 }
 
-/// Frames by their numbers, the mark of what has none, bytes.
+/// Frames by number, the mark of what has none, bytes.
 type Rows = Vec<(Vec<usize>, Option<String>, u64)>;
 
-/// Under which conditions a recording was made.
+/// The conditions of a recording.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Conditions {
     /// `h200` or `simulated`.
@@ -46,7 +46,7 @@ pub struct Conditions {
     pub processors: u32,
     /// `quiet`, or `loaded`: as many busy processes as processors.
     pub load: String,
-    /// `root`, or `user`: without any right but to trace its own processes.
+    /// `root`, or `user`: may only trace its own processes.
     pub user: String,
     /// `attached` to the running job, or from its `start`.
     pub start: String,
@@ -80,7 +80,7 @@ pub struct Truth {
     pub live: Bytes,
     /// All bytes allocated.
     pub every: Bytes,
-    /// Live bytes at each of the moments that are equally the highest.
+    /// Live bytes at each of the equally high peaks.
     pub peaks: Vec<Bytes>,
 }
 

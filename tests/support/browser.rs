@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::stat::Mode;
 use serde_json::{Value, json};
 
-/// The time limit of a browser. One that hangs is killed, and its test fails.
+/// A browser that hangs longer is killed, and its test fails.
 const SECONDS: &str = "150";
 
 pub struct Browser {
@@ -17,7 +17,7 @@ pub struct Browser {
     answers: BufReader<File>,
     session: Option<String>,
     number: u64,
-    /// Page errors: exceptions, and console errors and warnings of the page or browser.
+    /// Exceptions, and console errors and warnings of the page or browser.
     pub complaints: Vec<String>,
     /// The URLs that pages requested after `Network.enable`.
     pub requested: Vec<String>,

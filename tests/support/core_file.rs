@@ -1,5 +1,4 @@
-//! Core files as the kernel writes them: built piece by piece, or from a running process like
-//! `gcore`.
+//! Core files as the kernel writes them: built piece by piece, or from a process like `gcore`.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -22,7 +21,7 @@ pub struct Segment {
     pub end: u64,
     /// `PF_X` 1, `PF_W` 2, `PF_R` 4.
     pub flags: u32,
-    /// The dumped bytes, from the first on; the rest is left out.
+    /// The first, dumped bytes; the rest is left out.
     pub bytes: Vec<u8>,
 }
 
@@ -117,8 +116,8 @@ impl CoreBuilder {
     }
 }
 
-/// Writes a core file of process `pid`, which must be stopped, by the kernel's default rules
-/// (`coredump_filter` 0x33): changed pages, and the first page of mapped ELF files.
+/// Writes a core file of the stopped process `pid` by the kernel's default rules (`coredump_filter`
+/// 0x33): changed pages, and the first page of mapped ELF files.
 pub fn write_core_of(pid: u32, path: &Path) {
     let mut core = CoreBuilder::default();
     let proc = |name: &str| format!("/proc/{pid}/{name}");
@@ -189,7 +188,7 @@ pub fn write_core_of(pid: u32, path: &Path) {
         if is_file && !mapping.is_changed && !bytes.starts_with(b"\x7fELF") {
             bytes.clear();
         }
-        // gdb omits files of which it dumps nothing.
+        // gdb omits files if it dumps nothing of them.
         if !bytes.is_empty() || !is_file {
             core.segments.push(Segment { start, end, flags: mapping.flags, bytes });
         }

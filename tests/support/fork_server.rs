@@ -1,5 +1,5 @@
-//! Targets forked from a Python that has already imported PyTorch (`fork_server/sitecustomize.py`).
-//! An import takes 1.6 s of a processor, and the tests start hundreds of targets.
+//! Targets forked from a Python that has imported PyTorch (`fork_server/sitecustomize.py`): an
+//! import takes 1.6 s of a processor, and the tests start hundreds of targets.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-/// As long as the longest command line of a target, which replaces it.
+/// At least a target's longest command line, which replaces it.
 const PLACEHOLDER_BYTES: usize = 1024;
 
 static SERVER: LazyLock<Mutex<ForkServer>> = LazyLock::new(|| Mutex::new(ForkServer::start()));

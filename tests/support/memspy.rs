@@ -1,4 +1,4 @@
-//! Runs the built memspy: to its end, or recording while a test does something to the target.
+//! Runs the built memspy: to its end, or recording while a test changes the target.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -57,8 +57,7 @@ impl Done {
     }
 }
 
-/// A command that runs memspy on process `pid`, with the driver of its simulated card if it uses
-/// one.
+/// memspy on process `pid`, with the driver of its simulated card if it uses one.
 pub fn command(pid: Option<u32>) -> Command {
     let simulated = pid.is_some_and(|pid| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -103,8 +102,7 @@ pub fn memspy_at(pid: u32, words: &[&str]) -> Done {
         .args(["-p", &pid.to_string()]))
 }
 
-/// Arguments that give an owner snapshot all the time that a busy machine may need, unless the test
-/// sets its own.
+/// Gives an owner snapshot enough time for a busy machine, unless the test sets limits.
 pub fn patience(words: &[&str]) -> &'static [&'static str] {
     let looks = matches!(words.first(), Some(&("tensors" | "graph" | "referrers" | "dump")))
         || words.iter().any(|word| word.starts_with("--owners"));
@@ -112,8 +110,8 @@ pub fn patience(words: &[&str]) -> &'static [&'static str] {
     if looks && !limited { &["--max-time", "10min", "--max-stop", "10min"] } else { &[] }
 }
 
-/// Arguments that make `record` follow the allocator, or sample a job that cannot be followed,
-/// unless the test sets its own: the automatic mode depends on the machine.
+/// Makes `record` follow the allocator, or sample if it cannot, unless the test sets a mode: the
+/// automatic mode depends on the machine.
 pub fn following(words: &[&str]) -> &'static [&'static str] {
     let modes = ["--exact", "-e", "-r", "--rate", "--follow", "--cpu", "--mode", "--gil", "-g"];
     if words.iter().any(|word| modes.contains(word)) {
@@ -126,8 +124,7 @@ pub fn following(words: &[&str]) -> &'static [&'static str] {
     }
 }
 
-/// A document printed by memspy. It must have exactly the fields of its struct and match its schema
-/// in docs/schema.
+/// A document printed by memspy, with exactly its struct's fields and its schema in docs/schema.
 #[track_caller]
 pub fn document<T: JsonFormat + Serialize + DeserializeOwned>(text: &str) -> Value {
     let printed: Value = serde_json::from_str(text).unwrap();
@@ -163,15 +160,14 @@ pub fn lines(trace: &Path, words: &[&str]) -> Value {
     document::<LinesJson>(&done.out)
 }
 
-/// A line's row in the output of [`lines`]; `None` if it is not listed.
+/// A line's row in the output of [`lines`].
 pub fn row<'a>(report: &'a Value, function: &str, line: u64) -> Option<&'a Value> {
     let functions = report["functions"].as_array().unwrap();
     let function = functions.iter().find(|f| f["function"] == function)?;
     function["lines"].as_array().unwrap().iter().find(|row| row["line"] == line)
 }
 
-/// Its warnings, without those about snapshots read while the job changed them: these happen with
-/// any busy job.
+/// Without warnings about snapshots read while the job changed them, as in any busy job.
 pub fn warnings(said: &str) -> Vec<&str> {
     let is_torn_map = |line: &str| line.contains("were read while the job changed them");
     said.lines().filter(|line| line.contains("warning") && !is_torn_map(line)).collect()
@@ -198,7 +194,7 @@ pub fn total(stacks: &[(String, u64)]) -> u64 {
     stacks.iter().map(|s| s.1).sum()
 }
 
-/// Waits until `condition` holds; panics with `what` after a generous timeout.
+/// Waits for `condition`; panics with `what` after a generous timeout.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(120);
@@ -215,7 +211,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a growing trace is longer than the recording's first second.
+/// Whether a growing trace has more than its first second.
 fn has_a_second(trace: &Path) -> bool {
     let mut records: Vec<memspy::model::Record> = Vec::new();
     let _ = memspy::trace::TraceReader::open(trace).map(|mut reader| reader.replay(&mut records));
@@ -233,8 +229,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Records process `pid` by following the allocator, unless `words` set a mode. Waits until
-    /// memspy is attached.
+    /// Follows process `pid`, unless `words` set a mode. Waits until memspy is attached.
     pub fn start(pid: u32, words: &[&str]) -> Recording {
         let mut command = command(Some(pid));
         command.args(["record", "-p", &pid.to_string()]).args(words);
@@ -259,7 +254,7 @@ impl Recording {
         }
     }
 
-    /// The same with the test's own command; the trace's name is appended.
+    /// With the test's own command; the trace's name is appended.
     pub fn run(mut command: Command) -> Recording {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.bin");
@@ -286,7 +281,7 @@ impl Recording {
         wait_until("a second of the trace", || has_a_second(&self.trace));
     }
 
-    /// The same for a kept segment.
+    /// For a kept segment.
     pub fn wait_for_segment(&self) {
         let ring = self.trace.with_extension("ring");
         wait_until("a second in the segments", || {
@@ -299,7 +294,7 @@ impl Recording {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Waits until it ends by itself. The trace lives as long as the returned recording.
+    /// Waits until it ends by itself. The trace lives as long as the recording.
     pub fn wait(&mut self) -> Done {
         let mut err = std::mem::take(&mut self.said);
         self.errors.read_to_string(&mut err).unwrap();

@@ -1,5 +1,4 @@
-//! Shared test support: targets with a handshake, the built program, the interpreters found, the
-//! simulated device.
+//! Test support: targets with a handshake, the built program, interpreters, the simulated device.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -21,8 +20,7 @@ pub mod tensors;
 pub mod terminal;
 pub mod versions;
 
-/// Whether this is `scripts/test.sh --all`, which has set up all that there is to test against.
-/// Anything missing is then a failure.
+/// Whether this is `scripts/test.sh --all`, which sets up everything: what is missing is a failure.
 pub fn everything_is_there() -> bool {
     std::env::var_os("MEMSPY_ALL").is_some()
 }

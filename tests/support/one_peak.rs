@@ -1,5 +1,4 @@
-//! All outputs of memspy agree on one peak of a trace: the same bytes, the same moment, and live
-//! blocks that add up to it.
+//! All outputs of memspy agree on one peak of a trace: bytes, moment, and live blocks that add up.
 
 use std::io::Read;
 use std::path::Path;
@@ -32,7 +31,7 @@ pub fn page_figures(page: &str) -> Value {
     serde_json::from_str(&json).unwrap()
 }
 
-/// The same for a trace that may have no PyTorch memory, or none with known blocks.
+/// For a trace that may have no PyTorch memory, or none with known blocks.
 #[track_caller]
 pub fn one_peak_if_any(trace: &Path) {
     let words = ["export", "-f", "json", "-o", "-", trace.to_str().unwrap()];
@@ -80,7 +79,7 @@ pub fn one_peak(trace: &Path) -> OnePeak {
     }
 
     let lines = json(&["lines", "--json", "--gpu", &gpu]);
-    assert_eq!(number(&lines["peak_allocated"]["seen_in_recording"]), peak.bytes, "lines");
+    assert_eq!(number(&lines["peak_allocated"]["bytes"]), peak.bytes, "lines");
     let moment = &lines["live_moment"];
     assert_eq!(number(&moment["allocated"]), peak.shown, "lines");
     assert_eq!(moment["seconds"].as_f64().unwrap(), peak.seconds, "lines");

@@ -1,11 +1,11 @@
-//! `tests/targets/oom.py` on a simulated card of 4 GiB, and the report about it.
+//! `tests/targets/oom.py` on a simulated card of 4 GiB, and the report on it.
 
 use serde_json::Value;
 
 use super::sim;
 use super::target::Target;
 
-/// The job, and what it says about itself.
+/// The job, and what it says of itself.
 pub fn start(arguments: &[&str]) -> (Target, Value) {
     let mut command = sim::command("oom.py", arguments);
     command.env("SIM_CUDA_TOTAL_BYTES", "4G").stderr(std::process::Stdio::null());
@@ -14,7 +14,7 @@ pub fn start(arguments: &[&str]) -> (Target, Value) {
     (target, known)
 }
 
-/// Asks it to do something and waits until it is done.
+/// Requests something and waits until it is done.
 pub fn ask(target: &mut Target, request: &str) {
     target.say(request);
     target.read_until_ready();
@@ -25,7 +25,7 @@ pub fn place(known: &Value, name: &str) -> String {
     format!("oom.py:{})", known["lines"][name]["line"])
 }
 
-/// The report written beside a trace.
+/// The report beside a trace.
 pub fn verdict_of(trace: &std::path::Path) -> String {
     std::fs::read_to_string(trace.with_extension("oom-report.txt")).unwrap()
 }

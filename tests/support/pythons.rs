@@ -1,5 +1,4 @@
-//! The CPythons to test against: pyenv's, the system's, those of another root, and those without a
-//! GIL.
+//! The CPythons to test: pyenv's, the system's, those of another root, and those without a GIL.
 
 #![allow(clippy::print_stderr, reason = "what is not tested is said")]
 
@@ -19,14 +18,14 @@ pub struct Python {
     root: Option<PathBuf>,
 }
 
-/// The root made by `debootstrap --variant=minbase --include=python3.14,python3.15 unstable`.
+/// The root of `debootstrap --variant=minbase --include=python3.14,python3.15 unstable`.
 const OTHER_ROOT: &str = "target/envs/debian-unstable";
 
-/// Where `scripts/setup-freethreaded.sh` installs its builds: `python-3.14t`.
+/// `scripts/setup-freethreaded.sh` installs its builds there: `python-3.14t`.
 const BUILT: &str = "target/envs";
 
-/// Every CPython from 3.8 on found on this machine, oldest first, one per minor version and place.
-/// Prints what is missing to stderr.
+/// Every CPython from 3.8 on, oldest first, one per minor version and place. Prints what is missing
+/// to stderr.
 pub fn all() -> Vec<Python> {
     let mut found = Vec::new();
     let home = std::env::var_os("PYENV_ROOT")
@@ -73,15 +72,15 @@ pub fn all() -> Vec<Python> {
     found
 }
 
-/// One interpreter of each minor version, with and without a GIL.
+/// One of each minor version, with and without a GIL.
 pub fn one_per_version() -> Vec<Python> {
     let mut found = all();
     found.dedup_by_key(|python| (python.minor, python.free_threaded));
     found
 }
 
-/// The versions for a slow test: every one with `scripts/test.sh --all`, else the oldest, the
-/// newest, and 3.11, in which frames and code changed most.
+/// For a slow test: all with `scripts/test.sh --all`, else the oldest, the newest, and 3.11, which
+/// changed frames and code most.
 pub fn some_versions() -> Vec<Python> {
     let mut found = one_per_version();
     if !super::everything_is_there() {
@@ -91,7 +90,7 @@ pub fn some_versions() -> Vec<Python> {
     found
 }
 
-/// The newest interpreter with a GIL in memspy's own root; panics if there is none.
+/// The newest with a GIL in memspy's own root.
 pub fn newest_here() -> Python {
     let here = |python: &Python| python.root.is_none() && !python.free_threaded;
     all().into_iter().rfind(here).expect("a CPython to test against")
@@ -144,8 +143,8 @@ impl Python {
         command
     }
 
-    /// A command that runs `tests/targets/<name>` outside its root, with the root's loader: a
-    /// reader of other processes needs `/proc`, and their files under the names in it.
+    /// Runs `tests/targets/<name>` outside its root, with the root's loader: a reader of other
+    /// processes needs `/proc`, and their files under the names in it.
     pub fn watcher(&self, name: &str) -> Command {
         let mut command = match &self.root {
             Some(root) => {

@@ -1,4 +1,4 @@
-//! Scenes that know the truth about themselves, compared with memspy's snapshot.
+//! Scenes that state their own truth, compared with memspy's snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 

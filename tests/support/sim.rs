@@ -5,8 +5,8 @@ use std::process::Command;
 
 use super::target::Target;
 
-/// A command that runs `tests/targets/SCRIPT` with PyTorch on its own simulated card. Panics if
-/// that is not set up; names the script that sets it up.
+/// Runs `tests/targets/SCRIPT` with PyTorch on its own simulated card. Panics, naming the setup
+/// script, if there is none.
 pub fn command(script: &str, arguments: &[&str]) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let name = std::env::var("MEMSPY_SIM").unwrap_or_else(|_| "torch-2.11".to_owned());
@@ -28,8 +28,8 @@ pub fn start(script: &str, arguments: &[&str]) -> Target {
     }
 }
 
-/// Whether nothing matters that a target does before it imports PyTorch, so that it may be forked
-/// from a process that has imported it. With `--all` no target is forked.
+/// Whether nothing before the target's import of PyTorch matters, so that it may be forked from a
+/// process that has imported it. With `--all` no target is forked.
 fn begins_with_torch(script: &Path, arguments: &[&str]) -> bool {
     let text =
         std::fs::read_to_string(script).unwrap_or_else(|e| panic!("{}: {e}", script.display()));

@@ -1,5 +1,4 @@
-//! Targets that never rest, with all stacks that their threads can have. Any other stack that a
-//! reader shows never existed.
+//! Targets that never rest, with all possible stacks of their threads: a reader must show no other.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Compares tensors and autograd graphs read from outside with PyTorch's own answers.
+//! Compares tensors and autograd graphs, read from outside, with PyTorch's own answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +17,8 @@ pub fn check(environment: &Environment, device: &str) {
     compare(&environment.start("tensors_truth.py", &["--device", device]), true);
 }
 
-/// The same for a running target. If malloc does not give the size of a node, leftovers of freed
-/// nodes may be taken for its own: all that is saved is found, and perhaps more.
+/// For a running target. If malloc does not give a node's size, leftovers of freed nodes may be
+/// taken for its own: all that is saved is found, and perhaps more.
 pub fn compare(target: &Target, sizes_are_known: bool) {
     let truth = serde_json::from_str(target.said.first().unwrap()).unwrap();
     look(target, |tensors, found| {
@@ -40,7 +40,7 @@ pub fn read_damaged(target: &Target, seed: u64) -> usize {
     let objects = heap.objects().iter().filter(|object| object.class.is_a(types.base));
     let places: Vec<Addr> = objects.map(|object| object.at).collect();
     let damaged = PageCache::new(Box::new(Damaged { inner: process.memory(), seed, one_in: 8 }));
-    // No layout may seem to fit any more.
+    // No layout may fit any more.
     let Ok(tensors) = reader.tensors(&damaged, python.object_head(), &places) else { return 0 };
     let impls = places.iter().filter_map(|object| tensors.impl_of(*object));
     let read: Vec<TensorInfo> = impls.filter_map(|at| tensors.tensor(at)).collect();

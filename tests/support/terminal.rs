@@ -80,7 +80,7 @@ impl Terminal {
     /// The screen after the program's end: the old screen with the new output.
     #[track_caller]
     pub fn wait_for_end(&self, code: &str) {
-        // At the start of a line: a program may show a function called `new_code`.
+        // At the start of a line: a function may be called `new_code`.
         let is_over = |screen: &str| screen.lines().any(|line| line.starts_with("code "));
         let screen = self.wait_for("the end", is_over);
         assert!(screen.starts_with("before"), "the other screen is still there:\n{screen}");

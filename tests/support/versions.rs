@@ -21,9 +21,9 @@ pub struct Environment {
     pub cuda: bool,
 }
 
-/// The environments to test besides the default one: those for this run, or those in
-/// `MEMSPY_VERSIONS` (`2.6.0/3.13 2.2.2/3.10`). Panics if one is not set up. Prints a note instead
-/// if this machine has no such CPython and the pair was not asked for.
+/// The environments to test besides the default one: this run's, or those in `MEMSPY_VERSIONS`
+/// (`2.6.0/3.13 2.2.2/3.10`). Panics if one is not set up. Prints a note instead if this machine
+/// has no such CPython and the pair was not requested.
 pub fn environments() -> Vec<Environment> {
     let asked = std::env::var(ASKED).ok();
     let known = run("scripts/with-python", &["--list"]);
@@ -76,8 +76,7 @@ impl Environment {
         if simulated { &["cpu", "cuda"] } else { &["cpu"] }
     }
 
-    /// The devices on which to show all scenes. Scenes of other devices were tested where the pair
-    /// was asked for.
+    /// The devices for all scenes, without those tested where the pair was requested.
     pub fn devices_for_scenes(&self) -> &'static [&'static str] {
         let devices = self.devices();
         match std::env::var_os(ASKED) {

@@ -34,8 +34,9 @@ fn allocation_source() -> impl Strategy<Value = AllocationSource> {
         Just(AllocationSource::Lost),
         Just(AllocationSource::NotTaken),
         any::<u32>().prop_map(|site| AllocationSource::Site(SiteId(site))),
-        (vec(share, 0..4), option::of(time()))
-            .prop_map(|(shares, span)| AllocationSource::Observed { shares, span }),
+        (vec(share, 0..4), option::of(time()), any::<bool>()).prop_map(
+            |(shares, span, contested)| AllocationSource::Observed { shares, span, contested }
+        ),
     ]
 }
 

@@ -141,7 +141,7 @@ fn keyframe(keyframe: &mut Keyframe, visit: &mut Visit<'_>) {
             AllocationSource::BeforeOwned(owners) => {
                 owners.iter_mut().for_each(|(_, weight)| visit(Number::Total(weight)));
             }
-            AllocationSource::Observed { shares, span } => {
+            AllocationSource::Observed { shares, span, .. } => {
                 shares.iter_mut().for_each(|share| visit(Number::Total(&mut share.weight)));
                 span.iter_mut().for_each(|span| time(span, visit));
             }

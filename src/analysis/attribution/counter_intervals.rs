@@ -1,4 +1,4 @@
-//! What the counters did between two block maps: the intervals in which something was allocated.
+//! Intervals with allocations between two snapshots.
 
 use rustc_hash::FxHashMap;
 
@@ -7,34 +7,35 @@ use crate::analysis::attribution::sample_window::END_WEIGHT;
 use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::model::{AllocatorCounters, Metric, Pool};
 
-/// The most intervals kept; beyond it neighbours are merged.
+/// Beyond it, neighbours are merged.
 const MAX_INTERVALS: usize = 8192;
 
-/// One number per [`Pool`]: all, small, large.
+/// Up to this many allocations between two samples, their stacks mostly show the right layer. Of a
+/// hundred, they show nothing.
+pub(crate) const FEW_ALLOCATIONS: i64 = 16;
+
 pub(crate) type PerPool = [i64; 3];
 
-/// An interval between two neighbouring looks in which memory was allocated.
 #[derive(Debug, Clone)]
 pub(crate) struct CounterInterval {
-    /// Begin and end, in nanoseconds since the recording began.
+    /// In nanoseconds since the recording began.
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// Bytes allocated in it.
     pub(crate) bytes: PerPool,
-    /// Allocations in it; 0 when unknown.
+    /// 0: unknown.
     pub(crate) count: PerPool,
-    /// Bytes asked for in it; 0 when unknown.
+    /// In bytes; 0: unknown.
     pub(crate) requested: PerPool,
-    /// The least `current` seen at its end and from then on until the next interval of the ledger.
+    /// Least `current` up to the next interval.
     pub(crate) low_after: PerPool,
-    /// Whether `bytes` and `count` are only lower limits (totals were reset in it, or it was guessed).
+    /// `bytes` and `count` are lower limits after a reset or estimate.
     pub(crate) open: bool,
-    /// Who was seen at its two ends, with weights; empty when no stack was seen.
+    /// Stacks at its ends, with weights.
     pub(crate) seen: Vec<(AllocationOrigin, u64)>,
 }
 
 impl CounterInterval {
-    /// Whether a block of `size` bytes, of which `requested` were asked for, can have been born in it.
+    /// The block can be allocated in it.
     pub(crate) fn has_room(&self, pool: Pool, size: u64, requested: u64) -> bool {
         if self.open {
             return true;
@@ -46,7 +47,7 @@ impl CounterInterval {
             return false;
         }
         if count > 0 {
-            // Every other allocation of the interval needs its smallest possible size.
+            // The other allocations need their least sizes.
             let least = if pool == Pool::Large { (1 << 20) + 512 } else { 512 };
             if size.saturating_add((count - 1).saturating_mul(least)) > bytes
                 || (count == 1 && size != bytes)
@@ -58,7 +59,6 @@ impl CounterInterval {
         asked == 0 || requested as i64 <= asked
     }
 
-    /// How many such blocks can have been born in it at most.
     pub(crate) fn most_blocks(&self, pool: Pool, size: u64, requested: u64) -> u64 {
         let p = pool as usize;
         match self.has_room(pool, size, requested) {
@@ -68,9 +68,13 @@ impl CounterInterval {
         }
     }
 
-    /// Whether its only allocation was a block of this size.
     pub(crate) fn is_just(&self, pool: Pool, size: u64) -> bool {
         !self.open && self.count[pool as usize] == 1 && self.bytes[pool as usize] == size as i64
+    }
+
+    /// Whether the stacks at its ends do not say where its allocations were.
+    pub(crate) fn has_many(&self) -> bool {
+        self.count[Pool::All as usize] > FEW_ALLOCATIONS
     }
 
     fn absorb(&mut self, later: CounterInterval) {
@@ -91,25 +95,23 @@ impl CounterInterval {
     }
 }
 
-/// The intervals since a snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct CounterIntervals {
     pub(crate) intervals: Vec<CounterInterval>,
-    /// How many were seen at the ends of all of them, at most.
+    /// Upper limit of stacks in all intervals.
     seen: usize,
-    /// Whether the counters per pool do not add up to those of all pools, so that only these are used.
+    /// The pools do not add up, so only the total is used.
     pub(crate) unpooled: bool,
-    /// The least `current` seen at all since the map.
+    /// Least `current` since the snapshot.
     pub(crate) low: Option<PerPool>,
 }
 
 impl CounterIntervals {
-    /// Steps that it may take to charge the blocks of one size.
+    /// Steps to attribute one size class.
     pub(crate) fn work(&self) -> u64 {
         (8 * self.intervals.len() + self.seen) as u64
     }
 
-    /// Books the step from one look at the counters to the next.
     pub(crate) fn step(
         &mut self,
         (from, to): (u64, u64),
@@ -133,7 +135,7 @@ impl CounterIntervals {
             })
         };
         let bytes = grown(Metric::AllocatedBytes);
-        self.fell_to(current);
+        self.lower_minimum(current);
         if bytes[0] == 0 {
             return;
         }
@@ -149,7 +151,6 @@ impl CounterIntervals {
         });
     }
 
-    /// Books bytes that a map shows and no counter has told of yet.
     pub(crate) fn push(&mut self, interval: CounterInterval) {
         self.seen += interval.seen.len();
         self.intervals.push(interval);
@@ -166,7 +167,7 @@ impl CounterIntervals {
         }
     }
 
-    fn fell_to(&mut self, current: PerPool) {
+    fn lower_minimum(&mut self, current: PerPool) {
         let lower = |low: &mut PerPool| {
             for (low, now) in low.iter_mut().zip(current) {
                 *low = (*low).min(now);
@@ -178,7 +179,7 @@ impl CounterIntervals {
         }
     }
 
-    /// Leaves out the places of which is known by now that threads only wait there: what was seen beside nothing else is nobody's.
+    /// Removes waiting stacks; without others, `NotSeen` remains.
     pub(crate) fn leave_out(&mut self, places: &WaitingPlaces) {
         let waits = |&(origin, _): &(AllocationOrigin, u64)| matches!(origin, AllocationOrigin::Stack(_, stack) if places.has(stack));
         for interval in &mut self.intervals {
@@ -192,20 +193,17 @@ impl CounterIntervals {
         self.seen = self.intervals.iter().map(|interval| interval.seen.len()).sum();
     }
 
-    /// About how many bytes it takes.
     pub(crate) fn memory(&self) -> u64 {
         let seen = self.seen * size_of::<(AllocationOrigin, u64)>();
         (self.intervals.len() * size_of::<CounterInterval>() + seen) as u64
     }
 
-    /// Begins anew at a map.
     pub(crate) fn clear(&mut self) {
         self.intervals.clear();
         self.seen = 0;
         self.low = None;
     }
 
-    /// Forgets what happened before `time`.
     pub(crate) fn forget_before(&mut self, time: u64) {
         self.intervals.retain(|i| i.to > time);
         self.low = None;
@@ -216,10 +214,9 @@ pub(crate) fn per_pool(value: impl Fn(Pool) -> i64) -> PerPool {
     Pool::ALL.map(value)
 }
 
-/// Whether `reset_accumulated_memory_stats` ran between two looks: it breaks
-/// `current - (allocated - freed)`, which nothing else changes.
+/// Only `reset_accumulated_memory_stats` changes `current - (allocated - freed)`.
 pub(crate) fn was_reset(old: crate::model::Stat, new: crate::model::Stat) -> bool {
-    // A damaged trace may claim any number.
+    // Numbers of a damaged trace may overflow.
     let offset = |s: crate::model::Stat| s.current.wrapping_sub(s.allocated.wrapping_sub(s.freed));
     offset(old) != offset(new) || new.allocated < old.allocated || new.freed < old.freed
 }
@@ -238,7 +235,7 @@ mod tests {
     use crate::model::Stat;
 
     #[test]
-    fn counters_of_any_size_in_a_damaged_trace_make_no_panic() {
+    fn extreme_counters_of_a_damaged_trace_do_not_panic() {
         let least = Stat { current: i64::MIN, peak: 0, allocated: i64::MIN, freed: i64::MAX };
         let most = Stat { current: i64::MAX, peak: 0, allocated: i64::MAX, freed: i64::MIN };
         assert!(was_reset(most, least));
@@ -247,9 +244,9 @@ mod tests {
         assert!(!pools_add_up(&counters));
     }
 
-    /// Of a model of which thirty blocks were to be explained, two of 4 MiB cannot be more than two of 2 MiB.
+    /// Two allocations of 8 MiB in all are at most two blocks, even if thirty of 2 MiB are new.
     #[test]
-    fn no_more_blocks_are_born_in_an_interval_than_it_counted() {
+    fn an_interval_limits_its_number_of_blocks() {
         const MIB: u64 = 1 << 20;
         let sum = |of: i64| [of, 0, of];
         let interval = CounterInterval {

@@ -1,11 +1,11 @@
-//! How it is known which stack allocated a block.
+//! The evidence for a block's allocation site.
 
 use super::block_attribution::{AllocationOrigin, BlockAttribution};
 
-/// Polls lie closer together than this many nanoseconds, samples do not.
+/// In nanoseconds: polls are closer together than this, samples are not.
 const SAMPLED_SPAN: u64 = 1_000_000;
 
-/// How it is known which stack allocated a block.
+/// The evidence for a block's allocation site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Evidence {
     /// No other stack can have allocated it.
@@ -14,8 +14,7 @@ pub enum Evidence {
     Probable,
     /// One stack was sampled around the allocation; no poll saw it.
     Sampled,
-    /// Several stacks or threads come into question: stacks share the bytes, threads have one
-    /// chosen.
+    /// Several stacks or threads are possible: stacks share the bytes, of threads one is chosen.
     Shared,
     /// No stack is known.
     NotSeen,
@@ -24,13 +23,13 @@ pub enum Evidence {
 }
 
 impl BlockAttribution {
-    /// How it is known who allocated; `followed` says whether the allocator was polled.
+    /// `followed`: the allocator was polled.
     pub(in crate::analysis) fn evidence(&self, followed: bool) -> Evidence {
         let by_polls = followed && self.span.is_some_and(|span| span <= SAMPLED_SPAN);
         match self.shares[..] {
             _ if self.certain => Evidence::Proven,
             _ if self.is_before() => Evidence::Older,
-            [(AllocationOrigin::Stack(..), _)] if by_polls && self.contested => Evidence::Shared,
+            [(AllocationOrigin::Stack(..), _)] if self.contested => Evidence::Shared,
             [(AllocationOrigin::Stack(..), _)] if by_polls => Evidence::Probable,
             [(AllocationOrigin::Stack(..), _)] => Evidence::Sampled,
             [(_, _)] => Evidence::NotSeen,

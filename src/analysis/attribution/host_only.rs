@@ -1,17 +1,16 @@
-//! Threads that work on the host's memory only: whatever they do, they allocate nothing on a GPU.
+//! Threads that work on host memory only, so never allocate on a GPU.
 
 use rustc_hash::FxHashSet;
 
 use crate::model::{Function, FunctionId, StackId, StackNode, StackTable};
 
-/// The functions that such threads run, by the end of the file's path: PyTorch's DataLoader copies batches into pinned
-/// memory in the first, and `multiprocessing.Queue` sends what was put into it in the second.
+/// Their functions, by file suffix: DataLoader's copies into pinned memory, and the sender of
+/// `multiprocessing.Queue`.
 const LOOPS: [(&str, &str); 2] = [
     ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop"),
     ("/multiprocessing/queues.py", "_feed"),
 ];
 
-/// Which stacks belong to such threads.
 #[derive(Debug, Default)]
 pub(crate) struct HostOnlyStacks {
     loops: FxHashSet<FunctionId>,
@@ -20,7 +19,6 @@ pub(crate) struct HostOnlyStacks {
 }
 
 impl HostOnlyStacks {
-    /// Takes notice of a function.
     pub(crate) fn observe(&mut self, id: FunctionId, function: &Function) {
         let own = function.name.rsplit('.').next().unwrap_or(&function.name);
         if LOOPS.iter().any(|(file, name)| own == *name && function.file.ends_with(file)) {
@@ -28,7 +26,6 @@ impl HostOnlyStacks {
         }
     }
 
-    /// Takes the next stack.
     pub(crate) fn push(&mut self, node: &StackNode, stacks: &StackTable) {
         let inherited = node.parent.is_some_and(|parent| self.has(parent));
         let function = stacks.get_frame(node.frame).map(|frame| frame.function);
@@ -36,7 +33,6 @@ impl HostOnlyStacks {
         self.stacks.push(inherited || is_loop);
     }
 
-    /// Whether a stack is of such a thread.
     pub(crate) fn has(&self, stack: StackId) -> bool {
         self.stacks.get(stack.0 as usize).copied().unwrap_or(false)
     }

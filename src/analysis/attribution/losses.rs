@@ -1,24 +1,24 @@
-//! What was to be observed and was not, counted by reader and reason.
+//! Missed observations, by reader and reason.
 
 use std::collections::BTreeMap;
 
 use crate::model::{MissReason, MissedObservation, ReaderKind};
 
-/// The most different texts of failures kept apart.
+/// Maximum number of distinct failure texts.
 const REASONS: usize = 64;
 
-/// One kind of loss.
+/// Missed observations with one reader and reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// Which reader.
+    /// The reader.
     pub reader: ReaderKind,
-    /// Why.
+    /// The reason.
     pub why: MissReason,
-    /// How many.
+    /// Their number.
     pub count: u64,
 }
 
-/// Counts of everything missed.
+/// Counts of all missed observations.
 #[derive(Debug, Default)]
 pub struct LossCounts {
     late: BTreeMap<ReaderKind, u64>,
@@ -32,7 +32,7 @@ impl LossCounts {
             MissReason::Late => self.late.entry(missed.reader).or_default(),
             MissReason::Torn => self.torn.entry(missed.reader).or_default(),
             MissReason::Failed(why) => {
-                // A text that differs every time must not grow the profile without end.
+                // Texts that always differ must not use unbounded memory.
                 let full = self.failed.len() >= REASONS;
                 let key = (missed.reader, why.clone());
                 let key = if full && !self.failed.contains_key(&key) {
@@ -46,23 +46,23 @@ impl LossCounts {
         *count = count.saturating_add(missed.count);
     }
 
-    /// How many looks of `reader` came too late.
+    /// Readings of `reader` that came too late.
     pub fn late(&self, reader: ReaderKind) -> u64 {
         self.late.get(&reader).copied().unwrap_or(0)
     }
 
-    /// How many looks of `reader` stayed torn.
+    /// Readings of `reader` that stayed inconsistent.
     pub fn torn(&self, reader: ReaderKind) -> u64 {
         self.torn.get(&reader).copied().unwrap_or(0)
     }
 
-    /// How many looks of `reader` failed.
+    /// Readings of `reader` that failed.
     pub fn failed(&self, reader: ReaderKind) -> u64 {
         let of_reader = |(k, n): (&(ReaderKind, String), &u64)| (k.0 == reader).then_some(*n);
         self.failed.iter().filter_map(of_reader).sum()
     }
 
-    /// Every kind of loss, ordered by reader within each reason.
+    /// All losses, by reason and reader.
     pub fn all(&self) -> Vec<Loss> {
         let simple = |snapshot: &BTreeMap<ReaderKind, u64>, why: MissReason| {
             snapshot

@@ -1,4 +1,4 @@
-//! Whose bytes: from samples and snapshots to the stack that allocated each block.
+//! Attribution: from samples and snapshots to each block's allocation site.
 
 pub(super) mod block_attribution;
 pub(super) mod counter_intervals;

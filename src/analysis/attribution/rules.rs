@@ -1,33 +1,25 @@
-//! The attribution rule: which stacks the blocks born between two snapshots are charged to.
+//! Attribution by samples: which stacks get the blocks that are new in a snapshot.
 //!
-//! A map shows which blocks live; it does not show who allocated them. Between two maps the counters and
-//! the Python stacks are looked at several hundred times a second, so for each short interval
-//! between two looks it is known how much was allocated, in how many allocations, in which pool, and
-//! which stacks stood at its two ends. The rule, in order:
+//! Between two snapshots, counters and stacks are sampled several hundred times a second. Each
+//! interval has bytes, number and pool of its allocations, and the stacks at its ends.
 //!
-//! 1. *Born* is every allocated block that the map before did not have with this address, size and
-//!    requested size. A block that was there already keeps its charge. One that the first map shows
-//!    is charged to `[before recording]`.
-//! 2. A block can hide a second birth at the same address. If `current` fell below the sum of
-//!    the blocks that seem to have lived on, at least the difference was freed and allocated again; the
-//!    blocks born last are taken for it, as far as they fit into the difference.
-//! 3. An interval is possible for a birth only if the block fits into what was allocated in it: its
-//!    pool grew by at least the block's size plus the least sizes of the interval's other
-//!    allocations, exactly by it if there was only one, and as many bytes were asked for.
-//! 4. Blocks alive at the map were alive ever since their birth, so what was born up to a look is at
-//!    most the least `current` from that look to the map, minus the blocks that lived on. The rise
-//!    of this limit over an interval is its *share of births*: memory that was allocated and freed
-//!    again in between has none. The shares of all intervals add up to the bytes born.
-//! 5. Blocks of one size are charged together, the largest first: to the intervals possible for them
-//!    whose share holds the whole block, else to those that have any share, else to those that are
-//!    possible at all; in proportion to the shares left. When as many intervals as blocks had this
-//!    block's size as their only allocation, only these count.
-//! 6. An interval's bytes go half to the stacks seen at its begin, half to those at its end; an end
-//!    at which no stack was seen, or none that can have allocated, leaves its half to the other. Which threads count is
-//!    told in `sample_window.rs`. Where none can have done it, the bytes are `[not seen]`: a thread woke up, allocated and
-//!    slept again between two samples, and where it slept says nothing of where it was.
-//! 7. Bytes are whole: what remains after division goes to the largest part, so that the parts add
-//!    up to the block.
+//! 1. A block is *new* if the previous snapshot lacks its address, size and requested size. Others
+//!    keep their attribution; those of the first snapshot are `[before recording]`.
+//! 2. A free and a new allocation may hide at one address. If `current` fell below the sum of the
+//!    surviving blocks, at least the difference is new: the youngest blocks that fit into it.
+//! 3. An interval is possible for a block if its pool grew by at least the block plus the least
+//!    sizes of its other allocations (exactly by the block if it is the only one), and as many
+//!    bytes were requested.
+//! 4. New blocks live until the snapshot: those allocated up to a sample take at most the least
+//!    later `current` minus the surviving blocks. The rise of this limit over an interval is its
+//!    *share*; memory that was freed again has none. The shares add up to the new bytes.
+//! 5. Size classes are attributed as one, largest first: to possible intervals whose share holds a
+//!    block, else with any share, else to all possible ones, by remaining share. If enough
+//!    intervals have just this block as only allocation, only these count.
+//! 6. The stacks at each end get half of an interval's bytes; an end without a stack that can
+//!    allocate leaves its half to the other (`sample_window.rs`). Without any, the bytes are
+//!    `[not seen]`: a thread woke, allocated and slept again elsewhere.
+//! 7. The largest part gets the remainder, so that the parts add up to the block.
 
 use std::sync::Arc;
 
@@ -37,7 +29,6 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::model::Pool;
 
-/// Blocks of one kind born in the same time; charged alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BlockGroup {
     pub(crate) size: u64,
@@ -45,53 +36,50 @@ pub(crate) struct BlockGroup {
     pub(crate) pool: Pool,
 }
 
-/// What is known of a time between two maps besides its ledger.
 pub(crate) struct SnapshotInterval<'a> {
-    /// Bytes of the blocks that lived on, per pool.
     pub(crate) survived: PerPool,
-    /// The maps' times, in nanoseconds since the recording began.
+    /// In nanoseconds since the recording began.
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// Who was seen last, for births that the counters know nothing of.
+    /// For allocations later than the counters.
     pub(crate) seen_last: &'a [(AllocationOrigin, u64)],
 }
 
-/// How many bytes that seem to have lived on were freed and allocated again, at least.
-pub(crate) fn hidden_frees(ledger: &CounterIntervals, lived_on: PerPool) -> PerPool {
+/// Rule 2: bytes freed and allocated again, at least.
+pub(crate) fn hidden_frees(ledger: &CounterIntervals, survived: PerPool) -> PerPool {
     let mut hidden = [0; 3];
     if let Some(low) = ledger.low {
         for &p in pools(ledger) {
-            hidden[p as usize] = (lived_on[p as usize] - low[p as usize]).max(0);
+            hidden[p as usize] = (survived[p as usize] - low[p as usize]).max(0);
         }
     }
     hidden
 }
 
-/// The pools whose counters are to be used: each by itself, or all as one.
 pub(crate) fn pools(ledger: &CounterIntervals) -> &'static [Pool] {
     if ledger.unpooled { &[Pool::All] } else { &[Pool::Small, Pool::Large] }
 }
 
-/// Charges births; `born` has the number of blocks of each kind.
+/// `new_blocks`: their number by size class.
 pub(crate) fn attribute_allocations(
     ledger: &CounterIntervals,
-    born: &FxHashMap<BlockGroup, u64>,
+    new_blocks: &FxHashMap<BlockGroup, u64>,
     between: &SnapshotInterval<'_>,
 ) -> FxHashMap<BlockGroup, Arc<BlockAttribution>> {
     let mut charges = FxHashMap::default();
     for &pool in pools(ledger) {
-        let mut kinds: Vec<(BlockGroup, u64)> = born
+        let mut kinds: Vec<(BlockGroup, u64)> = new_blocks
             .iter()
             .filter(|(k, _)| ledger.unpooled || k.pool == pool)
             .map(|(&k, &n)| (k, n))
             .collect();
         kinds.sort_unstable_by(|a, b| b.cmp(a));
-        // A forged trace may say more than there are numbers for.
+        // A forged trace may overflow.
         let total =
             kinds.iter().fold(0u64, |sum, (k, n)| sum.saturating_add(k.size.saturating_mul(*n)));
         let total = i64::try_from(total).unwrap_or(i64::MAX);
-        let lived_on = between.survived[pool as usize];
-        let mut shares = allocation_shares(&ledger.intervals, pool, lived_on, total);
+        let survived = between.survived[pool as usize];
+        let mut shares = allocation_shares(&ledger.intervals, pool, survived, total);
         for (kind, blocks) in kinds {
             let chosen = choose(ledger, pool, kind, blocks, &mut shares);
             let charge = spread(&ledger.intervals, &chosen, between);
@@ -101,18 +89,18 @@ pub(crate) fn attribute_allocations(
     charges
 }
 
-/// Rule 4: how much of the `total` bytes born falls to each interval.
+/// Rule 4.
 fn allocation_shares(
     intervals: &[CounterInterval],
     pool: Pool,
-    lived_on: i64,
+    survived: i64,
     total: i64,
 ) -> Vec<i64> {
     let mut shares = vec![0; intervals.len()];
-    let mut low = lived_on.saturating_add(total);
+    let mut low = survived.saturating_add(total);
     for (share, interval) in shares.iter_mut().zip(intervals).rev() {
         low = low.min(interval.low_after[pool as usize]);
-        *share = low.saturating_sub(lived_on).clamp(0, total);
+        *share = low.saturating_sub(survived).clamp(0, total);
     }
     let mut before = 0;
     for share in &mut shares {
@@ -123,7 +111,7 @@ fn allocation_shares(
     shares
 }
 
-/// Rules 3 and 5: the intervals that blocks of one kind are charged to, with weights.
+/// Rules 3 and 5: intervals with weights.
 fn choose(
     ledger: &CounterIntervals,
     pool: Pool,
@@ -163,7 +151,7 @@ fn choose(
     weighted
 }
 
-/// Rule 6: from intervals to stacks.
+/// Rule 6.
 fn spread(
     intervals: &[CounterInterval],
     chosen: &[(usize, i64)],
@@ -171,11 +159,14 @@ fn spread(
 ) -> BlockAttribution {
     let mut sums: FxHashMap<AllocationOrigin, u128> = FxHashMap::default();
     let (mut from, mut to) = (u64::MAX, 0);
+    // By how much more is charged to intervals of many allocations.
+    let mut many = 0i128;
     for &(i, weight) in chosen {
         let interval = &intervals[i];
         from = from.min(interval.from);
         to = to.max(interval.to);
         let weight = weight.max(0) as u128 * 4096;
+        many += if interval.has_many() { weight as i128 } else { -(weight as i128) };
         let whole: u128 = interval.seen.iter().map(|s| u128::from(s.1)).sum();
         if whole == 0 {
             *sums.entry(AllocationOrigin::NoStack).or_default() += weight;
@@ -206,6 +197,6 @@ fn spread(
         span: Some(to.saturating_sub(from)),
         allocated_at: to,
         certain: false,
-        contested: false,
+        contested: many > 0,
     }
 }

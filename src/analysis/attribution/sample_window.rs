@@ -1,4 +1,4 @@
-//! One instant of the recording: the threads seen, and which of them may have been allocating.
+//! One sample: which of its threads may be allocating.
 
 use rustc_hash::FxHashMap;
 
@@ -8,20 +8,19 @@ use crate::analysis::attribution::waiting::{WaitFacts, WaitingPlaces};
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::model::{Nanos, StackId, StackTable, ThreadActivity, ThreadId, ThreadSample};
 
-/// Weight that one end of an interval spreads over the threads charged; divisible by 1 to 8.
+/// Weight divided among the threads at one end; divisible by 1 to 8.
 pub(crate) const END_WEIGHT: u64 = 840;
 
-/// Which threads memory may be charged to.
+/// Which threads get memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThreadChoice {
-    /// Only those that hold the GIL.
+    /// Only threads with the GIL.
     pub gil_only: bool,
-    /// Idle ones as if they were at work.
+    /// Also idle threads.
     pub idle_too: bool,
 }
 
 impl ThreadChoice {
-    /// What counts of a thread; `None` when it is left out.
     pub(crate) fn filter(self, mut thread: ThreadSample) -> Option<ThreadSample> {
         if self.idle_too && thread.activity == ThreadActivity::Idle {
             thread.activity = ThreadActivity::Active;
@@ -30,20 +29,15 @@ impl ThreadChoice {
     }
 }
 
-/// One instant.
 #[derive(Debug, Default)]
 pub(crate) struct SampleWindow {
-    /// When.
     pub(crate) time: Nanos,
-    /// Whether the threads were looked at.
     pub(crate) sampled: bool,
-    /// The threads read.
     pub(crate) threads: Vec<ThreadSample>,
 }
 
 impl SampleWindow {
-    /// Threads whose lines are charged with what the device's counters did: all that are not idle; when
-    /// every thread is idle, all of them.
+    /// Threads that are not idle, or all if all are idle.
     pub(crate) fn at_work<'a>(
         &'a self,
         stacks: &'a StackTable,
@@ -56,23 +50,20 @@ impl SampleWindow {
         self.threads.iter().filter(move |t| !any || busy(t))
     }
 
-    /// Where the only thread stands that may be at work.
     pub(crate) fn at_work_alone(&self) -> Option<StackId> {
         let mut busy = self.threads.iter().filter(|t| t.activity != ThreadActivity::Idle);
         let (Some(only), None) = (busy.next(), busy.next()) else { return None };
         Some(only.stack)
     }
 
-    /// The threads whose stack at this instant may be the one that allocated between it and the one of `other` (the same
-    /// for what was allocated right then), with weights that add up to about [`END_WEIGHT`]; empty when no thread was
-    /// seen, [`AllocationOrigin::NotSeen`] when none of those seen can have done it.
+    /// Stacks that may have allocated between this sample and `other`, with weights of about
+    /// [`END_WEIGHT`] in all. Empty without threads; [`AllocationOrigin::NotSeen`] if none can have
+    /// allocated.
     ///
-    /// A thread that waits allocates nothing, and no more does one that feeds the host's memory only (`waiting.rs`). One that slept in the kernel at both instants was elsewhere when it allocated: where it slept is
-    /// not where. Of the others the best class that has a thread is taken: active ones and those that wait for the
-    /// autograd engine; those of unknown activity. Within it the main thread is preferred, as PyTorch programs allocate
-    /// there far more often than anywhere else; without it all share alike. One exception: while the preferred thread
-    /// waits for the engine, an engine thread that runs Python itself (a hook, a recomputed checkpoint) knows better what
-    /// is being allocated.
+    /// Excluded: waiting threads, host-only ones (`waiting.rs`), and those asleep at both samples.
+    /// The best class counts: active or waiting for the autograd engine, else unknown. In it the
+    /// main thread is preferred, as most PyTorch programs allocate there. Exception: if it waits
+    /// for the engine, an engine thread that runs Python (a hook, a recomputed checkpoint).
     pub(crate) fn allocating(
         &self,
         other: &SampleWindow,
@@ -94,7 +85,7 @@ impl SampleWindow {
             activity if !known.waits().may_allocate(t.stack, activity == ThreadActivity::Idle) => {
                 None
             }
-            // It has just woken up, or is about to sleep.
+            // It has just woken, or will sleep.
             ThreadActivity::Active if woke_here(t) => None,
             ThreadActivity::Active => Some(0),
             _ if waits(t) => Some(0),
@@ -125,7 +116,7 @@ impl SampleWindow {
                 chosen.retain(|t| is_main(t));
             }
         }
-        // Of this many none can be told from the others, and their weights would not add up.
+        // Too many: weights would not add up.
         if chosen.len() as u64 > END_WEIGHT {
             return vec![(AllocationOrigin::NoStack, END_WEIGHT)];
         }
@@ -134,25 +125,22 @@ impl SampleWindow {
     }
 }
 
-/// What is known of stacks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StackFacts<'a> {
     pub(crate) stacks: &'a StackTable,
     pub(crate) engine: &'a EngineFrames,
     pub(crate) host_only: &'a HostOnlyStacks,
     pub(crate) places: &'a WaitingPlaces,
-    /// How many callers each has, by number.
+    /// Number of callers.
     pub(crate) depths: &'a [u32],
 }
 
 impl<'a> StackFacts<'a> {
-    /// What tells who cannot have allocated.
     fn waits(self) -> WaitFacts<'a> {
         let StackFacts { stacks, engine, host_only, places, .. } = self;
         WaitFacts { stacks, engine, host_only, places }
     }
 
-    /// The innermost stack that two stacks have in common.
     pub(crate) fn common(self, a: StackId, b: StackId) -> Option<StackId> {
         let depth = |s: StackId| self.depths.get(s.0 as usize).copied().unwrap_or(0);
         let up = |s: StackId| self.stacks.get_stack(s).and_then(|n| n.parent);
@@ -170,9 +158,9 @@ impl<'a> StackFacts<'a> {
     }
 }
 
-/// Who may have allocated between two instants: half of it stands for each end. An end at which nobody can have done it
-/// leaves its half to the other. Where nobody can at either, but a thread sleeps in one place and then in another, it was
-/// somewhere below what both stacks have in common.
+/// Stacks that may have allocated between two samples, half for each end; an end without any leaves
+/// its half to the other. If neither has any but a thread slept at two stacks, it was below their
+/// common stack.
 pub(crate) fn allocating_between(
     begin: &SampleWindow,
     end: &SampleWindow,
@@ -183,16 +171,15 @@ pub(crate) fn allocating_between(
     if seen.iter().any(|(origin, _)| *origin != AllocationOrigin::NotSeen) {
         seen.retain(|(origin, _)| *origin != AllocationOrigin::NotSeen);
     } else if !seen.is_empty()
-        && let Some((thread, stack)) = went_on(begin, end, known)
+        && let Some((thread, stack)) = moved_thread(begin, end, known)
     {
         seen = vec![(AllocationOrigin::Below(thread, stack), END_WEIGHT)];
     }
     seen
 }
 
-/// The thread that did something between two instants at which all slept, and what it stayed in: the main one if it did,
-/// else the only one.
-fn went_on(
+/// The only thread that moved, or the main one, and its common stack.
+fn moved_thread(
     begin: &SampleWindow,
     end: &SampleWindow,
     known: StackFacts<'_>,

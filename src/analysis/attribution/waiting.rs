@@ -1,4 +1,4 @@
-//! Who waits did not allocate: the one rule for samples and for followed changes.
+//! A waiting thread does not allocate: the one rule for samples and counter deltas.
 
 use rustc_hash::FxHashMap;
 
@@ -7,14 +7,12 @@ use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::CANDIDATES_WITHIN;
 use crate::model::{FollowedChange, FollowedThread, StackId, StackTable, ThreadId, ThreadWait};
 
-/// Where threads wait, they are seen to in at least one of so many visits.
+/// Threads wait at a stack if at least one visit in this many waits.
 const VISITS_A_WAIT: u32 = 64;
-/// Where they allocate as well, they are seen to at least once in so many waits.
+/// They also work there if more than one allocation comes with this many waits.
 const WAITS_A_WORK: u32 = 8;
-/// Stacks remembered.
 const MAX_STACKS: usize = 1 << 16;
 
-/// What tells whether a thread can have allocated where it was seen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitFacts<'a> {
     pub(crate) stacks: &'a StackTable,
@@ -24,22 +22,22 @@ pub(crate) struct WaitFacts<'a> {
 }
 
 impl WaitFacts<'_> {
-    /// Whether a thread waits there for the autograd engine, whose threads allocate on its behalf.
+    /// The engine's threads allocate for the waiting thread.
     pub(crate) fn is_for_engine(self, stack: StackId) -> bool {
         self.engine.is_waiting(self.stacks, stack)
     }
 
-    /// Whether a line on which a thread `waits`, or does not, can be the one that allocated beside this reading of its stack.
+    /// Whether the line can have allocated.
     ///
-    /// A thread that sleeps, or waits for a lock, a queue, a socket, a child or another rank, allocates nothing there: where it
-    /// allocated meanwhile, it had left that line or had not come to it. So it is where it wakes up, or is about to wait.
+    /// A sleeping or waiting thread (lock, queue, socket, child, rank) allocated before it came or
+    /// after it left; so did one that just woke or is about to wait.
     pub(crate) fn may_allocate(self, stack: StackId, waits: bool) -> bool {
         let waits_there = if waits { !self.places.has_work(stack) } else { self.places.has(stack) };
         !self.host_only.has(stack) && (!waits_there || self.is_for_engine(stack))
     }
 
-    /// Whether a thread that was listed beside a change cannot have made it, wherever it went: it did not run meanwhile, or it works
-    /// on the host's memory only. The engine's threads allocate for one that waits for them, whether it runs or not.
+    /// It did not run, or works on host memory only. Exception: the engine's threads allocate for a
+    /// thread that waits for them.
     pub(crate) fn cannot_have_allocated(self, thread: &FollowedThread) -> bool {
         !thread.held_lock
             && !thread.stacks().any(|stack| self.is_for_engine(stack))
@@ -48,28 +46,27 @@ impl WaitFacts<'_> {
     }
 }
 
-/// On which stacks threads were seen to wait, and on which to work.
+/// Stacks at which threads wait or work.
 ///
-/// On a busy machine a thread that has woken up may not get a processor, or the GIL, for longer than it waited: it stands where it
-/// waited, and the kernel says that it runs. So what is known of a place counts as well.
+/// On a busy machine, a woken thread can lack a processor or the GIL for long. The kernel reports
+/// it as running, so the stack's history counts as well.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingPlaces {
     counts: FxHashMap<StackId, PlaceCounts>,
-    /// Where each thread is, and whether it was seen to wait there.
+    /// Each thread's stack, and whether it waited there.
     visits: FxHashMap<ThreadId, (StackId, bool)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct PlaceCounts {
-    /// How often a thread came there, and in how many of these visits it was seen to wait.
+    /// Arrivals, and those with a wait.
     visits: u32,
     waits: u32,
-    /// How often a thread that stood there was seen to allocate.
+    /// Allocations at the stack.
     works: u32,
 }
 
 impl WaitingPlaces {
-    /// A thread was seen at a stack, and to wait there or not.
     pub(crate) fn see(&mut self, thread: ThreadId, stack: StackId, waits: bool) {
         let known = self.visits.get(&thread).filter(|visit| visit.0 == stack);
         let (is_new, waited) = known.map_or((true, false), |visit| (false, visit.1));
@@ -81,8 +78,7 @@ impl WaitingPlaces {
         }
     }
 
-    /// Takes the threads of a change. Who waits for the autograd engine, as `is_for_engine` says of a stack, does not wait while others
-    /// work for it.
+    /// A thread that waits for the autograd engine (`is_for_engine`) does not count as waiting.
     pub(crate) fn see_change(
         &mut self,
         change: &FollowedChange,
@@ -97,7 +93,7 @@ impl WaitingPlaces {
                     None => _ = self.visits.remove(&thread.thread),
                 }
             }
-            // Who has the allocator's lock, and stays where it is, allocates there.
+            // A thread with the allocator's lock allocates at its stack if it stays there.
             let near = change.after.0.saturating_sub(change.before.0) <= CANDIDATES_WITHIN;
             if thread.held_lock
                 && (near && thread.before == thread.after)
@@ -108,21 +104,21 @@ impl WaitingPlaces {
         }
     }
 
-    /// A thread allocated there: nobody else can have, or it had the allocator's lock.
+    /// A thread allocated there: no other can have, or it held the allocator's lock.
     pub(crate) fn works(&mut self, stack: StackId) {
         if let Some(counts) = self.counts.get_mut(&stack) {
             counts.works = counts.works.saturating_add(1);
         }
     }
 
-    /// Whether threads wait there, and do nothing else.
+    /// Threads only wait there.
     pub(crate) fn has(&self, stack: StackId) -> bool {
         self.counts.get(&stack).is_some_and(|of| {
             of.waits > 0 && of.waits.saturating_mul(VISITS_A_WAIT) >= of.visits && !of.are_of_work()
         })
     }
 
-    /// Whether threads work there, though they wait as well: for the device, as a rule.
+    /// Threads also work there; usually they wait for the device.
     fn has_work(&self, stack: StackId) -> bool {
         self.counts.get(&stack).is_some_and(PlaceCounts::are_of_work)
     }
@@ -143,7 +139,7 @@ mod tests {
     const LINE: StackId = StackId(7);
     const ELSEWHERE: StackId = StackId(8);
 
-    /// Whether a thread can have allocated on a line where it waits, and where it does not, after these visits of it.
+    /// Whether the line can have allocated while the thread waits, and while it does not.
     fn may(visits: &[bool], works: u32) -> [bool; 2] {
         let mut places = WaitingPlaces::default();
         for waits in visits {
@@ -159,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_does_not_allocate_and_neither_does_who_wakes_up_there() {
+    fn a_waiting_or_waking_thread_does_not_allocate() {
         assert_eq!(may(&[], 0), [false, true]);
         assert_eq!(may(&[true], 0), [false, false]);
         let mostly_runnable = [&[true][..], &[false; 63]].concat();
@@ -168,7 +164,7 @@ mod tests {
         assert_eq!(may(&hardly_ever, 0), [false, true]);
     }
 
-    /// A copy to the device, which waits until it is done.
+    /// A copy to the device waits until it is done.
     #[test]
     fn a_line_that_waits_for_its_own_work_allocates() {
         assert_eq!(may(&[true; 8], 1), [false, false]);
@@ -176,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wait_counts_once_however_often_it_is_seen() {
+    fn a_wait_counts_once_even_if_seen_often() {
         let mut places = WaitingPlaces::default();
         (0..99).for_each(|_| places.see(THREAD, LINE, true));
         assert!(places.has(LINE));
@@ -185,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_run_made_no_change_but_the_engine_may_for_who_waits_for_it() {
+    fn a_thread_that_did_not_run_cannot_have_allocated() {
         let mut stacks = StackTable::new();
         let file = "/site-packages/torch/autograd/graph.py".into();
         let function = Function { file, ..Function::of_test("_engine_run_backward", 860) };

@@ -1,4 +1,4 @@
-//! Which result of the forward pass keeps an autograd node alive.
+//! The results that keep autograd nodes alive.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,13 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{GraphNode, TensorRow};
 
-/// For each node the tensor with the shortest way to it through the graph, by index: as long as that is there, the node is.
-/// `None` for nodes that no tensor leads to.
+/// Per node, the tensor with the shortest path to it, which keeps it alive; `None` without one.
 pub fn results(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>> {
     let index: FxHashMap<u64, usize> =
         nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();
     let mut results: Vec<Option<usize>> = vec![None; nodes.len()];
     let mut waiting: VecDeque<usize> = VecDeque::new();
-    // Those with a name first: they say more.
+    // Prefer named tensors.
     let (named, unnamed_blocks): (Vec<usize>, Vec<usize>) =
         (0..rows.len()).partition(|&row| !rows[row].names.is_empty());
     for roots in [named, unnamed_blocks] {

@@ -1,24 +1,20 @@
-//! The frame in which Python waits while the autograd engine's threads run the backward pass.
+//! The frame in which Python waits for the autograd engine.
 
 use crate::model::{Function, StackId, StackTable};
 
-/// Says whether a stack's innermost frame waits for the autograd engine.
-///
-/// torch/autograd/graph.py has had `_engine_run_backward` since PyTorch 2.1; before, `backward` and
-/// `grad` of torch/autograd/__init__.py called the engine themselves. They still exist in later
-/// versions and allocate a little there, so they only count where the newer function was never seen.
+/// Finds stacks that wait for the engine: since PyTorch 2.1 in `_engine_run_backward` of
+/// torch/autograd/graph.py, before in `backward` or `grad` of torch/autograd/__init__.py. Later
+/// versions allocate in those two, so they count only without the newer function.
 #[derive(Debug, Default)]
 pub(crate) struct EngineFrames {
     has_engine_function: bool,
 }
 
 impl EngineFrames {
-    /// Takes notice of a function.
     pub(crate) fn observe(&mut self, function: &Function) {
         self.has_engine_function |= is_engine_function(function);
     }
 
-    /// Whether the innermost frame of `stack` waits for the engine.
     pub(crate) fn is_waiting(&self, stacks: &StackTable, stack: StackId) -> bool {
         let Some(function) = stacks
             .get_stack(stack)

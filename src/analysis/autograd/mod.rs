@@ -1,4 +1,4 @@
-//! What the autograd graph keeps, and which threads of its engine wait.
+//! Memory of the autograd graph; waits for its engine.
 
 pub(super) mod autograd_outputs;
 pub(super) mod engine_frames;

@@ -1,26 +1,24 @@
-//! What Pytorch-Memory-Utils' `modelsize` says of each model, as far as a forward pass that is alive tells.
+//! Figures of Pytorch-Memory-Utils' `modelsize`, from a live forward pass.
 //!
-//! The tool runs all modules of a model in their order, each on what the one before returned, and adds up the elements of what
-//! they return but for those of `ReLU(inplace=True)`; all at 4 bytes. From outside nothing is run: what a module returned is told by the
-//! autograd node that uses its weights, by what the next module saved as its input, or by that it keeps the number of
-//! elements. Where none of these tells, there is no figure.
+//! The tool sums the elements of all modules' results, at 4 bytes, without `ReLU(inplace=True)`.
+//! Here a weights' node, the next module's input, or a module that keeps sizes shows a result.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::{GraphNode, ModelModule, OwnershipSnapshot, RootModule, SavedIn};
 
-/// What the tool says of a model.
+/// The tool's figures of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelSize {
     /// Index of the model in [`OwnershipSnapshot::models`].
     pub model: usize,
     /// Elements of all its parameters.
     pub parameters: u64,
-    /// Elements that its modules return; or why that is not known.
+    /// Elements that its modules return, or why unknown.
     pub intermediates: Result<u64, String>,
 }
 
-/// Modules that return as many elements as they are given.
+/// Results have as many elements as inputs.
 const KEEPS: [&str; 43] = [
     "AlphaDropout",
     "BatchNorm1d",
@@ -67,7 +65,7 @@ const KEEPS: [&str; 43] = [
     "Unflatten",
 ];
 
-/// Modules whose weights a node of one of these classes uses, without the number at its end, that has their result.
+/// Modules with weights, and their nodes' classes without final number.
 const WEIGHTED: [(&str, &[&str]); 8] = [
     ("Conv1d", CONVOLUTION),
     ("Conv2d", CONVOLUTION),
@@ -78,7 +76,6 @@ const WEIGHTED: [(&str, &[&str]); 8] = [
     ("Embedding", &["EmbeddingBackward"]),
     ("Linear", &["AddmmBackward", "MmBackward", "LinearBackward", "MkldnnLinearBackward"]),
 ];
-/// Modules that pool, and the nodes that they make.
 const POOLS: [(&str, &[&str]); 5] = [
     ("AdaptiveAvgPool2d", &["AdaptiveAvgPool2DBackward", "MkldnnAdaptiveAvgPool2DBackward"]),
     ("AvgPool2d", &["AvgPool2DBackward"]),
@@ -90,10 +87,10 @@ const POOLS: [(&str, &[&str]); 5] = [
     ("MaxPool3d", &["MaxPool3DWithIndicesBackward", "MkldnnMaxPool3DBackward"]),
 ];
 const CONVOLUTION: &[&str] = &["ConvolutionBackward", "MkldnnConvolutionBackward"];
-/// What a weight may be seen through before it is used.
+/// Nodes between a weight and its use.
 const SEEN_THROUGH: [&str; 3] = ["TBackward", "TransposeBackward", "PermuteBackward"];
 
-/// What it says of every model.
+/// The tool's figures of every model.
 pub fn model_sizes(snapshot: &OwnershipSnapshot) -> Vec<ModelSize> {
     let graph = Graph::new(snapshot);
     let of_model = |(index, model): (usize, &RootModule)| {
@@ -116,26 +113,25 @@ pub fn model_sizes(snapshot: &OwnershipSnapshot) -> Vec<ModelSize> {
     snapshot.models.iter().enumerate().map(of_model).collect()
 }
 
-/// The autograd graph, to be asked by parameter.
 struct Graph<'a> {
     snapshot: &'a OwnershipSnapshot,
-    /// By address, the nodes that come before it in the backward pass.
+    /// Nodes that lead to an address.
     users: FxHashMap<u64, Vec<usize>>,
-    /// Nodes that accumulate the gradient of the leaf with this `TensorImpl`.
+    /// The gradient node's address, by the leaf's `TensorImpl`.
     leaves: FxHashMap<u64, u64>,
     impl_of: FxHashMap<u64, u64>,
-    /// The parameter on a storage, by address of its memory.
+    /// Parameters by address of their memory.
     parameters: FxHashMap<u64, u64>,
-    /// Indices of the tensors in fields of a node.
+    /// Tensors in a node's fields.
     saved_by: FxHashMap<usize, Vec<usize>>,
 }
 
-/// A module, as far as the graph tells of it: elements of its input and of what it returns.
+/// Elements of input and result, if known.
 #[derive(Debug, Clone, Copy, Default)]
 struct ModuleSizes {
     input: Option<u64>,
     output: Option<u64>,
-    /// Both are the same.
+    /// Both are equal.
     keeps: bool,
 }
 
@@ -171,7 +167,7 @@ impl Graph<'_> {
     }
 
     fn intermediates(&self, modules: &[ModelModule]) -> Result<u64, String> {
-        // The model itself is the first.
+        // The first is the model itself.
         let modules = modules.get(1..).unwrap_or_default();
         let called = |module: &ModelModule| format!("'{}' ({})", module.path, module.class);
         if let Some(outer) = modules.iter().find(|module| module.has_children) {
@@ -215,7 +211,7 @@ impl Graph<'_> {
         Ok(sum)
     }
 
-    /// What the graph tells of one module by itself.
+    /// By the module's own nodes.
     fn sizes(&self, module: &ModelModule) -> Result<ModuleSizes, String> {
         if !module.is_of_torch {
             return Err("is of a class of the program's own".to_owned());
@@ -252,7 +248,7 @@ impl Graph<'_> {
         Ok(seen.unwrap_or_default())
     }
 
-    /// What the one node of a pooling class returned, if there is one such module only.
+    /// If the class has a single module and node.
     fn only_pool(&self, class: &str) -> Option<u64> {
         let (_, kinds) = POOLS.iter().find(|(known, _)| *known == class)?;
         let modules = self.snapshot.models.iter().flat_map(|model| &model.modules);
@@ -263,7 +259,7 @@ impl Graph<'_> {
         node.outputs.first().copied().flatten().filter(|_| is_only)
     }
 
-    /// The nodes that use the weights of a module to make its result.
+    /// The nodes of a module's result, found by its weights.
     fn nodes_of(&self, module: &ModelModule, classes: &[&str]) -> FxHashSet<usize> {
         let leaves = module.parameters.iter().filter_map(|object| self.impl_of.get(object));
         let mut waiting: Vec<u64> = leaves.filter_map(|at| self.leaves.get(at).copied()).collect();
@@ -279,7 +275,7 @@ impl Graph<'_> {
                 }
             }
         }
-        // Of frozen weights it may have saved them, or a view of them.
+        // The node may have saved frozen weights or views.
         for (&node, rows) in &self.saved_by {
             let is_its_own = |&row: &usize| {
                 let storage = self.snapshot.tensors[row].tensor.storage;
@@ -295,7 +291,7 @@ impl Graph<'_> {
         found
     }
 
-    /// Elements of the one tensor that a node saved of what it was given, besides parameters.
+    /// Elements of the one saved tensor that is neither parameter nor result.
     fn input_of(&self, node: usize) -> Option<u64> {
         let rows = self.saved_by.get(&node)?.iter().map(|&row| &self.snapshot.tensors[row]);
         let mut inputs = rows.filter(|row| {
@@ -309,9 +305,9 @@ impl Graph<'_> {
     }
 }
 
-/// Fills in what follows from the modules before and after.
+/// Fills in sizes from neighbours.
 fn fill(sizes: &mut [ModuleSizes]) {
-    // What is known goes on through modules that keep the number, in both directions.
+    // Sizes pass through modules that keep the number, both ways.
     for index in 0..sizes.len() {
         if sizes[index].keeps && index > 0 {
             sizes[index].input = sizes[index - 1].output;
@@ -337,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_goes_through_modules_that_keep_the_number() {
+    fn sizes_pass_through_modules_that_keep_them() {
         let keeps = ModuleSizes { keeps: true, ..ModuleSizes::default() };
         let known =
             |input, output| ModuleSizes { input: Some(input), output: Some(output), keeps: false };

@@ -1,4 +1,4 @@
-//! What the autograd graph keeps for the backward pass, by class of node.
+//! Memory saved for backward, by node class.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,35 +9,34 @@ use crate::ownership::storages;
 /// The nodes of one class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeClass {
-    /// How many there are.
+    /// How many.
     pub nodes: u64,
-    /// Bytes of the storages that they keep and that are held apart from parameters and buffers; a storage kept by several
-    /// nodes counts at the first.
+    /// Saved bytes without parameters and buffers; a shared storage counts at its first node.
     pub bytes: u64,
-    /// How many storages that are.
+    /// Number of those storages.
     pub storages: u64,
-    /// Tensors that hooks packed: checkpoints, offloaded ones. What they hold is not known.
+    /// Tensors packed by hooks (checkpoints, offloading), of unknown size.
     pub packed: u64,
 }
 
 /// What the graph keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SavedSummary {
-    /// By class of node, the one that keeps most first.
+    /// By class of node, most bytes first.
     pub classes: Vec<(Arc<str>, NodeClass)>,
-    /// Bytes of all distinct storages kept, whatever else holds them.
+    /// Bytes of all distinct storages kept.
     pub all: u64,
-    /// Of these: storages of parameters.
+    /// The part in parameters.
     pub parameters: u64,
-    /// Of buffers.
+    /// The part in buffers.
     pub buffers: u64,
-    /// Of leaves that Python holds and no node made: inputs.
+    /// The part in inputs (leaves held by Python).
     pub inputs: u64,
-    /// All others: activations, which live because of the graph or of variables of the program.
+    /// The rest: activations.
     pub activations: u64,
 }
 
-/// Sums up what the nodes of a look keep.
+/// Sums up what the graph keeps.
 pub fn saved(snapshot: &OwnershipSnapshot) -> SavedSummary {
     let mut summary = SavedSummary::default();
     let mut classes: BTreeMap<Arc<str>, NodeClass> = BTreeMap::new();
@@ -49,12 +48,12 @@ pub fn saved(snapshot: &OwnershipSnapshot) -> SavedSummary {
     for group in storages(snapshot) {
         let rows = || group.tensors.iter().map(|&index| &snapshot.tensors[index]);
         let first = rows().flat_map(|row| &row.saved).map(|saved| saved.node).min();
-        // Of tensors that follow each other in the pool of a CUDA graph another may be the largest.
+        // In a CUDA graph's pool, successive tensors share memory; another may be larger.
         let kept = rows().filter(|row| !row.saved.is_empty()).filter_map(|row| row.tensor.storage);
         let bytes = kept.map(|storage| storage.memory()).max().unwrap_or(0);
         let (Some(first), 1..) = (first, bytes) else { continue };
         summary.all += bytes;
-        // What a function of the program's own saves without anybody else having it, it has made.
+        // A custom function allocated what only it holds.
         let is_its_own = rows().all(|row| {
             row.names.is_empty() && row.saved.iter().all(|saved| saved.by == SavedIn::Function)
         });

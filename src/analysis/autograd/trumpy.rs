@@ -1,41 +1,39 @@
-//! What trumpy's `memory_for_backward(net, loss)` says of each loss that is alive, by its own rule.
+//! Figures of trumpy's `memory_for_backward(net, loss)` for live losses.
 //!
-//! The rule (trumpy 0.1.2): from `loss.grad_fn` on, every tensor in a field `_saved_…` of a node (not in lists, and not what functions
-//! written in Python save), but the parameters of `net`, told by object; of each storage the tensor with the most elements,
-//! with the bytes of these.
+//! The rule of trumpy 0.1.2: from `loss.grad_fn` on, every tensor in a `_saved_…` field (no lists,
+//! no Python functions), except parameters of `net`; per storage the tensor with most elements.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::{OwnershipSnapshot, RootModule, SavedIn, TensorRow};
 
-/// What it says of one loss and one net.
+/// The figure of one loss and net.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackwardMemory {
-    /// Index of the net in [`OwnershipSnapshot::models`]; `None` where the graph has parameters of none.
+    /// Index in [`OwnershipSnapshot::models`]; `None` if no model has its parameters.
     pub net: Option<usize>,
-    /// Its answer, in bytes.
+    /// In bytes.
     pub bytes: u64,
 }
 
-/// One loss, and where the tool would not answer.
+/// One loss, and where the tool would fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LossMemory {
     /// Index of the loss in [`OwnershipSnapshot::tensors`].
     pub loss: usize,
-    /// For each net that its graph leads to.
+    /// One per net in its graph.
     pub figures: Vec<BackwardMemory>,
-    /// Tensors that hooks packed: it would unpack them, which recomputes or copies them, and count what comes out.
+    /// Packed by hooks: the tool would unpack and count them.
     pub packed: u64,
-    /// Saved tensors that were changed in place since: it raises an error.
+    /// Changed in place since: the tool raises.
     pub changed: u64,
-    /// Whether nothing is saved any more, as after `backward()`: it raises an error.
+    /// Nothing saved, as after `backward()`: the tool raises.
     pub nothing_saved: bool,
 }
 
-/// The losses that are alive: the results of nodes with one element that Python holds; where there are none, the results that no
-/// other result was made from.
+/// The losses: one-element results that Python holds; if none, results that no other result uses.
 pub fn losses(snapshot: &OwnershipSnapshot) -> Vec<usize> {
-    // Fake tensors have nodes that are not read.
+    // Fake tensors' nodes are not read.
     let nodes: FxHashSet<u64> = snapshot.nodes.iter().map(|node| node.at).collect();
     let made_by = |row: &TensorRow| row.tensor.grad_fn.filter(|at| nodes.contains(at));
     let results = || (0..).zip(&snapshot.tensors).filter(|(_, row)| row.object.is_some());
@@ -52,7 +50,7 @@ pub fn losses(snapshot: &OwnershipSnapshot) -> Vec<usize> {
     results().filter(|(_, row)| is_last(row)).map(|(index, _)| index).collect()
 }
 
-/// What it says of each of these losses.
+/// The tool's figures of these losses.
 pub fn memory_for_backward(snapshot: &OwnershipSnapshot, losses: &[usize]) -> Vec<LossMemory> {
     let by_address: FxHashMap<u64, usize> =
         snapshot.nodes.iter().zip(0..).map(|(node, index)| (node.at, index)).collect();

@@ -1,28 +1,28 @@
-//! How PyTorch's cache is cut up: what is free in it, in which pieces, and what of it could be given back.
+//! Fragmentation of PyTorch's cache: free bytes, their block sizes, and what is releasable.
 
 use std::collections::BTreeMap;
 
 use crate::model::{AllocatorSnapshot, BlockState, PoolId, Segment};
 
-/// Free blocks of a size from `from` to twice that.
+/// Free blocks of `from` up to twice that size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeClass {
     /// Smallest size in bytes, a power of two.
     pub from: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Segments of one kind.
+/// A sum of segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SegmentSum {
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Bytes in them that the program holds.
+    /// Allocated bytes in them.
     pub allocated: u64,
     /// Free bytes in them.
     pub free: u64,
@@ -40,45 +40,45 @@ impl SegmentSum {
     }
 }
 
-/// Free blocks of one kind.
+/// A sum of free blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FreeBlocks {
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Bytes of the largest.
+    /// Size of the largest.
     pub largest: u64,
 }
 
-/// How the cache of one device is cut up. Sizes in bytes.
+/// Fragmentation of one device's cache. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragmentation {
     /// All segments.
     pub all: SegmentSum,
-    /// Freed by the program, while another stream may still use it: not free yet.
+    /// Freed, but another stream may still use it.
     pub pending_free: u64,
-    /// What is free for any tensor: not in the private pools that are in use.
+    /// Free for any tensor: not in a private pool in use.
     pub general: FreeBlocks,
-    /// Free blocks.
+    /// Number of free blocks.
     pub free_blocks: u64,
-    /// The largest free block; 0 when there is none.
+    /// The largest free block, or 0.
     pub largest_free: u64,
-    /// The free blocks by size, smallest first; classes without blocks are left out.
+    /// Free blocks by size, smallest first, without empty classes.
     pub by_size: Vec<SizeClass>,
-    /// Segments with nothing in use: those of the default pool that do not expand.
+    /// Completely free segments of the default pool that do not expand.
     pub wholly_free: SegmentSum,
-    /// Bytes that `torch.cuda.empty_cache()` would return: wholly free segments, free parts of expandable ones, and what waits
-    /// for other streams only. See [`Segment::releasable`].
+    /// Bytes that `torch.cuda.empty_cache()` would return: free segments, free parts of expandable
+    /// ones, and blocks that only wait for streams. See [`Segment::releasable`].
     pub releasable: u64,
-    /// The private pools (CUDA graphs, `torch.cuda.MemPool`): what is free there serves only them.
+    /// Private pools (CUDA graphs, `torch.cuda.MemPool`), whose free blocks serve only them.
     pub private_pools: BTreeMap<PoolId, SegmentSum>,
-    /// Segments that expand, of the default pool and of others.
+    /// Expandable segments of all pools.
     pub expandable: SegmentSum,
 }
 
 impl Fragmentation {
-    /// That of a map.
+    /// Fragmentation in a snapshot.
     pub fn new(snapshot: &AllocatorSnapshot) -> Fragmentation {
         let mut sums = Fragmentation::default();
         let mut by_size: BTreeMap<u64, SizeClass> = BTreeMap::new();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_and_expanding_segments_are_told_apart() {
+    fn private_pools_and_expandable_segments_are_counted_separately() {
         let private = segment(0, PoolId(0, 1), false, &[(4096, false)]);
         let expands = segment(1 << 20, PoolId(0, 0), true, &[(100, true), (200, false)]);
         let found = Fragmentation::new(&map(vec![private, expands]));

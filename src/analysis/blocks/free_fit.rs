@@ -1,65 +1,64 @@
-//! Which free blocks were large enough for a request that failed, and why PyTorch's allocator could not use them.
+//! Free blocks large enough for a failed request, and why PyTorch could not use them.
 //!
-//! As `get_free_block` searches (c10/cuda/CUDACachingAllocator.cpp): in the pool of the request's size (small or large) and of its
-//! private pool, among blocks of its stream, and not a block above `max_split_size` for a request below it. A freed block that
-//! another stream may still use is none until its events have passed.
+//! As `get_free_block` (c10/cuda/CUDACachingAllocator.cpp): it searches the request's pool and
+//! stream; below `max_split_size`, it skips blocks above. Freed blocks count after their events on
+//! other streams.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::model::{AllocatorSnapshot, BlockState, PoolId, Segment};
 
-/// Requests up to this size are served from the small pool (`kSmallSize`).
+/// Greatest request to the small pool (`kSmallSize`).
 const SMALL_REQUEST: u64 = 1 << 20;
-/// What is taken from the driver for requests of the small pool (`kSmallBuffer`), and for larger ones up to 10 MiB (`kLargeBuffer`).
+/// Segment sizes of the small pool (`kSmallBuffer`), and of requests up to 10 MiB (`kLargeBuffer`).
 const SMALL_SEGMENT: u64 = 2 << 20;
 const LARGE_SEGMENT: u64 = 20 << 20;
 const MIN_LARGE_REQUEST: u64 = 10 << 20;
 
-/// Why a free block did not serve a request.
+/// Why a free block was unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnusableReason {
-    /// Freed, and another stream may still use it.
+    /// Another stream may still use it.
     EventsPending,
-    /// In a private pool: of a CUDA graph or a `MemPool`.
+    /// In the pool of a CUDA graph or a `MemPool`.
     PrivatePool(PoolId),
-    /// Of the other pool: of the small requests (`true`), or of the large ones.
+    /// In the small pool (`true`) or the large one.
     OtherPool(bool),
-    /// Of another stream than the one on which most memory is.
+    /// On another stream than the main one.
     OtherStream(u64),
-    /// Larger than `max_split_size`: kept for requests of its size.
+    /// Larger than `max_split_size`, so reserved for requests of that size.
     NotSplit,
-    /// None that the map shows: it was taken or cut, or became free, between the map and the request.
+    /// The block was not free, or not in this form, at the time of the request.
     None,
 }
 
-/// Free blocks that were large enough, with one reason.
+/// Free blocks large enough, with one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnusableBlocks {
-    /// Why.
+    /// Reason.
     pub reason: UnusableReason,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The largest of them.
+    /// The largest block.
     pub largest: u64,
 }
 
-/// What the cache had for a request.
+/// The cache at a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeFit {
-    /// A free block of this many bytes would have served the request for certain.
+    /// A free block of this size certainly serves the request.
     pub needed: u64,
-    /// Free blocks of at least that, by the reason that stood against them; the most bytes first.
+    /// By reason, most bytes first.
     pub large_enough: Vec<UnusableBlocks>,
-    /// The largest free block that the request could have used, had it been large enough.
+    /// Largest usable block.
     pub largest_usable: u64,
 }
 
 impl FreeFit {
-    /// Looks through the map for a request for which `asked` bytes were wanted from the driver. `max_split_size` is
-    /// PyTorch's setting, where it is set.
+    /// `asked`: bytes of the request to the driver. `max_split_size`: PyTorch's setting.
     pub fn new(snapshot: &AllocatorSnapshot, asked: u64, max_split_size: Option<u64>) -> FreeFit {
         let needed = match asked {
             SMALL_SEGMENT => SMALL_REQUEST,
@@ -119,7 +118,7 @@ fn reason(
     }
     match max_split_size {
         Some(most) if needed < most && size >= most => UnusableReason::NotSplit,
-        // One above the limit serves a request above it only if little of it is left over (`kLargeBuffer`).
+        // Above the limit, only a small remainder is accepted (`kLargeBuffer`).
         Some(most) if needed >= most && size >= needed.saturating_add(LARGE_SEGMENT) => {
             UnusableReason::NotSplit
         }
@@ -127,7 +126,7 @@ fn reason(
     }
 }
 
-/// The stream on which most memory of the default pools is: what the request is taken to be for.
+/// The stream with most memory, taken as the request's.
 fn main_stream(snapshot: &AllocatorSnapshot) -> Option<u64> {
     let mut by_stream: BTreeMap<u64, u64> = BTreeMap::new();
     for segment in snapshot.segments.iter().filter(|s| s.pool == PoolId::default()) {
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn each_free_block_that_is_large_enough_has_its_reason() {
+    fn each_large_free_block_has_its_reason() {
         use BlockState::{Allocated, Inactive, PendingFree};
         let free = PoolId::default();
         let graph = PoolId(0, 1);
@@ -189,13 +188,13 @@ mod tests {
                 (UnusableReason::PrivatePool(graph), 100),
             ]
         );
-        // A request for less finds what the map shows as free for it: it was not then.
+        // Free in the snapshot, but not at the request.
         assert!(fit(segments, 30, None).contains(&(UnusableReason::None, 30)));
         let limited = vec![segment(0, false, free, &[(500, Inactive)])];
         assert_eq!(fit(limited.clone(), 64, Some(128)), [(UnusableReason::NotSplit, 500)]);
         assert_eq!(fit(limited.clone(), 200, Some(128)), [(UnusableReason::NotSplit, 500)]);
         assert_eq!(fit(limited, 490, Some(128)), [(UnusableReason::None, 500)]);
-        // Two mebibytes from the driver are for a request of the small pool.
+        // 2 MiB from the driver serve the small pool.
         let large = vec![segment(0, false, free, &[(500, Inactive)])];
         assert_eq!(fit(large, 2, None), [(UnusableReason::OtherPool(false), 500)]);
     }

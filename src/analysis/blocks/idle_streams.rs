@@ -1,27 +1,25 @@
-//! CUDA streams of which the program has nothing in use, and whose free blocks serve no other
-//! stream.
+//! Idle CUDA streams: nothing on them is in use, but they hold cached blocks.
 //!
-//! PyTorch keeps its cache by stream: a block serves only the stream that it was made for. What a
-//! stream leaves behind that is not used any more stays until `empty_cache()`, or until memory is
-//! refused.
+//! PyTorch's cached blocks serve only the stream of their allocation. Unused ones stay until
+//! `empty_cache()` or a refused request.
 
 use std::collections::BTreeMap;
 
 use crate::model::{AllocatorSnapshot, BlockState, PoolId};
 
-/// The streams of one device with nothing in use.
+/// Idle streams of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IdleStreams {
-    /// How many.
+    /// Number of streams.
     pub streams: u64,
-    /// The cache that they have, in bytes.
+    /// Their cached bytes.
     pub bytes: u64,
 }
 
 impl IdleStreams {
-    /// Those of a map. Private pools are left out: CUDA graphs keep them to replay into.
+    /// Idle streams of a snapshot, without private pools: CUDA graphs keep these for replay.
     pub fn new(map: &AllocatorSnapshot) -> IdleStreams {
-        // By stream what is free, and whether anything is in use.
+        // By stream: free bytes, and whether anything is in use.
         let mut streams: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
         for (segment, block) in map.blocks().filter(|(s, _)| s.pool == PoolId::default()) {
             let (free, is_used) = streams.entry(segment.stream).or_default();
@@ -44,7 +42,7 @@ mod tests {
     use crate::model::{Block, CudaIndex, Nanos, Segment, SnapshotConsistency};
 
     #[test]
-    fn streams_with_something_in_use_and_private_pools_are_not_idle() {
+    fn used_streams_and_private_pools_are_not_idle() {
         let segment = |stream, pool, states: &[BlockState]| {
             let block = |(at, state): (u64, &BlockState)| Block {
                 address: at << 20,

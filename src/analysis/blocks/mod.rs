@@ -1,4 +1,4 @@
-//! The blocks and segments of a moment: which there were, and what is free between them.
+//! Blocks and segments of a moment, and the free memory between them.
 
 pub(super) mod fragmentation;
 pub(super) mod free_fit;

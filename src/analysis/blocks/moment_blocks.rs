@@ -1,8 +1,7 @@
-//! The segments and blocks of a moment, each block with the stack that allocated it, and the events up to it.
+//! The segments and blocks of a moment, with allocation stacks, and the events before it.
 //!
-//! A snapshot of the allocator tells segments and blocks together, but no recording has one at every moment. So the blocks
-//! that live are those that a [`Profile`] knows then, and the segments around them those of the last snapshot before, with
-//! what the driver's events and the next snapshot tell of segments that are newer.
+//! Most moments have no snapshot: live blocks come from [`Profile`], segments from the snapshots
+//! around and from driver events.
 
 use std::collections::BTreeMap;
 
@@ -18,39 +17,39 @@ use crate::model::{
     Segment, SinkResult, SiteId,
 };
 
-/// What PyTorch obtains from the driver for blocks of the small pool (`kSmallBuffer`).
+/// Segment size of the small pool (`kSmallBuffer`).
 const SMALL_SEGMENT: u64 = 2 << 20;
 
 /// An event of PyTorch's allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockEvent {
-    /// When.
+    /// Time.
     pub time: Nanos,
-    /// Whether a block was freed, and not allocated.
+    /// A free; else an allocation.
     pub is_free: bool,
-    /// Its address.
+    /// Address.
     pub address: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub size: u64,
-    /// Number of its stack in [`MomentBlocks::stacks`]; `None` where it was not recorded.
+    /// Index in [`MomentBlocks::stacks`], if recorded.
     pub stack: Option<u32>,
 }
 
 /// One device at the moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceBlocks {
-    /// Its segments by address, each tiled by its blocks.
+    /// By address; blocks cover each segment completely.
     pub segments: Vec<Segment>,
-    /// The number of the stack of each allocated block, by address.
+    /// Stack indices by address of the allocated blocks.
     pub stack_of: FxHashMap<u64, u32>,
-    /// What was allocated and freed up to the moment; empty in a sampled recording.
+    /// Events before the moment (exact recordings).
     pub events: Vec<BlockEvent>,
-    /// Live blocks that lie in no known segment: each is a segment of its own.
+    /// Live blocks outside all segments: each gets one.
     pub unplaced: u64,
 }
 
 impl DeviceBlocks {
-    /// Bytes of the allocated blocks.
+    /// Allocated bytes.
     pub fn allocated(&self) -> u64 {
         let blocks = self.segments.iter().flat_map(|segment| &segment.blocks);
         blocks.filter(|block| block.state == BlockState::Allocated).map(|block| block.size).sum()
@@ -62,34 +61,34 @@ impl DeviceBlocks {
 pub struct MomentBlocks {
     /// The devices.
     pub devices: BTreeMap<CudaIndex, DeviceBlocks>,
-    /// Stacks, each from the outermost frame to the innermost.
+    /// Outermost frame first.
     pub stacks: Vec<Vec<StackLabel>>,
 }
 
-/// Takes the records of a recording, and keeps what makes up one moment.
+/// Takes records, keeps one moment.
 #[derive(Debug)]
 pub struct MomentBlocksBuilder {
     pub(super) profile: Profile,
-    /// The device whose snapshot is the moment, in a sampled recording.
+    /// In a sampled recording, its snapshot is the moment.
     pub(super) device: CudaIndex,
-    /// The moment; `None` for the end.
+    /// `None`: the end.
     until: Option<Nanos>,
-    /// The last snapshots up to the moment, and the first ones after it.
+    /// The last up to the moment, the first after it.
     pub(super) before: BTreeMap<CudaIndex, AllocatorSnapshot>,
     pub(super) after: BTreeMap<CudaIndex, AllocatorSnapshot>,
-    /// What the driver gave out up to the moment, and what it took back since the last snapshot.
+    /// Driver allocations up to the moment; frees since the snapshot.
     driver: BTreeMap<u64, u64>,
     pub(super) returned: FxHashMap<u64, Nanos>,
-    /// The device of a block by its address, and the bytes asked for.
+    /// Device and requested bytes by address.
     blocks: FxHashMap<u64, (CudaIndex, u64)>,
     events: BTreeMap<CudaIndex, Vec<(BlockEvent, Option<SiteId>)>>,
-    /// The blocks at the moment, once it has passed.
     pub(super) keyframe: Option<Keyframe>,
     keeps_events: bool,
 }
 
 impl MomentBlocksBuilder {
-    /// Of the moment at which `profile` folds `device`; `None` for the end. `profile` is empty and reads the records anew.
+    /// The moment at which `profile` folds `device`; `None`: the end. `profile` must be empty: it
+    /// reads the records again.
     pub fn new(profile: Profile, device: CudaIndex, until: Option<Nanos>) -> MomentBlocksBuilder {
         MomentBlocksBuilder {
             profile,
@@ -106,7 +105,7 @@ impl MomentBlocksBuilder {
         }
     }
 
-    /// Leaves out the events, which take some 40 bytes each; before the records.
+    /// Skips the events (some 40 bytes each). Call before adding records.
     pub fn without_events(mut self) -> MomentBlocksBuilder {
         self.keeps_events = false;
         self
@@ -221,7 +220,7 @@ impl MomentBlocksBuilder {
         MomentBlocks { devices, stacks }
     }
 
-    /// Lays the live blocks of a device, which are sorted by address, into its segments.
+    /// `live` is sorted by address.
     fn place(&self, device: CudaIndex, live: &[KeyframeBlock]) -> DeviceBlocks {
         let mut frames: BTreeMap<u64, Segment> = BTreeMap::new();
         let holds_live = |segment: &Segment| {
@@ -254,11 +253,11 @@ impl MomentBlocksBuilder {
                     new_segment(block.address, block.size, block.small)
                 }
             };
-            // An expandable one that has grown.
+            // An expandable segment has grown.
             frames.retain(|_, old| end(old) <= segment.address || old.address >= end(&segment));
             frames.insert(segment.address, segment);
         }
-        // What the driver gave out since the snapshot, and holds no live block, is not known to be PyTorch's.
+        // Newer driver memory without live blocks may not be PyTorch's.
         let segments = frames.into_values().map(|segment| tile(segment, live)).collect();
         DeviceBlocks { segments, unplaced, ..DeviceBlocks::default() }
     }
@@ -282,7 +281,7 @@ impl RecordSink for MomentBlocksBuilder {
                 return Ok(());
             }
             Record::Events(batch) => batch.events.iter().for_each(|event| self.on_event(event)),
-            // Events come in batches: some that are older than this may still follow.
+            // Events come in batches: older ones may still follow.
             Record::Snapshot(snapshot)
                 if self.is_past(snapshot.time) && self.profile.exact().is_some() =>
             {
@@ -290,7 +289,7 @@ impl RecordSink for MomentBlocksBuilder {
                 return Ok(());
             }
             Record::Snapshot(snapshot) if self.is_past(snapshot.time) => {
-                // One of another device, of the same look, is still of the moment.
+                // Another device's snapshot of the same tick belongs to the moment.
                 let is_of_moment =
                     snapshot.device != self.device && !self.before.contains_key(&snapshot.device);
                 if !is_of_moment {
@@ -333,7 +332,6 @@ fn new_segment(address: u64, size: u64, small: bool) -> Segment {
     }
 }
 
-/// Divides a segment into the blocks that live, and what is free between them.
 pub(in crate::analysis) fn tile(mut segment: Segment, live: &[KeyframeBlock]) -> Segment {
     let known = std::mem::take(&mut segment.blocks);
     let limit = end(&segment);
@@ -341,7 +339,7 @@ pub(in crate::analysis) fn tile(mut segment: Segment, live: &[KeyframeBlock]) ->
     let mut at = segment.address;
     for block in live[from..].iter().take_while(|block| block.address < limit) {
         if block.address < at || block.size == 0 {
-            // It overlaps the one before: one of both died unseen.
+            // One of two overlapping blocks was freed unseen.
             continue;
         }
         fill(&mut segment.blocks, at, block.address, &known);
@@ -355,7 +353,7 @@ pub(in crate::analysis) fn tile(mut segment: Segment, live: &[KeyframeBlock]) ->
     segment
 }
 
-/// Fills a gap with the free blocks that the snapshot had just there, else with one.
+/// Uses the snapshot's free blocks if they fit exactly.
 fn fill(blocks: &mut Vec<Block>, from: u64, to: u64, known: &[Block]) {
     if from >= to {
         return;
@@ -374,7 +372,7 @@ fn fill(blocks: &mut Vec<Block>, from: u64, to: u64, known: &[Block]) {
     blocks.push(Block { address: from, size: to - from, requested: 0, state });
 }
 
-/// The stack that a block is from; the likeliest where several come into question.
+/// The most probable stack of a block.
 pub(in crate::analysis) fn path(profile: &Profile, source: &AllocationSource) -> Vec<StackLabel> {
     let pseudo = |frame| vec![StackLabel::Pseudo(frame)];
     match source {
@@ -391,6 +389,7 @@ pub(in crate::analysis) fn path(profile: &Profile, source: &AllocationSource) ->
             Some(exact) => exact.account_path(SITES + site.0 as usize, profile.stacks()),
             None => pseudo(PseudoFrame::UnknownStack),
         },
+        AllocationSource::Observed { contested: true, .. } => pseudo(PseudoFrame::NotSeen),
         AllocationSource::Observed { shares, .. } => {
             let likeliest = shares.iter().max_by_key(|share| (share.weight, share.by));
             match likeliest.and_then(|share| share.by) {

@@ -1,11 +1,11 @@
-//! The private pools of the allocator: what CUDA graphs replay into, and `torch.cuda.MemPool`s.
+//! Private pools of CUDA graphs and `torch.cuda.MemPool`s.
 
 use std::collections::BTreeMap;
 
 use crate::analysis::blocks::fragmentation::SegmentSum;
 use crate::model::{CudaIndex, OwnershipSnapshot, PoolId, PoolUser};
 
-/// A private pool, and whose it is.
+/// A private pool and its users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrivatePool {
     /// The device.
@@ -14,18 +14,18 @@ pub struct PrivatePool {
     pub pool: PoolId,
     /// Its segments.
     pub sums: SegmentSum,
-    /// The CUDA graphs, or the `MemPool`, that it belongs to.
+    /// The CUDA graphs or the `MemPool` that use it.
     pub users: Vec<PoolUser>,
 }
 
 impl PrivatePool {
-    /// Whether a CUDA graph is known to use it.
+    /// A CUDA graph is known to use it.
     pub fn is_of_graphs(&self) -> bool {
         self.users.iter().any(|user| &*user.class != "MemPool")
     }
 }
 
-/// The private pools that are still in use, the largest first.
+/// Private pools in use, the largest first.
 pub fn private_pools(snapshot: &OwnershipSnapshot) -> Vec<PrivatePool> {
     let mut sums: BTreeMap<(CudaIndex, PoolId), SegmentSum> = BTreeMap::new();
     for map in &snapshot.blocks {

@@ -1,4 +1,4 @@
-//! The live blocks of a moment by the CUDA stream whose memory they are, each with the stack that allocated it.
+//! Live blocks of a moment by CUDA stream, each with its allocation stack.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::flame::fold::{FoldedStack, PseudoFrame, StackLabel};
 use crate::model::{AllocationSource, MemoryKind, Segment, StackId};
 
-/// The live bytes of one stream.
+/// Live bytes of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamMemory {
-    /// The stream (`cudaStream_t` as a number, 0 is the default stream); `None` for blocks in segments that no snapshot shows.
+    /// `cudaStream_t` as a number, 0: the default stream; `None`: blocks outside known segments.
     pub stream: Option<u64>,
-    /// Stacks, the largest first.
+    /// Largest first.
     pub stacks: Vec<FoldedStack>,
 }
 
-/// Who allocated a block: of an exact recording the number of its source, of a sampled one a share of it.
+/// The site of a block: source number (exact), or a share (sampled).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum StreamKey {
     Source(u32),
@@ -26,7 +26,7 @@ enum StreamKey {
 }
 
 impl MomentBlocksBuilder {
-    /// The live blocks of the builder's device by stream, the default stream first.
+    /// Live blocks of the builder's device by stream, the default stream first.
     pub fn by_stream(mut self) -> Vec<StreamMemory> {
         self.take_moment();
         let keyframe = self.keyframe.take().unwrap_or_default();
@@ -48,7 +48,7 @@ impl MomentBlocksBuilder {
             for block in self.profile.charged_blocks(self.device) {
                 let stream = stream_of(block.address);
                 let charge = block.charge.as_ref().unwrap_or(&before);
-                charge.split(block.size, |origin, bytes| {
+                self.profile.shown(charge).split(block.size, |origin, bytes| {
                     *sums.entry((stream, StreamKey::Origin(origin))).or_default() += bytes;
                 });
             }
@@ -90,8 +90,8 @@ impl MomentBlocksBuilder {
         }
     }
 
-    /// The device's segments as snapshots show them, by address: the last one before the moment, and what the next one has
-    /// besides.
+    /// The device's segments by address: from the last snapshot before the moment, and additional
+    /// ones from the next.
     fn known_segments(&self) -> BTreeMap<u64, &Segment> {
         let mut segments: BTreeMap<u64, &Segment> = BTreeMap::new();
         if let Some(after) = self.after.get(&self.device) {
@@ -103,7 +103,7 @@ impl MomentBlocksBuilder {
                 returned.is_none_or(|at| *at <= before.time)
             };
             for segment in before.segments.iter().filter(is_there) {
-                // Of an expandable one the later snapshot may have less, or more.
+                // The later snapshot may show an expandable segment larger or smaller.
                 segments.retain(|_, later| {
                     end(later) <= segment.address || later.address >= end(segment)
                 });

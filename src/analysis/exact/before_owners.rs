@@ -1,4 +1,4 @@
-//! Who owns the blocks of an exact recording that are older than it.
+//! Owners of blocks older than an exact recording.
 
 use rustc_hash::FxHashMap;
 
@@ -8,7 +8,7 @@ use super::torch::TorchDevice;
 use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
 use crate::model::{CudaIndex, Nanos, OwnerId};
 
-/// Lists of owners, each with an account from [`OWNED`] on.
+/// Lists of owners, with accounts from [`OWNED`] on.
 #[derive(Debug, Default)]
 pub(super) struct BeforeOwners {
     lists: Vec<BlockOwners>,
@@ -16,7 +16,6 @@ pub(super) struct BeforeOwners {
 }
 
 impl BeforeOwners {
-    /// The account of blocks with these owners.
     pub(super) fn account(&mut self, owners: &BlockOwners) -> usize {
         let next = OWNED + self.lists.len();
         *self.accounts.entry(owners.clone()).or_insert_with(|| {
@@ -25,16 +24,15 @@ impl BeforeOwners {
         })
     }
 
-    /// The owners of the blocks of an account, which is counted from [`OWNED`] on.
+    /// The owners of account [`OWNED`] + `number`.
     pub(super) fn get(&self, number: usize) -> Option<&[(OwnerId, u64)]> {
         self.lists.get(number).map(|owners| &**owners)
     }
 }
 
 impl ExactProfile {
-    /// Gives the blocks of a device that are older than the recording to those who owned them at `time`; says whether it is
-    /// known which these blocks are.
-    pub(crate) fn set_owners_of_before(
+    /// Gives older blocks to their owners at `time`; returns whether these blocks are known.
+    pub(crate) fn set_older_owners(
         &mut self,
         device: CudaIndex,
         owned: &OwnedBlocks,
@@ -44,13 +42,13 @@ impl ExactProfile {
         if torch.last_snapshot.is_none() {
             return false;
         }
-        torch.set_owners_of_before(owned, time, &mut self.before_owners);
+        torch.set_older_owners(owned, time, &mut self.before_owners);
         true
     }
 }
 
 impl TorchDevice {
-    fn set_owners_of_before(&mut self, owned: &OwnedBlocks, time: Nanos, lists: &mut BeforeOwners) {
+    fn set_older_owners(&mut self, owned: &OwnedBlocks, time: Nanos, lists: &mut BeforeOwners) {
         let size = |owners: &BlockOwners| owners.iter().map(|(_, bytes)| bytes).sum::<u64>();
         for (&address, owners) in owned {
             let live = self
@@ -62,7 +60,7 @@ impl TorchDevice {
                 self.ledger.set_owner(address, lists.account(owners));
             }
         }
-        // Freed since the process was stopped: they were there at a height in between.
+        // Freed since the snapshot: they may have lived at a peak in between.
         for (address, died, block) in self.freed_after(time) {
             let is_it = |owners: &&BlockOwners| size(owners) == block.size;
             if let Some(owners) = owned.get(&address).filter(is_it) {

@@ -1,29 +1,26 @@
-//! The sums of the events against those of the allocator: what was allocated and freed must come to the same.
+//! Compares the sums of the events with the allocator's counters.
 //!
-//! The counters are read while the job goes on. An allocation is counted before its event and a
-//! free after it, so what is under way makes the allocator count more live blocks than the events
-//! leave, never fewer: where it counts the fewest beyond the events, nothing is under way, and the
-//! bytes of the blocks must be equal.
+//! The job runs on: an allocation is counted before its event, a free after it. So the allocator
+//! has at least as many live blocks as the events; where the difference is least, nothing is in
+//! progress, and the bytes must be equal.
 
 use crate::model::{AllocatorCounters, Metric, Pool};
 
-/// Running totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RunningTotals {
     pub(crate) allocations: i64,
-    /// `None` where frees are not seen one by one.
+    /// `None` where frees have no events.
     pub(crate) frees: Option<i64>,
     pub(crate) requested: i64,
     pub(crate) allocated_bytes: i64,
     pub(crate) freed_bytes: i64,
 }
 
-/// What the allocator counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CountedTotals {
-    /// Since the job began, or since it reset them (`reset_accumulated_memory_stats`).
+    /// Since the beginning, or `reset_accumulated_memory_stats`.
     pub(crate) totals: RunningTotals,
-    /// Live blocks, which no reset changes, and their bytes.
+    /// Live blocks and bytes, which are never reset.
     pub(crate) blocks: i64,
     pub(crate) held: i64,
 }
@@ -57,8 +54,7 @@ impl RunningTotals {
         }
     }
 
-    /// By how many live blocks the allocator is ahead of these; without events of frees, by how
-    /// many allocations.
+    /// The allocator's additional live blocks; without free events, allocations.
     fn behind(&self, counted: &CountedTotals) -> i64 {
         match self.frees {
             Some(frees) => counted.blocks - (self.allocations - frees),
@@ -67,56 +63,50 @@ impl RunningTotals {
     }
 }
 
-/// What the comparisons of bytes came to.
+/// Result of comparing bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ByteBalance {
     /// Comparisons.
     pub checks: u64,
-    /// By how many bytes more was allocated than the events come to, at the last one; negative the other way.
+    /// Counters minus events, at the last comparison.
     pub allocated: i64,
-    /// The same of bytes freed.
+    /// The same for freed bytes.
     pub freed: i64,
 }
 
 impl ByteBalance {
-    /// Whether nothing is missing and nothing too much.
+    /// No difference.
     pub fn is_even(&self) -> bool {
         (self.allocated, self.freed) == (0, 0)
     }
 }
 
-/// Both sums at a moment.
 type BothTotals = (CountedTotals, RunningTotals);
 
-/// The comparisons of one device.
 #[derive(Debug, Default)]
 pub(crate) struct BalanceCheck {
-    /// Both sums where the comparison begins.
+    /// Start of the comparison.
     base: Option<BothTotals>,
-    /// What was off up to there.
+    /// Difference at `base`.
     carried: (i64, i64),
     balance: ByteBalance,
 }
 
 impl BalanceCheck {
-    /// Of an allocator that has counted nothing yet.
     pub(crate) fn from_zero() -> BalanceCheck {
         BalanceCheck { base: Some(BothTotals::default()), ..BalanceCheck::default() }
     }
 
-    /// What the comparisons came to; `None` where there was none.
     pub(crate) fn balance(&self) -> Option<ByteBalance> {
         (self.balance.checks > 0).then_some(self.balance)
     }
 
-    /// Compares what the allocator counts with what the events come to.
     pub(crate) fn compare(&mut self, counted: CountedTotals, seen: RunningTotals) {
         let Some(base) = self.base else { return self.begin_at(counted, seen) };
         match seen.behind(&counted).cmp(&base.1.behind(&base.0)) {
-            // Something is under way.
+            // An event is in progress.
             std::cmp::Ordering::Greater => return,
-            // Something was at the beginning, and whenever it was compared with since: that said
-            // nothing.
+            // One was in progress at the start: comparisons since are void.
             std::cmp::Ordering::Less => {
                 (self.balance.allocated, self.balance.freed) = self.carried;
                 return self.begin_at(counted, seen);
@@ -134,11 +124,11 @@ impl BalanceCheck {
             let freed = of_frees(grew.freed_bytes - events.freed_bytes);
             (grew.allocated_bytes - events.allocated_bytes, freed)
         } else if grew.allocations < events.allocations && knows_frees {
-            // The job has reset its counts: what lives is known all the same.
+            // After a reset, live blocks are still comparable.
             let held = counted.held - base.0.held;
             (held - (events.allocated_bytes - events.freed_bytes), 0)
         } else {
-            return; // Events are missing, which the comparison of their numbers says.
+            return; // Events are missing, as `on_counter_check` reports.
         };
         self.balance = ByteBalance {
             checks: self.balance.checks + 1,
@@ -170,7 +160,7 @@ mod tests {
         }
     }
 
-    /// An allocator that has counted this since it began with 100 blocks of 51,200 bytes.
+    /// The allocator began with 100 blocks of 51,200 bytes.
     fn counted(allocations: i64, frees: i64, bytes: i64, freed: i64) -> CountedTotals {
         CountedTotals {
             totals: sums(allocations, frees, bytes, freed),
@@ -184,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_under_way_is_compared() {
+    fn only_settled_sums_are_compared() {
         let mut books = BalanceCheck::default();
         books.compare(counted(0, 0, 0, 0), sums(0, 0, 0, 0));
         books.compare(counted(3, 1, 1536, 512), sums(2, 1, 1024, 512));
@@ -196,11 +186,10 @@ mod tests {
     }
 
     #[test]
-    fn frees_under_way_at_both_moments_are_no_difference() {
+    fn frees_in_progress_at_both_moments_are_no_difference() {
         let mut books = BalanceCheck::default();
         books.compare(counted(10, 4, 5120, 2048), sums(10, 4, 5120, 2048));
-        // At each a free of another size was told and is not counted: as many frees, and other
-        // bytes.
+        // At each moment, a free of another size has its event but is not counted.
         books.compare(counted(12, 4, 6144, 2048), sums(12, 5, 6144, 9000));
         books.compare(counted(13, 5, 6656, 9000), sums(13, 6, 6656, 9512));
         assert_eq!(off(&books), None);
@@ -209,9 +198,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_compared_with_a_beginning_under_way_is_forgotten_with_it() {
+    fn comparisons_with_an_unsettled_start_are_void() {
         let mut books = BalanceCheck::default();
-        // A free was told and is not counted, at both moments, of another size.
+        // At both moments, a free of another size has its event but is not counted.
         books.compare(counted(10, 4, 5120, 2048), sums(10, 5, 5120, 2560));
         books.compare(counted(12, 5, 6144, 2560), sums(12, 6, 6144, 9000));
         assert_eq!(off(&books), Some((1, 0, -5928)));
@@ -221,9 +210,9 @@ mod tests {
     }
 
     #[test]
-    fn a_job_under_way_is_compared_from_a_moment_on_at_which_nothing_was() {
+    fn a_running_job_is_compared_from_a_settled_moment_on() {
         let mut books = BalanceCheck::default();
-        // One allocation is ahead of its event.
+        // One allocation has no event yet.
         books.compare(counted(101, 50, 10_000, 5000), sums(0, 0, 0, 0));
         books.compare(counted(102, 50, 10_512, 5000), sums(2, 0, 1024, 0));
         assert_eq!(off(&books), None);
@@ -233,16 +222,15 @@ mod tests {
         assert_eq!(off(&books), Some((2, -512, 0)));
     }
 
-    /// The counters after a reset at a moment when `before` was counted.
     fn reset(now: CountedTotals, before: RunningTotals) -> CountedTotals {
         CountedTotals { totals: now.totals.since(&before), ..now }
     }
 
     #[test]
-    fn what_lives_is_compared_where_the_job_has_reset_its_counts() {
+    fn live_bytes_are_compared_after_a_counter_reset() {
         let mut books = BalanceCheck::default();
         books.compare(counted(1, 0, 512, 0), sums(1, 0, 512, 0));
-        // From a reset to a reset: the counts are the same at both moments.
+        // Between two resets, the counts are equal.
         let then = sums(3, 1, 1536, 512);
         books.compare(reset(counted(4, 2, 2048, 1024), then), sums(4, 2, 2048, 1024));
         assert_eq!(off(&books), Some((1, 0, 0)));

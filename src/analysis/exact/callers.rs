@@ -1,22 +1,21 @@
-//! Which thread a stack belongs to that an autograd thread was given: the one that called `backward()`.
+//! Finds the thread that called `backward()`, for a stack used by an autograd thread.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{FunctionId, StackId, StackTable, ThreadId};
 
-/// Threads by where their stacks begin.
+/// Threads by the outermost frames of their stacks.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadRoots {
-    /// By outermost frame; `None` where several threads begin there.
+    /// By outermost frame; `None` if several threads share it.
     by_frame: FxHashMap<StackId, Option<ThreadId>>,
-    /// By its function.
+    /// By the function of that frame.
     by_function: FxHashMap<FunctionId, Option<ThreadId>>,
-    /// Frames that were passed to find where stacks begin.
+    /// Frames walked so far.
     pub(crate) steps: u64,
 }
 
 impl ThreadRoots {
-    /// Takes notice of a thread's own stack.
     pub(crate) fn observe(&mut self, thread: ThreadId, stack: StackId, table: &StackTable) {
         let Some((root, function)) = outermost(stack, table, &mut self.steps) else { return };
         for known in [
@@ -29,7 +28,7 @@ impl ThreadRoots {
         }
     }
 
-    /// The thread that has this stack; `None` when none or several are known that begin like it.
+    /// The only known thread with this outermost frame, or function.
     pub(crate) fn thread(&mut self, stack: StackId, table: &StackTable) -> Option<ThreadId> {
         let (root, function) = outermost(stack, table, &mut self.steps)?;
         *self.by_frame.get(&root).or_else(|| self.by_function.get(&function))?

@@ -1,4 +1,4 @@
-//! Events compared with what the allocator itself says: its counters, its maps of blocks, and what the recorder made of both.
+//! Compares events with the allocator's counters and snapshots.
 
 use super::torch::TorchDevice;
 use super::{ExactProfile, span};
@@ -8,7 +8,7 @@ use crate::model::{
 };
 
 impl ExactProfile {
-    /// The counters, read by themselves.
+    /// Takes counters read outside an event.
     pub(crate) fn on_counters(
         &mut self,
         index: CudaIndex,
@@ -38,10 +38,10 @@ impl ExactProfile {
         }
     }
 
-    /// Takes back what was told of frees whose blocks turned out to be smaller.
+    /// Corrects frees of blocks that were smaller than counted.
     pub(super) fn correct_lines(&mut self, index: CudaIndex) {
         let Some(device) = self.torch.get_mut(&index) else { return };
-        let freed = std::mem::take(&mut device.freed_too_much);
+        let freed = std::mem::take(&mut device.freed_corrections);
         let Some(lines) = self.lines(index) else { return };
         for (stack, extent, less) in freed {
             lines.freed_less(stack, extent, less);
@@ -51,7 +51,7 @@ impl ExactProfile {
     pub(crate) fn on_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
         self.last = self.last.max(snapshot.time);
         if self.interrupted {
-            // It says what lived at the end of a gap, which the inheritance says too, and with the makers.
+            // After a gap, the keyframe has the same blocks with their sites.
             return;
         }
         let device = snapshot.device;

@@ -1,8 +1,8 @@
-//! The first events of a job whose allocator began while it was recorded: they come without the counters, which memspy
-//! finds only once there is something to find.
+//! First events of an allocator that began during the recording: memspy finds its counters only
+//! after the first allocation.
 //!
-//! They wait for the first counters that neither run ahead of the events nor behind. As the allocator began with nothing,
-//! its counters then tell whether every block takes just what was asked for, rounded; and if so, all levels up to there.
+//! They wait for counters that agree. As the allocator began empty, these show whether each block
+//! has its rounded request as size; if so, all levels follow.
 
 use std::collections::BTreeMap;
 
@@ -15,39 +15,38 @@ use crate::model::{
     MemoryKind, Metric, Pool, StackTable,
 };
 
-/// The most events that wait: a tenth of a second of a job that does nothing else.
+/// A tenth of a second of pure allocation.
 const MAX_EARLY: usize = 1 << 14;
 
-/// What is known of the levels at an event that does not tell them.
+/// Levels of an event without counters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SynthesizedLevels {
     pub(super) levels: Option<CounterSnapshot>,
     pub(super) span: LevelRange,
 }
 
-/// Counters that neither run ahead of the events nor behind.
+/// Counters that agree with the events.
 #[derive(Debug)]
 struct SettledCounters {
-    /// How many events had come.
+    /// Number of events before them.
     upto: usize,
-    /// By how many bytes blocks take more than was asked for, rounded, all together.
+    /// Bytes beyond the rounded requests.
     unexplained: i64,
     counters: Box<AllocatorCounters>,
 }
 
-/// Events that wait.
 #[derive(Debug, Default)]
 pub(super) struct EarlyEvents {
     events: Vec<Event>,
     sums: BTreeMap<CudaIndex, RunningTotals>,
     device_of: rustc_hash::FxHashMap<u64, (CudaIndex, u64)>,
-    /// The first counters of a device that have just what its events come to.
+    /// The first that agree.
     counters: BTreeMap<CudaIndex, SettledCounters>,
     is_over: bool,
 }
 
 impl EarlyEvents {
-    /// Whether an event has to wait: one of PyTorch without counters, and all of PyTorch after it.
+    /// A PyTorch event without counters waits, and so do all later ones.
     pub(super) fn holds(&self, event: &Event, is_known: impl Fn(CudaIndex) -> bool) -> bool {
         match event.change {
             EventKind::Allocated { memory_kind: MemoryKind::Torch(index), levels, .. } => {
@@ -58,12 +57,11 @@ impl EarlyEvents {
         }
     }
 
-    /// Whether there are any.
     pub(super) fn is_waiting(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// Adds one; says whether no more can wait.
+    /// Returns true when full.
     pub(super) fn add(&mut self, event: Event) -> bool {
         match event.change {
             EventKind::Allocated {
@@ -93,8 +91,7 @@ impl EarlyEvents {
         self.events.len() >= MAX_EARLY
     }
 
-    /// Takes counters; `before` is what events of the device came to that did not have to wait. Says whether
-    /// nothing has to wait any more.
+    /// `before`: totals of the events that did not wait. Returns true when no more have to.
     pub(super) fn compare(
         &mut self,
         index: CudaIndex,
@@ -116,16 +113,15 @@ impl EarlyEvents {
     }
 }
 
-/// One device while what waited is taken into account.
 struct EarlyReplay<'a> {
     settled: Option<&'a SettledCounters>,
     peak: i64,
-    /// Whether there was a block of the small pool yet, and of the large one.
+    /// The small and the large pool had a block.
     has: [bool; 2],
 }
 
 impl EarlyReplay<'_> {
-    /// What is known right after the event of this number, an allocation, with which the pools hold `in_pools` bytes.
+    /// Levels after event `number`, an allocation; the pools then have `in_pools` bytes.
     fn after(&mut self, number: usize, in_pools: [i64; 2]) -> SynthesizedLevels {
         let live = in_pools[0] + in_pools[1];
         self.peak = self.peak.max(live);
@@ -145,7 +141,7 @@ impl EarlyReplay<'_> {
             true => span.upper[0],
             false => active.peak.max(span.upper[0]),
         };
-        // Nothing of what was obtained from the driver has been given back.
+        // No segment was returned to the driver.
         if all(Metric::ReservedBytes).freed == 0 {
             (span.lower[1], span.upper[1]) = (0, 0);
             for (pool, (has, live)) in
@@ -168,7 +164,6 @@ impl EarlyReplay<'_> {
 }
 
 impl ExactProfile {
-    /// Takes into account the events that waited, with what is known by now.
     pub(super) fn settle_early(&mut self, table: &StackTable) {
         let EarlyEvents { events, sums, counters, .. } = std::mem::replace(
             &mut self.early,
@@ -201,14 +196,13 @@ impl ExactProfile {
         }
     }
 
-    /// Lets nothing wait any more: no more counters will come.
+    /// No more counters will come.
     pub(crate) fn finish(&mut self, table: &StackTable) {
         if self.early.is_waiting() {
             self.settle_early(table);
         }
     }
 
-    /// Whether no event waits for counters.
     pub(crate) fn is_settled(&self) -> bool {
         !self.early.is_waiting()
     }

@@ -1,4 +1,4 @@
-//! The figures of lines from exact events: levels by the events of each thread, sums by the sites that allocated.
+//! Values of lines from exact events: levels by thread, sums by site.
 
 use crate::analysis::exact::{BlockStatistics, ExactProfile, level_index};
 use crate::analysis::lines::{LineStats, NodeStat};
@@ -6,7 +6,7 @@ use crate::analysis::profile::Profile;
 use crate::model::{CudaIndex, Metric, Pool, StackId, StatField, StatKey};
 
 impl Profile {
-    /// What every stack has by itself: allocated bytes first, then the columns.
+    /// Each stack's own values: allocated bytes, then the columns.
     pub(in crate::analysis) fn exact_nodes(
         &self,
         exact: &ExactProfile,
@@ -58,7 +58,7 @@ impl Profile {
             node.samples += held.count;
             for (stat, key) in node.stats.iter_mut().zip(&wanted) {
                 stat.allocated += match (key.metric, key.pool) {
-                    // Where only some have stacks, these are shared among them.
+                    // Sampled stacks share the total.
                     (Metric::AllocatedBytes, Pool::All) => held.allocated as i64,
                     (metric, pool) => held.statistics.get(metric, pool),
                 };

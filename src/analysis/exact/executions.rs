@@ -1,8 +1,8 @@
-//! Single executions of lines: the level at their end, and what one of them allocated and freed.
+//! Single executions of lines: the level at their end, allocations and frees.
 //!
-//! A line begins to be executed with the first event that has it on its thread's stack, and has ended when the next event
-//! has it no more. In between it may have been left and come back to, as in a loop, which no event tells: what all
-//! events in between come to is the most that one execution did, and what a single one did is the least.
+//! An execution begins with the first event in the line, and ends with the next outside. The line
+//! may have run repeatedly in between: all events are an upper limit for one execution, and one
+//! event is a lower limit.
 
 use rustc_hash::FxHashMap;
 
@@ -10,7 +10,6 @@ use super::extent::{BlockSizes, BlockStatistics};
 use super::line_levels::LevelRange;
 use crate::model::{StackId, StackTable, ThreadId};
 
-/// What was allocated and what was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct AllocatedAndFreed {
     pub(crate) allocated: BlockStatistics,
@@ -24,16 +23,15 @@ impl AllocatedAndFreed {
     }
 }
 
-/// What is known of the executions of a stack's innermost line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LineExecutions {
-    /// Greatest level at the end of one.
+    /// Greatest level at an end.
     pub(crate) end: LevelRange,
     /// Levels at which this line and its callers may have ended and begun again.
     pub(crate) again: LevelRange,
-    /// The greatest of single events, of this line alone.
+    /// Maximum of one event.
     pub(crate) least: AllocatedAndFreed,
-    /// The greatest of all events of one stay.
+    /// Maximum of all events between begin and end.
     pub(crate) most: AllocatedAndFreed,
 }
 
@@ -52,37 +50,34 @@ impl LineExecutions {
     };
 }
 
-/// The lines on a thread's stack, from the outermost to the innermost, and what the thread had done when each began.
+/// Lines outermost first, with the thread's totals at their begin.
 #[derive(Debug, Clone, Default)]
 struct ThreadLines {
     lines: Vec<(StackId, AllocatedAndFreed)>,
     done: AllocatedAndFreed,
 }
 
-/// What stacks have in common that were executed alike so far.
+/// Stacks with equal executions share an entry.
 #[derive(Debug, Clone)]
 struct SharedExecutions {
     executed: LineExecutions,
-    /// How many stacks it stands for.
     stacks: u32,
 }
 
 /// The executions of all lines on one device.
 ///
-/// Of a program that never comes to a stack again, the many callers of one event begin and end together and differ in
-/// nothing: they share one entry, until something tells them apart.
+/// Callers of one event often stay equal, and share an entry until they differ.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExecutionTable {
-    /// Place in `entries` plus 1, by stack number.
+    /// Index in `entries` plus 1, by stack number.
     places: Vec<u32>,
     entries: Vec<SharedExecutions>,
     threads: FxHashMap<ThreadId, ThreadLines>,
-    /// Lines that began: what it has cost.
+    /// A measure of the work.
     pub(crate) begun: u64,
 }
 
 impl ExecutionTable {
-    /// About how many bytes they take.
     pub(crate) fn memory(&self) -> u64 {
         let standing =
             self.threads.values().map(|standing| standing.lines.capacity()).sum::<usize>();
@@ -91,7 +86,6 @@ impl ExecutionTable {
         (standing + entries + self.places.capacity() * size_of::<u32>()) as u64
     }
 
-    /// Of a stack; `None` where nothing is known.
     pub(crate) fn get(&self, stack: StackId) -> Option<&LineExecutions> {
         Some(&self.entries.get(self.place(stack)?)?.executed)
     }
@@ -108,7 +102,7 @@ impl ExecutionTable {
         self.places[index] = place as u32 + 1;
     }
 
-    /// The entry of a stack, shared with no other.
+    /// Splits a shared entry.
     fn entry(&mut self, stack: StackId) -> Option<&mut LineExecutions> {
         let executed = match self.place(stack) {
             Some(place) if self.entries.get(place)?.stacks == 1 => {
@@ -126,7 +120,6 @@ impl ExecutionTable {
         Some(&mut self.entries.last_mut()?.executed)
     }
 
-    /// The lines of `stack` beyond `common` begin.
     pub(crate) fn enter(
         &mut self,
         thread: ThreadId,
@@ -145,10 +138,10 @@ impl ExecutionTable {
         self.begun += (standing.lines.len() - from) as u64;
     }
 
-    /// The lines beyond `common` have ended, at a level in `ended`.
+    /// `ended`: limits of the level then.
     pub(crate) fn leave(&mut self, thread: ThreadId, common: Option<StackId>, ended: &LevelRange) {
         let Some(mut standing) = self.threads.remove(&thread) else { return };
-        // The last line with what it had done when it began, where that was its first execution, and its entry.
+        // The previous line's totals at its begin and entry, if this was its first execution.
         let mut callee: Option<(AllocatedAndFreed, usize)> = None;
         while let Some((line, began)) = standing.lines.pop_if(|(line, _)| Some(*line) != common) {
             let is_first = self.place(line).is_none();
@@ -172,7 +165,7 @@ impl ExecutionTable {
         self.threads.insert(thread, standing);
     }
 
-    /// The lines of `stack` stood on, or ended at a level in `ended` and began again.
+    /// The lines continue, or ended at a level in `ended` and began again.
     pub(crate) fn stay(&mut self, stack: StackId, ended: &LevelRange) {
         if let Some(executed) = self.entry(stack) {
             executed.again.raise(ended);

@@ -1,26 +1,21 @@
-//! What a block takes, and the allocator's statistics that it counts in.
+//! Sizes of a block, and the allocator's statistics for it.
 
 use crate::model::{Metric, Pool};
 
-/// The allocator's unit: kMinBlockSize (c10/cuda/CUDACachingAllocator.cpp).
+/// kMinBlockSize (c10/cuda/CUDACachingAllocator.cpp).
 pub(crate) const UNIT: u64 = 512;
-/// Requests of up to this many bytes, rounded, come from the small pool (kSmallSize), in which every remainder is split
-/// off. Rounding to parts of powers of two does not lead across it, for it is one.
+/// Rounded requests up to this size use the small pool (kSmallSize), which splits off every
+/// remainder. `roundup_power2_divisions` does not cross it: it is a power of two.
 pub(crate) const SMALL_POOL: u64 = 1 << 20;
 
-/// A block's sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockSizes {
-    /// Bytes it takes.
     pub(crate) size: u64,
-    /// Bytes asked for.
     pub(crate) requested: u64,
-    /// Whether it is of the small pool.
     pub(crate) small: bool,
 }
 
 impl BlockSizes {
-    /// A block of `size` bytes for a request of `requested`.
     pub(crate) fn new(size: u64, requested: u64) -> BlockSizes {
         BlockSizes { size, requested, small: rounded(requested) <= SMALL_POOL }
     }
@@ -32,20 +27,18 @@ impl From<u64> for BlockSizes {
     }
 }
 
-/// The least that a block for a request of `requested` bytes takes. A damaged trace may tell of any size.
+/// Least block size for a request. A damaged trace may have any size.
 pub(crate) fn rounded(requested: u64) -> u64 {
     requested.max(1).checked_next_multiple_of(UNIT).unwrap_or(u64::MAX)
 }
 
-/// How many statistics there are of a block: numbers, bytes, bytes asked for, each of all pools, the small, the large one.
+/// Count, bytes and requested bytes, each of all pools, the small and the large one.
 pub(crate) const STATISTICS: usize = 9;
 
-/// One value for each statistic of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct BlockStatistics(pub(crate) [i64; STATISTICS]);
 
 impl BlockStatistics {
-    /// What a block adds.
     pub(crate) fn new(extent: BlockSizes) -> BlockStatistics {
         let mut all = BlockStatistics::default();
         let pool = if extent.small { Pool::Small } else { Pool::Large };
@@ -59,12 +52,11 @@ impl BlockStatistics {
         all
     }
 
-    /// Adds what a block adds. Only what changes is touched: this is done for every event.
+    /// Adds a block in place: called for every event.
     pub(crate) fn add_block(&mut self, extent: BlockSizes) {
         self.each_of_block(extent, |sum, value| *sum += value);
     }
 
-    /// Takes away what a block added.
     pub(crate) fn subtract_block(&mut self, extent: BlockSizes) {
         self.each_of_block(extent, |sum, value| *sum -= value);
     }
@@ -78,7 +70,7 @@ impl BlockStatistics {
         }
     }
 
-    /// The place of a statistic; `None` for those that are not of blocks.
+    /// `None` if the metric is not a statistic of blocks.
     pub(crate) fn index(metric: Metric, pool: Pool) -> Option<usize> {
         let kind = match metric {
             Metric::Allocation => 0,
@@ -117,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_added_and_taken_away_in_place_as_by_its_statistics() {
+    fn adding_and_subtracting_a_block_matches_its_statistics() {
         for extent in [BlockSizes::new(512, 100), BlockSizes::new(4 << 20, (4 << 20) - 7)] {
             let mut sums = BlockStatistics([5, 1, 4, 700, 100, 600, 70, 10, 60]);
             let before = sums;

@@ -1,4 +1,4 @@
-//! Folding exact events: bytes by the place that allocated them.
+//! Folds exact events: bytes by allocation site.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes};
-use super::native_frames::{is_engine_main, only_passes_on};
+use super::native_frames::{is_engine_main, is_forwarding};
 use super::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold::{
     AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel, before_path,
@@ -19,23 +19,23 @@ use crate::model::{
     StackTable,
 };
 
-/// Bytes by stack of one moment, not yet sorted.
+/// Unsorted.
 pub(crate) struct ExactFold {
     pub(crate) stacks: Vec<FoldedStack>,
     pub(crate) total: u64,
     pub(crate) snapshot: AttributedSnapshot,
-    /// Bytes older than the recording that a leak view leaves out.
+    /// Bytes older than the recording, absent from the leak view.
     pub(crate) left_out: u64,
-    /// The same by owner, as far as it is known.
+    /// By owner, where known.
     pub(crate) left_out_stacks: Vec<FoldedStack>,
-    /// Allocations, with `churn`.
+    /// With `churn`.
     pub(crate) allocations: u64,
-    /// Stacks that are not spelled out.
+    /// Stacks beyond the text budget.
     pub(crate) unlisted: u64,
 }
 
 impl ExactProfile {
-    /// The kind of memory shown when none is asked for.
+    /// The default kind of memory.
     pub fn default_memory(&self) -> MemoryGroup {
         if self.has_torch() || self.others.is_empty() {
             return MemoryGroup::Torch;
@@ -46,8 +46,8 @@ impl ExactProfile {
         kinds.iter().rev().max_by_key(most).copied().unwrap_or(MemoryGroup::Driver)
     }
 
-    /// Folds memory at a moment, or all that was allocated; `None` when there is none of this kind.
-    /// PyTorch never had more than `most` bytes.
+    /// Folds a moment, or all allocations; `None` without this kind of memory. `most`: PyTorch's
+    /// peak.
     pub(crate) fn fold(
         &self,
         device: CudaIndex,
@@ -82,8 +82,7 @@ impl ExactProfile {
         };
         let mut held = self.bytes(&held);
         if !options.churn && kind == MemoryGroup::Torch {
-            // Blocks whose free was missed make up more than the allocator ever had: its counters
-            // win.
+            // Missed frees can exceed the allocator's memory: the counters decide.
             let is_known = moment == Moment::Peak && peak > 0;
             fit(&mut held, if is_known { peak } else { most });
         }
@@ -101,7 +100,7 @@ impl ExactProfile {
         }
         let known: u64 = held.values().sum();
         if known < total {
-            // What the counter had and no event or map told of.
+            // Bytes in the counter without an event or snapshot.
             *held.entry(NO_EVENT).or_default() += total - known;
         }
         let snapshot = self.snapshot(kind, device, moment, ledger, time, total);
@@ -120,7 +119,6 @@ impl ExactProfile {
         })
     }
 
-    /// Whose the memory older than the recording is, as far as that is known.
     fn owned(&self, ledger: &LiveBlocks, moment: Moment) -> Vec<(OwnerId, u64)> {
         let mut by_owner: BTreeMap<OwnerId, u64> = BTreeMap::new();
         for (owned, bytes) in ledger.owned(moment == Moment::Peak).filter(|(_, bytes)| *bytes > 0) {
@@ -131,7 +129,7 @@ impl ExactProfile {
         by_owner.into_iter().collect()
     }
 
-    /// All that was allocated on a device, by stack; `None` when it has no blocks of PyTorch.
+    /// `None` without PyTorch blocks.
     pub(crate) fn allocated_by_stack(
         &self,
         device: CudaIndex,
@@ -166,8 +164,7 @@ impl ExactProfile {
         Some(stacks)
     }
 
-    /// The bytes of each account. Where stacks were drawn as samples, what all allocations of drawn and
-    /// undrawn kinds hold together is shared by the drawn ones in proportion to what they stand for.
+    /// Where stacks are sampled, they share the total by the bytes that they represent.
     pub(super) fn bytes(&self, held: &[ScaledBytes]) -> Vec<u64> {
         let mut bytes: Vec<u64> = held.iter().map(|amount| amount.bytes).collect();
         if !self.is_estimated() {
@@ -179,7 +176,7 @@ impl ExactProfile {
         if stood_for == 0 {
             return bytes;
         }
-        // Differences of running portions add up to the whole.
+        // Differences of cumulative portions add up.
         let mut done: u128 = 0;
         let portion = |upto: u128| (u128::from(whole) * upto / stood_for) as u64;
         for (bytes, amount) in bytes[SITES..].iter_mut().zip(sampled) {
@@ -250,7 +247,7 @@ impl ExactProfile {
         listed.chain(budget.rest()).collect()
     }
 
-    /// The accounts of who made the blocks of PyTorch that lived at a moment not long ago, by device and address.
+    /// Accounts by address, at a recent moment.
     pub(crate) fn accounts_by_block(
         &self,
         time: Nanos,
@@ -258,7 +255,7 @@ impl ExactProfile {
         self.torch.iter().map(|(device, torch)| (*device, torch.accounts_at(time))).collect()
     }
 
-    /// Where an account's memory was allocated, from the outermost frame to the innermost.
+    /// Outermost frame first.
     pub(crate) fn account_path(&self, account: usize, table: &StackTable) -> Vec<StackLabel> {
         self.path_of(account, FoldOptions::default(), table, &mut FxHashMap::default())
     }
@@ -290,7 +287,7 @@ impl ExactProfile {
         }
     }
 
-    /// From the outermost frame to the innermost.
+    /// Outermost frame first.
     fn path(
         &self,
         id: SiteId,
@@ -310,7 +307,7 @@ impl ExactProfile {
             let from = path.len();
             path.extend(table.frames(stack).filter_map(|frame| {
                 let native = table.get_function(frame.function).filter(|it| it.is_native);
-                match native.map(only_passes_on) {
+                match native.map(is_forwarding) {
                     None => Some(StackLabel::Frame(frame)),
                     Some(false) => Some(StackLabel::Native(frame)),
                     Some(true) => None,
@@ -319,7 +316,7 @@ impl ExactProfile {
             path[from..].reverse();
         };
         let native = site.native.stack().filter(|_| options.native);
-        // One number for all sites with a node of this class.
+        // One id for all nodes of a class.
         let node = site.node.as_ref().map(|name| {
             let first = *nodes.entry(name.clone()).or_insert(id);
             let knows_forward = site.forward.is_some() || !self.exact.backward_lines;
@@ -352,7 +349,7 @@ impl ExactProfile {
                 path.extend(node);
             }
             StackSource::Own | StackSource::Sampled => {
-                // Python called from within a node: recomputation, hooks, custom functions.
+                // Python called in a node: recomputation, hooks, custom functions.
                 if let Some(node) = node {
                     path.push(StackLabel::Pseudo(PseudoFrame::AutogradThread));
                     if let Some(forward) = site.forward {
@@ -367,7 +364,7 @@ impl ExactProfile {
                 return path;
             }
         }
-        // What Python's stack tells is what another thread waits for, or nothing: these are those of the thread itself.
+        // The Python stack is absent or another thread's; the native one is its own.
         if let Some(native) = native {
             let from = path.len();
             frames(native, &mut path);
@@ -384,9 +381,7 @@ impl ExactProfile {
     }
 }
 
-/// What is older than the recording, by owner; the rest without.
-/// Makes what accounts hold come to no more than `most` bytes: what is younger than the recording
-/// in proportion, and what is older only if that does not do.
+/// Reduces the sum to `most`: younger bytes in proportion, older ones only if needed.
 pub(super) fn fit(held: &mut [u64], most: u64) {
     let sum: u64 = held.iter().sum();
     let over = sum.saturating_sub(most);
@@ -427,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sources_hold_never_comes_to_more_than_the_allocator_had() {
+    fn accounts_never_exceed_the_allocator() {
         let fitted = |older: u64, most: u64| {
             let mut held = vec![0; SITES + 2];
             (held[BEFORE], held[SITES], held[SITES + 1]) = (older, 30, 10);

@@ -1,4 +1,4 @@
-//! Handing on the blocks of an exact recording, each with its site.
+//! Keyframes of exact recordings: live blocks with their sites.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,6 @@ use crate::model::{
 };
 
 impl ExactProfile {
-    /// Adds the living blocks of every kind.
     pub(crate) fn add_to_keyframe(
         &self,
         table: &StackTable,
@@ -49,27 +48,32 @@ impl ExactProfile {
         }
     }
 
-    /// Begins with what was handed on; or goes on with it behind a gap, and keeps what it knows of the time before that.
-    pub(crate) fn restore(&mut self, inherited: &Keyframe, table: &mut StackTable, goes_on: bool) {
+    /// Starts from a keyframe; or continues with it after a gap, and keeps the earlier results.
+    pub(crate) fn restore(
+        &mut self,
+        inherited: &Keyframe,
+        table: &mut StackTable,
+        continues: bool,
+    ) {
         self.interrupted = false;
         self.last = self.last.max(inherited.time);
-        // A map that stands before tells no makers.
+        // An earlier snapshot has no sites.
         self.device_of.clear();
         self.freed_early.clear();
-        if goes_on {
+        if continues {
             let torch = self.torch.values_mut().map(|torch| &mut torch.ledger);
             let others = self.others.values_mut().map(|other| &mut other.ledger);
             torch.chain(others).for_each(LiveBlocks::forget_living);
         } else {
             self.lines.iter_mut().for_each(BTreeMap::clear);
         }
-        // What the allocator did before is no longer in the recording.
+        // The allocator's earlier events are not in the recording.
         (self.starts_empty, self.early) = (false, EarlyEvents::default());
-        let (min_lifetime, from_maps) =
+        let (min_lifetime, from_snapshots) =
             (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
-        for torch in self.torch.values_mut().filter(|_| !goes_on) {
+        for torch in self.torch.values_mut().filter(|_| !continues) {
             let largest_free = torch.largest_free;
-            *torch = TorchDevice::new(min_lifetime, from_maps);
+            *torch = TorchDevice::new(min_lifetime, from_snapshots);
             torch.largest_free = largest_free;
         }
         let accounts: Vec<usize> = inherited
@@ -112,7 +116,7 @@ impl ExactProfile {
                     for block in &memory.blocks {
                         other.ledger.insert_restored(block.address, tracked_block(block, account));
                     }
-                    if !goes_on || other.ledger.total > other.peak {
+                    if !continues || other.ledger.total > other.peak {
                         (other.peak, other.peak_time) = (other.ledger.total, inherited.time);
                         other.ledger.record_peak(inherited.time.0);
                     }
@@ -120,7 +124,7 @@ impl ExactProfile {
                 (_, None) => {}
             }
         }
-        // Whose lines the sites count to follows from the stacks that their threads were seen with.
+        // The stacks of the sites determine which thread's lines they count for.
         for allocation_source in &inherited.allocation_sources {
             if let AllocationSource::Site(site) = allocation_source {
                 let _ = self.counts_to(*site, table);

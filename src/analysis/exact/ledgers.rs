@@ -1,23 +1,21 @@
-//! The ledgers of an exact recording as they stand: every living block with its account, and what each account allocated.
+//! Live blocks with their accounts, and the allocations of each account.
 
 use super::live_blocks::{BEFORE, LiveBlocks, OWNED};
 use super::{ExactProfile, kind_of};
 use crate::model::{CounterSnapshot, CudaIndex, MemoryKind};
 
-/// A living block and the account it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AccountedBlock {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// Bytes that it stands for where only a sample of the allocations has a stack; else its size.
+    /// Bytes that it represents where only a sample has stacks; else its size.
     pub(crate) stands_for: u64,
     pub(crate) account: usize,
-    /// In nanoseconds since the recording began; 0 where that was not seen.
+    /// In nanoseconds since the recording began; 0 if unknown.
     pub(crate) allocated_at: u64,
 }
 
 impl AccountedBlock {
-    /// Whether it is older than the recording.
     pub(crate) fn is_from_before(&self) -> bool {
         self.account == BEFORE || self.account >= OWNED
     }
@@ -31,7 +29,7 @@ impl ExactProfile {
         }
     }
 
-    /// The blocks that live now, by address.
+    /// The live blocks, by address.
     pub(crate) fn living(&self, kind: MemoryKind) -> Vec<AccountedBlock> {
         let Some(ledger) = self.ledger(kind) else { return Vec::new() };
         let block = |(&address, block): (&u64, &super::live_blocks::TrackedBlock)| {
@@ -49,7 +47,7 @@ impl ExactProfile {
         blocks
     }
 
-    /// What each account allocated so far: its number, bytes, the bytes that these stand for, and allocations.
+    /// Account number, bytes, represented bytes and allocations, for each account.
     pub(crate) fn allocated_by_account(
         &self,
         kind: MemoryKind,
@@ -61,7 +59,7 @@ impl ExactProfile {
         })
     }
 
-    /// The allocator's counters at the last event that told them.
+    /// The counters at the last event, if it had them.
     pub(crate) fn levels(&self, device: CudaIndex) -> Option<CounterSnapshot> {
         self.torch.get(&device)?.levels
     }

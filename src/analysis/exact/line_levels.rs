@@ -1,13 +1,12 @@
-//! What the allocator's counters reached while each line stood on a stack, from exact events.
+//! Levels of the allocator while each line was executed, from exact events.
 //!
-//! An event tells the stack of its thread and the level right after it. Between two events of one
-//! thread, the lines that both stacks have in common stood, or were left and come back to: either way the
-//! levels at the two events belong to them. A line that only the later stack has began somewhere in
-//! between, one that only the earlier one has ended somewhere in between: for these the levels in between
-//! are an upper limit, and where they never exceeded those at the line's own events, the limits meet.
-//! Before a thread's first event any of its lines may have stood since the recording began.
-//! Work of autograd threads counts to the thread that waits for it in `backward()`.
-//! An execution of a line in which nothing was allocated (or, with their stacks, freed) is not seen.
+//! An event has its thread's stack and the level after it. Lines common to two events of a thread
+//! get the levels at both. A line only in one of them began or ended in between: the levels in
+//! between are its upper limit, those at its own events the lower. Before a thread's first event,
+//! any of its lines may run.
+//!
+//! Autograd threads count for the thread waiting in `backward()`. Executions without an event are
+//! not seen.
 
 use rustc_hash::FxHashMap;
 
@@ -15,17 +14,16 @@ use super::executions::ExecutionTable;
 use super::extent::{BlockSizes, BlockStatistics, STATISTICS};
 use crate::model::{Metric, Pool, StackId, StackTable, ThreadId};
 
-/// Allocated, reserved, active bytes, then the statistics of blocks; a level of allocated bytes comes twice: by the
-/// counter and, last of all, by the sum of the blocks.
+/// Allocated, reserved, active bytes, then block statistics, which repeat allocated bytes as a sum
+/// of blocks.
 pub(crate) const LEVELS: usize = 3 + STATISTICS;
 pub(crate) type LevelVector = [i64; LEVELS];
 
-/// Not reached, or not known to be.
+/// Not reached, or unknown.
 pub(crate) const NOTHING: i64 = i64::MIN;
 /// No upper limit.
 pub(crate) const ANYTHING: i64 = i64::MAX;
 
-/// The place of a statistic in a [`LevelVector`].
 pub(crate) fn level_index(metric: Metric, pool: Pool) -> Option<usize> {
     match (metric, pool) {
         (Metric::AllocatedBytes, Pool::All) => Some(0),
@@ -35,7 +33,6 @@ pub(crate) fn level_index(metric: Metric, pool: Pool) -> Option<usize> {
     }
 }
 
-/// What is known of the levels at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LevelRange {
     pub(crate) lower: LevelVector,
@@ -45,11 +42,9 @@ pub(crate) struct LevelRange {
 impl LevelRange {
     pub(crate) const UNKNOWN: LevelRange =
         LevelRange { lower: [NOTHING; LEVELS], upper: [ANYTHING; LEVELS] };
-    /// Below all that a line can have reached.
     pub(crate) const NEVER: LevelRange =
         LevelRange { lower: [NOTHING; LEVELS], upper: [NOTHING; LEVELS] };
 
-    /// Allocated, reserved and active bytes, and where they are known the statistics of the blocks.
     pub(crate) fn exactly(counted: [i64; 3], held: Option<&BlockStatistics>) -> LevelRange {
         let mut span = LevelRange::UNKNOWN;
         for (i, value) in counted.into_iter().enumerate() {
@@ -80,18 +75,15 @@ impl LevelRange {
         self
     }
 
-    /// Takes the greater of both limits.
     pub(crate) fn raise(&mut self, other: &LevelRange) {
         self.lower = greater(&self.lower, &other.lower);
         self.upper = greater(&self.upper, &other.upper);
     }
 }
 
-/// What was reached while a stack stood.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StackPeak {
     pub(crate) levels: LevelRange,
-    /// What was freed by this stack.
     pub(crate) freed: BlockStatistics,
 }
 
@@ -105,30 +97,28 @@ impl StackPeak {
     }
 }
 
-/// A thread's last event.
 #[derive(Debug, Clone, Copy)]
 struct LastEvent {
     stack: StackId,
-    /// Greatest and least levels since then, that one's included and its thread's next one's not.
+    /// Greatest and least levels up to the thread's next event.
     since: LevelVector,
     low: LevelVector,
-    /// Whether it is not known where the thread was when they were raised.
+    /// The level rose while the thread's position was unknown.
     disturbed: bool,
 }
 
-/// Levels by stack, of one device.
 #[derive(Debug, Default)]
 pub(crate) struct LineLevels {
-    /// Place in `reached` plus 1, by stack number: most stacks are only the callers of others.
+    /// Index in `reached` plus 1: most stacks only call others.
     places: Vec<u32>,
     reached: Vec<StackPeak>,
     threads: FxHashMap<ThreadId, LastEvent>,
     common: FxHashMap<(StackId, StackId), Option<StackId>>,
     pub(crate) executions: ExecutionTable,
     now: Option<LevelRange>,
-    /// Steps that all of it has taken, besides those of the executions.
+    /// In steps of some nanoseconds, without `executions`.
     work: u64,
-    /// Greatest levels since the recording began; `None` when those at its begin are not known.
+    /// `None` if the first levels are unknown.
     greatest: Option<LevelVector>,
 }
 
@@ -136,7 +126,6 @@ const NO_LEVEL: LevelVector = [NOTHING; LEVELS];
 const ANY_LEVEL: LevelVector = [ANYTHING; LEVELS];
 
 impl LineLevels {
-    /// About how many bytes it takes.
     pub(crate) fn memory(&self) -> u64 {
         let stacks = self.reached.capacity() * size_of::<StackPeak>()
             + self.places.capacity() * size_of::<u32>();
@@ -144,7 +133,7 @@ impl LineLevels {
             + self.executions.memory()
     }
 
-    /// Steps of some nanoseconds that it has taken.
+    /// In steps of some nanoseconds.
     pub(crate) fn work(&self) -> u64 {
         self.work.saturating_add(128 * self.executions.begun)
     }
@@ -161,7 +150,6 @@ impl LineLevels {
         &mut self.reached[self.places[index] as usize - 1]
     }
 
-    /// What was reached while each stack, and nothing more, stood.
     pub(crate) fn by_stack(&self) -> FxHashMap<StackId, StackPeak> {
         let place = |(stack, place): (usize, &u32)| {
             let reached = self.reached.get((*place as usize).checked_sub(1)?)?;
@@ -169,20 +157,20 @@ impl LineLevels {
         };
         let mut reached: FxHashMap<StackId, StackPeak> =
             self.places.iter().enumerate().filter_map(place).collect();
-        // Threads may still stand where they were last seen.
+        // Threads may still be there.
         for last in self.threads.values().filter(|last| last.disturbed) {
             reached.entry(last.stack).or_insert(StackPeak::NEVER).raise(&NO_LEVEL, &last.since);
         }
         reached
     }
 
-    /// Events are missing: where threads stand now, and since when, is not known.
+    /// The threads' positions are unknown now.
     pub(crate) fn interrupt(&mut self) {
         self.threads.clear();
         self.greatest = None;
     }
 
-    /// How the executions of lines ended so far, those included that have not.
+    /// With those not finished.
     pub(crate) fn ended(&self) -> ExecutionTable {
         let mut executions = self.executions.clone();
         for (thread, last) in &self.threads {
@@ -192,7 +180,7 @@ impl LineLevels {
         executions
     }
 
-    /// The levels, read by themselves.
+    /// Counters outside an event.
     pub(crate) fn on_counters(&mut self, now: LevelRange) {
         if self.now.is_none() {
             self.greatest = Some(now.upper);
@@ -200,7 +188,7 @@ impl LineLevels {
         self.rise(None, now);
     }
 
-    /// An allocation of `extent` by a thread at a stack, as far as they are known, after which the levels are `now`.
+    /// `now`: levels after the allocation.
     pub(crate) fn allocated(
         &mut self,
         who: Option<(ThreadId, Option<StackId>)>,
@@ -210,7 +198,7 @@ impl LineLevels {
     ) {
         match who {
             Some((thread, Some(stack))) => {
-                self.stands(thread, stack, now, table);
+                self.move_to(thread, stack, now, table);
                 self.executions.allocated(thread, stack, extent);
                 self.rise(Some(thread), now);
             }
@@ -218,7 +206,7 @@ impl LineLevels {
         }
     }
 
-    /// The levels are `now`; `by` is the thread that raised them, if it is known where it stands.
+    /// `by`: the thread that raised them, if known.
     fn rise(&mut self, by: Option<ThreadId>, now: LevelRange) {
         self.now = Some(now);
         if let Some(greatest) = &mut self.greatest {
@@ -233,7 +221,7 @@ impl LineLevels {
         }
     }
 
-    /// A free, before it takes effect.
+    /// Call before the free takes effect.
     pub(crate) fn freed(
         &mut self,
         who: Option<(ThreadId, Option<StackId>)>,
@@ -249,26 +237,26 @@ impl LineLevels {
             }
             return;
         };
-        self.stands(thread, stack, before, table);
+        self.move_to(thread, stack, before, table);
         self.of_stack(stack).freed.add(&BlockStatistics::new(extent));
         self.executions.freed(thread, stack, extent);
         for last in self.threads.values_mut() {
             last.low = lesser(&last.low, &now.lower);
         }
         if let Some(last) = self.threads.get_mut(&thread) {
-            // From here on the thread is at the lower level.
+            // The thread continues at the lower level.
             (last.since, last.low) = (now.upper, now.lower);
         }
     }
 
-    /// What was told of a free was this many bytes too much.
+    /// Removes `less` excess bytes.
     pub(crate) fn freed_less(&mut self, stack: StackId, extent: BlockSizes, less: u64) {
         let freed = &mut self.of_stack(stack).freed;
         freed.subtract(&BlockStatistics::new(extent));
         freed.add(&BlockStatistics::new(BlockSizes { size: extent.size - less, ..extent }));
     }
 
-    fn stands(&mut self, thread: ThreadId, stack: StackId, now: LevelRange, table: &StackTable) {
+    fn move_to(&mut self, thread: ThreadId, stack: StackId, now: LevelRange, table: &StackTable) {
         let here = LastEvent { stack, since: now.upper, low: now.lower, disturbed: false };
         let before = self.threads.insert(thread, here);
         let Some(last) = before else {
@@ -302,7 +290,7 @@ impl LineLevels {
             self.of_stack(stack).raise(&now.lower, &last.since);
         }
         if last.disturbed {
-            // It may have stayed there while the level was raised elsewhere.
+            // It may have stayed while others raised the level.
             self.of_stack(last.stack).raise(&NO_LEVEL, &last.since);
         }
     }
@@ -324,7 +312,6 @@ fn depth(table: &StackTable, mut stack: StackId) -> u64 {
     depth
 }
 
-/// The innermost stack that two stacks, given with their depths, have in common.
 fn common_stack(table: &StackTable, a: (StackId, u64), b: (StackId, u64)) -> Option<StackId> {
     let up = |s: StackId| table.get_stack(s).and_then(|n| n.parent);
     let ((mut a, mut deep_a), (mut b, mut deep_b)) = (a, b);

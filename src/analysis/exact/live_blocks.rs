@@ -1,26 +1,24 @@
-//! A ledger of living blocks: who holds how much now, at the highest moment, and has allocated in all.
+//! Ledger of live blocks: bytes of each account now, at the peak, and in all.
 //!
-//! What made up the highest moment is kept without copying it at each new one: reaching a new height
-//! only begins a new epoch, and an account notes what it held at the height when it first changes after it.
+//! A new peak copies nothing: it begins an epoch, and an account saves its level on its first
+//! change in it.
 
 use rustc_hash::FxHashMap;
 
 use super::extent::{BlockSizes, BlockStatistics};
 
-/// Accounts that are no sites.
 pub(crate) const BEFORE: usize = 0;
 pub(crate) const NO_EVENT: usize = 1;
-/// Events whose site was lost with a damaged part of the trace.
+/// The site was lost in a damaged part of the trace.
 pub(crate) const NO_SITE: usize = 2;
-/// Allocations too small for a stack, where others are drawn as samples.
+/// Allocations too small for a stack, where others are sampled.
 pub(crate) const SMALL: usize = 3;
-/// The account of site 0.
 pub(crate) const SITES: usize = 4;
 
-/// The account of the first list of owners of memory that is older than the recording; [`BEFORE`] has what has no owner.
+/// The first account of owners of older memory; [`BEFORE`] has the rest.
 pub(crate) const OWNED: usize = 1 << 31;
 
-/// Bytes, and the bytes that they stand for where only a sample of the allocations has a stack.
+/// Bytes, and the bytes that they represent where stacks are sampled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ScaledBytes {
     pub(crate) bytes: u64,
@@ -45,16 +43,14 @@ impl ScaledBytes {
     }
 }
 
-/// Whom a block belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockOwner {
     pub(crate) account: usize,
-    /// How many of its like the block stands for: 1 where each one has a stack, 0 where it has none.
+    /// Number of allocations that it represents: 1 if each has a stack, 0 if it has none.
     pub(crate) stands_for: f64,
 }
 
 impl BlockOwner {
-    /// An account that stands for itself.
     pub(crate) fn sole(account: usize) -> BlockOwner {
         BlockOwner { account, stands_for: 1.0 }
     }
@@ -64,23 +60,19 @@ impl BlockOwner {
     }
 }
 
-/// A living block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TrackedBlock {
-    /// Bytes it takes.
     pub(crate) size: u64,
     stands_for: u64,
-    /// Bytes asked for; 0 where that is not known.
+    /// 0 if unknown.
     pub(crate) requested: u64,
-    /// Whether it is of the small pool.
     pub(crate) small: bool,
     pub(crate) account: u32,
-    /// When it was allocated, in nanoseconds since the recording began; 0 when before.
+    /// In nanoseconds since the recording began; 0 if earlier.
     pub(crate) allocated_at: u64,
 }
 
 impl TrackedBlock {
-    /// A block of `extent` that stands for `stands_for` bytes.
     pub(crate) fn new(
         extent: BlockSizes,
         stands_for: u64,
@@ -107,51 +99,42 @@ impl TrackedBlock {
     }
 }
 
-/// What one site holds and held.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SiteAccount {
-    /// Held now.
     live: ScaledBytes,
     held: ScaledBytes,
-    /// Of what was held at the height, that of blocks that died too young to count.
+    /// The part of `held` whose blocks died too young to count.
     short_lived: ScaledBytes,
     epoch: u32,
-    /// Allocated in all.
     pub(crate) allocated: ScaledBytes,
-    /// Allocations in all.
     pub(crate) count: u64,
-    /// The statistics of all that was allocated.
     pub(crate) statistics: BlockStatistics,
 }
 
-/// The blocks of one address space.
 #[derive(Debug, Default)]
 pub(crate) struct LiveBlocks {
     pub(crate) live: FxHashMap<u64, TrackedBlock>,
     accounts: Vec<SiteAccount>,
     /// Accounts from [`OWNED`] on.
     owned: Vec<SiteAccount>,
-    /// Bytes held now by all.
     pub(crate) total: u64,
-    /// Bytes held by all at the height.
+    /// Live bytes at the peak.
     pub(crate) held: u64,
-    /// Of these, those whose allocation was recorded.
+    /// The part whose allocation was recorded.
     pub(crate) known_at_peak: u64,
     epoch: u32,
     epoch_began: u64,
-    /// Blocks that lived for less, in nanoseconds, count neither at the height nor at the end.
+    /// In nanoseconds; younger blocks do not count.
     min_lifetime: u64,
 }
 
 impl LiveBlocks {
-    /// An empty one that counts only blocks that live for `least_life` nanoseconds.
     pub(crate) fn new(min_lifetime: u64) -> LiveBlocks {
         LiveBlocks { min_lifetime, ..LiveBlocks::default() }
     }
 
-    /// About how many bytes it takes.
     pub(crate) fn memory(&self) -> u64 {
-        // A table of addresses is half empty at times.
+        // A hash table is at times half empty.
         let blocks = self.live.len() * 2 * size_of::<(u64, TrackedBlock)>();
         let accounts = self.accounts.len() + self.owned.len();
         (blocks + accounts * size_of::<SiteAccount>()) as u64
@@ -174,7 +157,7 @@ impl LiveBlocks {
         account
     }
 
-    /// Takes a new block; returns the one whose place it takes, which died unseen.
+    /// Returns the replaced block, whose free was missed.
     pub(crate) fn allocate(
         &mut self,
         address: u64,
@@ -199,7 +182,7 @@ impl LiveBlocks {
         self.live.insert(address, block);
     }
 
-    /// Takes a block that was there already: one from before counts as held at the height too.
+    /// Adds a block without an event; one from [`BEFORE`] also counts at the peak.
     pub(crate) fn find(&mut self, address: u64, extent: impl Into<BlockSizes>, account: usize) {
         let extent = extent.into();
         let size = extent.size;
@@ -213,8 +196,7 @@ impl LiveBlocks {
         self.insert(address, TrackedBlock::new(extent, amount.stands_for, account, 0));
     }
 
-    /// The owners of a living block that is older than the recording have become known: from now on, and at the height, it
-    /// belongs to their account.
+    /// Moves a live block from [`BEFORE`], also at the peak.
     pub(super) fn set_owner(&mut self, address: u64, account: usize) {
         let Some(block) = self.live.get_mut(&address) else { return };
         if block.account as usize != BEFORE {
@@ -230,7 +212,7 @@ impl LiveBlocks {
         owned.held.add(amount);
     }
 
-    /// The same of a block that was freed at `died` already.
+    /// The same for a freed block.
     pub(super) fn set_owner_of_freed(&mut self, block: TrackedBlock, died: u64, account: usize) {
         if block.account as usize == BEFORE && died > self.epoch_began {
             self.account(BEFORE).held.subtract(block.amount());
@@ -238,18 +220,16 @@ impl LiveBlocks {
         }
     }
 
-    /// One that was found and taken for a block from before had only been ahead of its event: it was not held at the height.
-    pub(crate) fn was_not_before(&mut self, block: TrackedBlock) {
+    /// The block's event was late, so it did not live at the peak.
+    pub(crate) fn remove_from_peak(&mut self, block: TrackedBlock) {
         self.account(BEFORE).held.subtract(block.amount());
         self.held = self.held.saturating_sub(block.size);
     }
 
-    /// Takes a block that an earlier part of the recording saw being born.
     pub(crate) fn insert_restored(&mut self, address: u64, block: TrackedBlock) {
         self.restore(address, block);
     }
 
-    /// Lets a block go.
     pub(crate) fn free(&mut self, address: u64, now: u64) -> Option<TrackedBlock> {
         let block = self.live.remove(&address)?;
         let (began, least) = (self.epoch_began, self.min_lifetime);
@@ -263,22 +243,22 @@ impl LiveBlocks {
         Some(block)
     }
 
-    /// Lets all blocks go: which of them still live is told anew.
+    /// The next records list the live blocks again.
     pub(crate) fn forget_living(&mut self) {
         let addresses: Vec<u64> = self.live.keys().copied().collect();
         for address in addresses {
-            // None of them died young: when they died is not known.
+            // Unknown time of death: none is short-lived.
             self.free(address, u64::MAX);
         }
     }
 
-    /// Takes back a block that was let go, with nothing reached in between that it was part of.
+    /// Valid only if no peak was recorded since the removal.
     pub(crate) fn restore(&mut self, address: u64, block: TrackedBlock) {
         self.account(block.account as usize).live.add(block.amount());
         self.insert(address, block);
     }
 
-    /// Corrects the size of a block, as of now and as of the height if it lived then.
+    /// Also at the peak, if it lived then.
     pub(crate) fn resize(&mut self, address: u64, size: u64) {
         let Some(block) = self.live.get_mut(&address) else { return };
         let old = block.amount();
@@ -305,7 +285,6 @@ impl LiveBlocks {
         self.total = self.total.saturating_sub(old.bytes) + new.bytes;
     }
 
-    /// Corrects the size of a block that was let go at `died`, by this many bytes less.
     pub(crate) fn shrink_freed(&mut self, block: TrackedBlock, died: u64, less: u64) {
         let share = less as f64 / block.size.max(1) as f64;
         let amount =
@@ -323,7 +302,6 @@ impl LiveBlocks {
         }
     }
 
-    /// Remembers this moment, `now`, as the highest.
     pub(crate) fn record_peak(&mut self, now: u64) {
         self.epoch += 1;
         self.epoch_began = now;
@@ -331,15 +309,12 @@ impl LiveBlocks {
         self.known_at_peak = self.known();
     }
 
-    /// Bytes of live blocks whose allocation was recorded.
     pub(crate) fn known(&self) -> u64 {
         let unknown = self.accounts.iter().take(NO_EVENT + 1).chain(&self.owned);
         self.total.saturating_sub(unknown.map(|account| account.live.bytes).sum())
     }
 
-    /// What each account held at the height; blocks that died too young are left out.
-    ///
-    /// A block that lives counts by its age at `now`: whether it will live for longer is not known.
+    /// Without short-lived blocks; live blocks count by their age at `now`.
     pub(crate) fn at_peak(&self, now: u64) -> Vec<ScaledBytes> {
         let held = |account: &SiteAccount| self.held_at_peak(account);
         let mut all: Vec<ScaledBytes> = self.accounts.iter().map(held).collect();
@@ -358,7 +333,7 @@ impl LiveBlocks {
         all
     }
 
-    /// What each account holds now, at `now`; blocks too young are left out.
+    /// Without young blocks.
     pub(crate) fn at_end(&self, now: u64) -> Vec<ScaledBytes> {
         let mut held = vec![ScaledBytes::default(); self.accounts.len().max(1)];
         for block in self.live.values() {
@@ -379,19 +354,16 @@ impl LiveBlocks {
         }
     }
 
-    /// What is older than the recording and has owners, at the height or now, by account; all of it is a part of what
-    /// [`BEFORE`] has in [`LiveBlocks::at_peak`] and [`LiveBlocks::at_end`].
+    /// Part of [`BEFORE`] in [`LiveBlocks::at_peak`] and [`LiveBlocks::at_end`].
     pub(super) fn owned(&self, at_peak: bool) -> impl Iterator<Item = (usize, u64)> + '_ {
         let held = move |account| if at_peak { self.held_at_peak(account) } else { account.live };
         self.owned.iter().enumerate().map(move |(owned, account)| (owned, held(account).bytes))
     }
 
-    /// What each account allocated in all.
     pub(crate) fn allocated(&self) -> Vec<ScaledBytes> {
         self.accounts.iter().map(|account| account.allocated).collect()
     }
 
-    /// All accounts by index.
     pub(crate) fn accounts(&self) -> &[SiteAccount] {
         &self.accounts
     }
@@ -416,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn the_height_is_what_was_held_when_it_was_reached() {
+    fn the_peak_keeps_what_was_live_then() {
         let mut ledger = LiveBlocks::new(0);
         ledger.allocate(0x1000, 100, BlockOwner::sole(3), 1);
         ledger.allocate(0x2000, 50, BlockOwner::sole(4), 2);
@@ -433,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_die_young_are_taken_out_of_the_height() {
+    fn short_lived_blocks_do_not_count_at_the_peak() {
         let mut ledger = LiveBlocks::new(10);
         ledger.allocate(0x1000, 100, BlockOwner::sole(3), 1);
         ledger.allocate(0x2000, 50, BlockOwner::sole(4), 2);
@@ -447,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_at_a_place_taken_ends_the_one_before() {
+    fn an_allocation_at_a_live_address_replaces_the_block() {
         let mut ledger = LiveBlocks::new(0);
         ledger.allocate(0x1000, 100, BlockOwner::sole(3), 1);
         let replaced = ledger.allocate(0x1000, 30, BlockOwner::sole(4), 2);
@@ -459,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_belongs_to_the_height_too() {
+    fn older_blocks_count_at_the_peak() {
         let mut ledger = LiveBlocks::new(0);
         ledger.allocate(0x1000, 100, BlockOwner::sole(3), 1);
         ledger.record_peak(1);
@@ -469,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_died_young_does_not_count_against_a_later_height() {
+    fn short_lived_blocks_do_not_change_a_later_peak() {
         let mut ledger = LiveBlocks::new(10);
         ledger.allocate(0x1000, 100, BlockOwner::sole(3), 1);
         ledger.allocate(0x2000, 50, BlockOwner::sole(3), 1);
@@ -481,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrected_size_holds_for_the_height_too() {
+    fn a_corrected_size_also_changes_the_peak() {
         let mut ledger = LiveBlocks::new(0);
         ledger.allocate(0x1000, 100, BlockOwner { account: 4, stands_for: 3.0 }, 1);
         ledger.record_peak(1);

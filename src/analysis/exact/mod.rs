@@ -1,4 +1,4 @@
-//! Answers from exact events: every block known by the place that allocated it.
+//! Exact events: every block with its allocation site.
 
 mod before_owners;
 mod books;
@@ -42,19 +42,19 @@ pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
 pub(crate) use live_blocks::{OWNED, SITES};
 pub use report::{LineDoubt, UnknownReason};
 
-/// The most frees of unknown blocks remembered before the first map.
+/// Maximum number of frees of unknown blocks before the first snapshot.
 const MAX_EARLY_EVENTS: usize = 1 << 16;
-/// No memory has room for more at once: 256 TiB.
+/// No memory is larger: 256 TiB.
 const MAX_ALLOCATION: u64 = 1 << 48;
 
-/// What kind of memory a report is about.
+/// A kind of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemoryGroup {
-    /// Blocks of PyTorch's caching allocator on the device.
+    /// PyTorch's caching allocator.
     Torch,
-    /// What was obtained from the driver with `cuMemAlloc*`, of all devices.
+    /// `cuMemAlloc*`, all devices.
     Driver,
-    /// What was obtained from the driver with `cuMemCreate`, of all devices.
+    /// `cuMemCreate`, all devices.
     Physical,
     /// `cuMemAllocManaged`.
     Managed,
@@ -62,44 +62,38 @@ pub enum MemoryGroup {
     Pinned,
 }
 
-/// How the events compared with the allocator's counters.
+/// Events compared with counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CounterAgreement {
-    /// Comparisons.
+    /// Number of comparisons.
     pub checks: u64,
-    /// Those in which all counts were equal.
+    /// Comparisons without a difference.
     pub equal: u64,
-    /// Allocations that the counters have and no event told, at the last comparison; negative the other way.
+    /// Allocations in the counters minus those in events, at the last comparison.
     pub allocations: i64,
-    /// The same of bytes asked for.
+    /// The same for requested bytes.
     pub requested: i64,
-    /// The same of frees; 0 where they cannot be compared.
+    /// The same for frees; 0 if unknown.
     pub frees: i64,
 }
 
 /// Refused allocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RefusalTotals {
-    /// How many.
+    /// Number of them.
     pub count: u64,
-    /// The largest, in bytes.
+    /// Largest request, in bytes.
     pub largest: u64,
 }
 
-/// What a site held and allocated.
 pub(crate) struct SiteUsage {
     pub(crate) site: SiteId,
-    /// Bytes held at the height.
     pub(crate) at_peak: u64,
-    /// Bytes allocated in all.
     pub(crate) allocated: u64,
-    /// Allocations in all.
     pub(crate) count: u64,
-    /// The statistics of what was allocated.
     pub(crate) statistics: BlockStatistics,
 }
 
-/// Memory outside PyTorch's device blocks, by kind.
 #[derive(Debug, Default)]
 struct OtherMemory {
     ledger: LiveBlocks,
@@ -107,41 +101,38 @@ struct OtherMemory {
     peak_time: Nanos,
 }
 
-/// Everything known from exact events so far.
+/// The result of exact events.
 #[derive(Debug)]
 pub struct ExactProfile {
     exact: ExactSettings,
     min_lifetime: u64,
     torch: BTreeMap<CudaIndex, TorchDevice>,
-    /// Which device a block of PyTorch is on, by its address: frees do not tell.
+    /// Device of a block by address: frees do not say it.
     device_of: FxHashMap<u64, CudaIndex>,
     others: BTreeMap<MemoryGroup, OtherMemory>,
-    /// `None` where nobody will ask for lines: they take hundreds of bytes for each stack.
+    /// `None` unless asked for: hundreds of bytes a stack.
     lines: Option<BTreeMap<CudaIndex, LineLevels>>,
     callers: ThreadRoots,
-    /// By site, whose lines its events count to.
+    /// By site: the thread whose lines its events count for.
     counts_to: Vec<Option<ThreadId>>,
     agreement: BTreeMap<CudaIndex, CounterAgreement>,
     refused: RefusalTotals,
     marks: [u64; 3],
     unknown_frees: u64,
-    /// Frees of unknown blocks before the first map, with their times in nanoseconds.
+    /// Frees of unknown blocks before the first snapshot, with times in nanoseconds.
     freed_early: FxHashMap<u64, u64>,
-    /// Whether no device had an allocator when the recording of its events began.
+    /// No allocator existed when events began.
     starts_empty: bool,
-    /// Events that wait for the first counters.
     early: EarlyEvents,
     events: u64,
     with_stack: u64,
     last: Nanos,
-    /// Whether records are missing since the last event.
+    /// Records are missing since the last event.
     interrupted: bool,
     before_owners: BeforeOwners,
 }
 
 impl ExactProfile {
-    /// A profile that counts only blocks that live for `min_lifetime` nanoseconds; `gathers_lines`: with the statistics
-    /// of lines.
     pub(crate) fn new(
         exact: ExactSettings,
         min_lifetime: u64,
@@ -171,16 +162,15 @@ impl ExactProfile {
         }
     }
 
-    /// Records are missing: who stood where is not known any more.
+    /// The threads' positions are unknown now.
     pub(crate) fn interrupt(&mut self) {
         self.interrupted = true;
         self.freed_early.clear();
-        // Of an allocator that begins later, not every event is there.
+        // The events of later allocators are incomplete.
         (self.starts_empty, self.early) = (false, EarlyEvents::default());
         self.lines.iter_mut().flat_map(BTreeMap::values_mut).for_each(LineLevels::interrupt);
     }
 
-    /// About how many bytes it takes.
     pub(crate) fn memory(&self) -> u64 {
         let torch: u64 = self.torch.values().map(TorchDevice::memory).sum();
         let others: u64 = self.others.values().map(|other| other.ledger.memory()).sum();
@@ -188,30 +178,28 @@ impl ExactProfile {
         torch + others + self.line_memory() + of as u64
     }
 
-    /// What the statistics of lines take of it.
     pub(crate) fn line_memory(&self) -> u64 {
         self.lines.iter().flat_map(BTreeMap::values).map(LineLevels::memory).sum()
     }
 
-    /// Steps of some nanoseconds that the statistics of lines have taken.
+    /// In steps of some nanoseconds.
     pub(crate) fn work(&self) -> u64 {
         self.lines.iter().flat_map(BTreeMap::values).map(LineLevels::work).sum::<u64>()
             + self.callers.steps
     }
 
-    /// Probes were placed once more.
+    /// Probes were placed again.
     pub(crate) fn on_settings(&mut self, exact: ExactSettings) {
-        // Probes that stood before there was an allocator have seen all of it until these stood.
+        // Probes placed before the allocator existed saw all its events.
         self.starts_empty |= exact.starts_empty;
         self.exact = exact;
     }
 
-    /// `allocated_bytes` of a device, by the events so far.
     pub(crate) fn allocated_now(&self, device: CudaIndex) -> Option<i64> {
         self.torch.get(&device)?.allocated_now()
     }
 
-    /// Takes an event; where a known block of PyTorch is freed, says on which device.
+    /// Returns the device of a freed PyTorch block.
     pub(crate) fn on_event(&mut self, event: &Event, table: &StackTable) -> Option<CudaIndex> {
         self.last = self.last.max(event.time);
         self.interrupted = false;
@@ -219,7 +207,7 @@ impl ExactProfile {
         if let EventKind::Allocated { size, block, .. } = event.change
             && size.max(block.unwrap_or(0)) > MAX_ALLOCATION
         {
-            // Only a damaged trace says so, and sums with it would run over: as good as a lost event.
+            // Damaged, and sums would overflow.
             self.interrupted = true;
             return None;
         }
@@ -233,7 +221,7 @@ impl ExactProfile {
         self.apply(event, None, table)
     }
 
-    /// Takes an event into account; `synthesized` is what is known of the levels at one that does not tell them.
+    /// `synthesized`: levels for an event without them.
     fn apply(
         &mut self,
         event: &Event,
@@ -273,7 +261,7 @@ impl ExactProfile {
                 }
             }
             EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => {
-                // Only frees with stacks say anything of lines.
+                // Only frees with stacks count for lines.
                 let who = event.site.and_then(|_| self.who(event.site, table));
                 let by_stack = who.and_then(|(_, stack)| stack);
                 let index = self.device_of.remove(&address);
@@ -310,7 +298,7 @@ impl ExactProfile {
                     AddressSpace::PinnedHost => &[MemoryGroup::Pinned],
                     AddressSpace::Mapping | AddressSpace::Torch => return None,
                 };
-                // One that is not known was allocated before the recording.
+                // Unknown blocks are older than the recording.
                 for kind in kinds {
                     if let Some(other) = self.others.get_mut(kind)
                         && other.ledger.free(address, time.0).is_some()
@@ -335,33 +323,30 @@ impl ExactProfile {
     }
 
     fn device(&mut self, index: CudaIndex) -> &mut TorchDevice {
-        let (min_lifetime, from_maps) =
+        let (min_lifetime, from_snapshots) =
             (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
         let (starts_empty, lines) = (self.starts_empty, &mut self.lines);
         self.torch.entry(index).or_insert_with(|| match starts_empty {
             true => {
-                let device = TorchDevice::from_zero(min_lifetime, from_maps);
+                let device = TorchDevice::from_zero(min_lifetime, from_snapshots);
                 if let Some(lines) = lines {
                     let span = span(CounterSnapshot::default(), device.held());
                     lines.entry(index).or_default().on_counters(span);
                 }
                 device
             }
-            false => TorchDevice::new(min_lifetime, from_maps),
+            false => TorchDevice::new(min_lifetime, from_snapshots),
         })
     }
 
-    /// The levels of a device's lines, where they are gathered.
     fn lines(&mut self, index: CudaIndex) -> Option<&mut LineLevels> {
         Some(self.lines.as_mut()?.entry(index).or_default())
     }
 
-    /// Whether the statistics of lines are gathered.
     pub(crate) fn gathers_lines(&self) -> bool {
         self.lines.is_some()
     }
 
-    /// Whom an allocation of `size` bytes belongs to, and for how many of its like it stands.
     fn owner(&mut self, site: Option<SiteId>, size: u64, table: &StackTable) -> BlockOwner {
         let Some(id) = site else { return BlockOwner::sole(NO_SITE) };
         let account = SITES + id.0 as usize;
@@ -372,7 +357,7 @@ impl ExactProfile {
             return BlockOwner::sole(account);
         }
         if taken {
-            // The chance that one of its bytes was drawn.
+            // Probability that one of its bytes was sampled.
             let chance = -(-(size as f64) / every as f64).exp_m1();
             return BlockOwner { account, stands_for: 1.0 / chance.max(1e-12) };
         }
@@ -380,7 +365,6 @@ impl ExactProfile {
         if small { BlockOwner::sole(SMALL) } else { BlockOwner { account, stands_for: 0.0 } }
     }
 
-    /// A free of a block that neither an event nor a map told of.
     fn free_unknown(&mut self, time: Nanos, address: u64) {
         self.torch.values_mut().for_each(TorchDevice::lose_track);
         if !self.torch.is_empty() && self.torch.values().all(|torch| torch.last_snapshot.is_some())
@@ -388,13 +372,12 @@ impl ExactProfile {
             self.unknown_frees += 1;
             return;
         }
-        // Before the first map it is most likely a block from before the recording.
+        // Before the first snapshot, it is probably older than the recording.
         if self.freed_early.len() < MAX_EARLY_EVENTS {
             self.freed_early.insert(address, time.0);
         }
     }
 
-    /// The thread and the stack that an event counts to.
     fn who(
         &mut self,
         site: Option<SiteId>,
@@ -405,7 +388,7 @@ impl ExactProfile {
         Some((thread, table.get_site(id).and_then(|site| site.stack)))
     }
 
-    /// The thread to whose lines the events of a site count: the one whose stack it is.
+    /// The thread whose lines count these events.
     fn counts_to(&mut self, id: SiteId, table: &StackTable) -> Option<ThreadId> {
         let index = id.0 as usize;
         if let Some(Some(known)) = self.counts_to.get(index) {
@@ -414,7 +397,7 @@ impl ExactProfile {
         let site = table.get_site(id)?;
         let thread = match (site.source, site.stack) {
             (StackSource::Backward, Some(stack)) => {
-                // Not remembered: its thread may show itself later.
+                // Not cached: its thread may appear later.
                 return Some(self.callers.thread(stack, table).unwrap_or(site.thread));
             }
             (StackSource::Borrowed, Some(_)) => {
@@ -445,7 +428,6 @@ fn kind_of(memory_kind: MemoryKind) -> Option<MemoryGroup> {
     }
 }
 
-/// What the counters say, and what follows from the blocks that live.
 fn span(levels: CounterSnapshot, held: Option<&BlockStatistics>) -> LevelRange {
     LevelRange::exactly([levels.allocated, levels.reserved, levels.active], held)
 }

@@ -1,8 +1,8 @@
-//! Which frames of C and C++ code say something of an allocation: those that only pass a call on are in the trace, and in no picture.
+//! Decides which C and C++ frames are shown: those that only pass a call on are not.
 
 use crate::model::Function;
 
-/// Begins of names of functions of CPython through which one function calls another.
+/// Name prefixes of CPython functions that only pass calls on.
 const INTERPRETER: [&str; 19] = [
     "PyObject_Call",
     "PyObject_Vectorcall",
@@ -24,11 +24,10 @@ const INTERPRETER: [&str; 19] = [
     "vectorcall_",
     "call_function",
 ];
-/// The same of PyTorch's dispatcher: its name is that of the function it calls, a hundred times as long.
+/// PyTorch's dispatcher, whose template name repeats the callee's at great length.
 const DISPATCHER: &str = "c10::impl::wrap_kernel_functor_unboxed_";
 
-/// Whether `function` only passes a call on.
-pub(super) fn only_passes_on(function: &Function) -> bool {
+pub(super) fn is_forwarding(function: &Function) -> bool {
     let is_interpreter = ["python", "libpython"].iter().any(|it| function.file.starts_with(it));
     match is_interpreter {
         true => INTERPRETER.iter().any(|it| function.name.starts_with(it)),
@@ -36,7 +35,7 @@ pub(super) fn only_passes_on(function: &Function) -> bool {
     }
 }
 
-/// Whether `function` is the outermost of the autograd engine's own: what started its thread is the same for all it does.
+/// The autograd engine's outermost function; the frames outside it are always the same.
 pub(super) fn is_engine_main(function: &Function) -> bool {
     &*function.name == "torch::autograd::Engine::thread_main"
 }
@@ -46,9 +45,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_something_itself_is_shown() {
+    fn only_forwarding_frames_are_hidden() {
         let passes_on = |name: &str, library: &str| {
-            only_passes_on(&Function::native(name.into(), library.into()))
+            is_forwarding(&Function::native(name.into(), library.into()))
         };
         assert!(passes_on("_PyObject_MakeTpCall", "libpython3.11.so.1.0"));
         assert!(passes_on("cfunction_vectorcall_O", "python3.14t"));

@@ -1,4 +1,4 @@
-//! What exact events tell a report: counts, comparisons, what is sure and what is not.
+//! What reports ask of exact events.
 
 use rustc_hash::FxHashMap;
 
@@ -16,22 +16,22 @@ use crate::model::{
 };
 
 impl ExactProfile {
-    /// How the events were obtained.
+    /// The recording's settings.
     pub fn exact(&self) -> &ExactSettings {
         &self.exact
     }
 
-    /// Events taken, of every kind.
+    /// Number of events.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// How the events of a device compared with its counters.
+    /// Comparison with a device's counters.
     pub fn agreement(&self, device: CudaIndex) -> Option<CounterAgreement> {
         self.agreement.get(&device).copied()
     }
 
-    /// Allocations that the driver refused.
+    /// Refused allocations.
     pub fn refused(&self) -> RefusalTotals {
         self.refused
     }
@@ -41,57 +41,53 @@ impl ExactProfile {
         self.marks
     }
 
-    /// Bytes held at the height and at the end of memory of this kind, besides PyTorch's blocks.
+    /// Bytes at the peak and at the end, without PyTorch's blocks.
     pub fn other(&self, kind: MemoryGroup) -> Option<(u64, u64)> {
         self.others.get(&kind).map(|other| (other.peak, other.ledger.total))
     }
 
-    /// Whether there are blocks of PyTorch.
+    /// PyTorch blocks exist.
     pub fn has_torch(&self) -> bool {
         !self.torch.is_empty()
     }
 
-    /// The device's highest moment and its bytes.
+    /// Time and bytes.
     pub fn peak(&self, device: CudaIndex) -> Option<(Nanos, u64)> {
         self.torch.get(&device)?.peak.map(|peak| (peak.time, peak.bytes))
     }
 
-    /// Greatest peak that the allocator itself counted during the recording, as far as an event showed it.
+    /// Greatest peak of the counter in events.
     pub fn counted_peak(&self, device: CudaIndex) -> Option<u64> {
         Some(self.torch.get(&device)?.counted_peak?.max(0) as u64)
     }
 
-    /// Blocks that the snapshots showed to have been allocated, and to have gone, without an event.
+    /// Blocks allocated, and freed, without an event.
     pub fn without_event(&self, device: CudaIndex) -> (u64, u64) {
         self.torch.get(&device).map_or((0, 0), |torch| (torch.found, torch.gone))
     }
 
-    /// The devices with blocks of PyTorch.
     pub(crate) fn devices(&self) -> impl Iterator<Item = CudaIndex> + '_ {
         self.torch.keys().copied()
     }
 
-    /// What was reached on a device while each stack stood.
     pub(crate) fn line_levels(&self, device: CudaIndex) -> FxHashMap<StackId, StackPeak> {
         self.lines_of(device).map_or_else(FxHashMap::default, LineLevels::by_stack)
     }
 
-    /// Allocations with a stack.
+    /// Number of allocations with a stack.
     pub fn with_stack(&self) -> u64 {
         self.with_stack
     }
 
-    /// Whether the bytes of stacks are estimated from a sample of the allocations.
+    /// Bytes of stacks are estimated from a sample.
     pub fn is_estimated(&self) -> bool {
         self.exact.stacks_every > 0
     }
 
-    /// Whether the stacks of frees are known.
     pub(crate) fn knows_freed(&self) -> bool {
         self.exact.frees == FreeTracking::Stacks
     }
 
-    /// How the executions of lines on a device ended, and what single ones did.
     pub(crate) fn executions(&self, device: CudaIndex) -> ExecutionTable {
         self.lines_of(device).map_or_else(ExecutionTable::default, LineLevels::ended)
     }
@@ -100,14 +96,14 @@ impl ExactProfile {
         self.lines.as_ref()?.get(&device)
     }
 
-    /// Why a statistic of lines does not follow from the events of a device; `None` where it does.
+    /// Why events do not give this statistic of lines.
     pub(crate) fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
         use Metric::{
             Active, ActiveBytes, AllocatedBytes, Allocation, InactiveSplit, InactiveSplitBytes,
             RequestedBytes, ReservedBytes, Segment,
         };
         let is_level = matches!(key.field, StatField::Peak | StatField::Current);
-        // The counters tell these with each event.
+        // Every event has these counters.
         let is_counted = is_level
             && key.pool == Pool::All
             && matches!(key.metric, AllocatedBytes | ReservedBytes | ActiveBytes);
@@ -137,7 +133,7 @@ impl ExactProfile {
         }
     }
 
-    /// The statistic of blocks that equals one of active blocks: they differ only while freed blocks wait for a stream.
+    /// Active blocks differ from allocated ones only while freed blocks wait for a stream.
     pub(crate) fn of_blocks(key: StatKey) -> Metric {
         match (key.metric, key.pool, key.field) {
             (Metric::ActiveBytes, Pool::All, StatField::Peak | StatField::Current) => key.metric,
@@ -147,32 +143,30 @@ impl ExactProfile {
         }
     }
 
-    /// Whether freed blocks waited for other streams, so that active bytes may have gone down later than told.
+    /// Freed blocks waited for other streams, so active bytes fall later than recorded.
     pub(crate) fn had_pending(&self, device: CudaIndex) -> bool {
         self.torch.get(&device).is_some_and(|torch| torch.had_pending)
     }
 
-    /// Whether the size of a block was set right after it had been told.
     pub(crate) fn has_corrected(&self, device: CudaIndex) -> bool {
         self.torch.get(&device).is_some_and(|torch| torch.has_corrected)
     }
 
-    /// Greatest reserved bytes that events of a device told of, and when.
-    pub(crate) fn top_reserved(&self, device: CudaIndex) -> Option<(Nanos, i64)> {
-        self.torch.get(&device)?.top_reserved
+    pub(crate) fn greatest_reserved(&self, device: CudaIndex) -> Option<(Nanos, i64)> {
+        self.torch.get(&device)?.greatest_reserved
     }
 
-    /// What comparing the bytes of all sites with the allocator's counters came to; `None` where that was not possible.
+    /// Comparison of bytes with the counters, if possible.
     pub fn balance(&self, device: CudaIndex) -> Option<ByteBalance> {
         self.torch.get(&device)?.balance()
     }
 
-    /// Whether the stacks are those that sampling saw last: where the kernel allows no BPF, events come without.
+    /// Without BPF, events get the last sampled stack.
     pub fn stacks_are_guessed(&self) -> bool {
         self.exact.backend == ProbeBackend::PerfSamples
     }
 
-    /// Why no figure of a device's lines is sure; `None` where nothing speaks against them.
+    /// Why a device's line values may be wrong.
     pub(crate) fn doubt(&self, device: CudaIndex) -> Option<LineDoubt> {
         if self.stacks_are_guessed() {
             return Some(LineDoubt::GuessedStacks);
@@ -191,7 +185,6 @@ impl ExactProfile {
         torch.has_unconfirmed.then_some(LineDoubt::NotCompared)
     }
 
-    /// What each site held at the device's height and allocated in all.
     pub(crate) fn by_site(&self, device: CudaIndex) -> Vec<SiteUsage> {
         let Some(torch) = self.torch.get(&device) else { return Vec::new() };
         let mut at_peak = self.bytes(&torch.ledger.at_peak(self.last.0));
@@ -215,7 +208,6 @@ impl ExactProfile {
             .collect()
     }
 
-    /// Warnings for the head of a report.
     pub(crate) fn warnings(&self) -> Vec<RecordingWarning> {
         let mut all = Vec::new();
         for (&device, torch) in &self.torch {
@@ -257,37 +249,37 @@ impl ExactProfile {
     }
 }
 
-/// Why no figure of a line is sure. The text is that of `render`.
+/// Why line values may be wrong. `render` has the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LineDoubt {
-    /// So many events were lost.
+    /// Number of lost events.
     LostEvents(u64),
-    /// The kernel allowed no BPF: stacks are those that sampling saw last.
+    /// Without BPF, stacks are the last ones sampled.
     GuessedStacks,
-    /// The events differ from the allocator's counters.
+    /// Events differ from the counters.
     CountersDiffer,
-    /// The bytes of blocks differ from the allocator's counters.
+    /// Bytes differ from the counters.
     BytesDiffer,
-    /// Some blocks came or went without an event.
+    /// Blocks without an event.
     WithoutEvent,
-    /// The first blocks came without counters, and were not compared with them later.
+    /// Early sizes were never confirmed by counters.
     NotCompared,
 }
 
-/// Why a statistic of a line is not told. The text is that of `render`.
+/// Why a statistic of a line is unknown. `render` has the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum UnknownReason {
-    /// It does not follow from allocations and frees.
+    /// Events do not determine it.
     NotInEvents,
-    /// Frees were recorded without their stacks.
+    /// Frees have no stacks.
     FreesWithoutStacks,
-    /// Frees were not recorded one by one.
+    /// Frees have no events.
     FreesOfMaps,
-    /// Freed blocks waited for other streams: when they ceased to be active no event tells.
+    /// Freed blocks waited for other streams, and their end has no event.
     Pending,
-    /// Only some allocations have a stack.
+    /// Only a sample has stacks.
     SampledStacks,
-    /// Nothing was seen while the line was executed, if it was.
+    /// No event in the line.
     NotSeen,
 }

@@ -1,4 +1,4 @@
-//! The facts that findings are made of.
+//! The facts from which findings follow.
 
 use crate::analysis::blocks::fragmentation::{Fragmentation, FreeBlocks};
 use crate::analysis::live::observed_device::ObservedDevice;
@@ -7,7 +7,7 @@ use crate::analysis::owners::growth::OwnerGrowth;
 use crate::analysis::owners::owner_groups::OwnerGroup;
 use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
 
-/// Where the memory of a device is. Bytes; `None` is unknown.
+/// A device's memory in bytes; `None` is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GpuFacts {
     /// Its number in the process.
@@ -24,18 +24,18 @@ pub struct GpuFacts {
     pub others: Option<u64>,
     /// Free on the device.
     pub free: Option<u64>,
-    /// Reserved by PyTorch when the driver said how much is free.
+    /// Reserved by PyTorch when `free` was read.
     pub reserved_then: Option<u64>,
-    /// What is cached and free.
+    /// The free cache.
     pub cache: Option<CacheFacts>,
 }
 
-/// What is cached and free on a device, in bytes.
+/// The free cache of a device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheFacts {
-    /// What any tensor can have.
+    /// Usable by any tensor.
     pub general: FreeBlocks,
-    /// What only the private pools of CUDA graphs and `MemPool`s can use: graphs replay into it.
+    /// Usable only by private pools, into which CUDA graphs replay.
     pub private: u64,
     /// What `empty_cache()` would return.
     pub releasable: u64,
@@ -49,7 +49,7 @@ impl CacheFacts {
 }
 
 impl GpuFacts {
-    /// Those of a device that the process uses; `None` for others.
+    /// `None` for unused devices.
     pub fn new(device: &DeviceSnapshot) -> Option<GpuFacts> {
         if device.is_unused() {
             return None;
@@ -73,11 +73,11 @@ impl GpuFacts {
 }
 
 impl GpuFacts {
-    /// The same with what PyTorch has by the blocks of a look: what is told together is of one moment.
+    /// Replaces PyTorch's figures by a snapshot's, so that all are of one moment.
     pub fn with_blocks(self, blocks: &AllocatorSnapshot) -> GpuFacts {
         let sums = Fragmentation::new(blocks);
         let reserved = blocks.reserved();
-        // What PyTorch took or gave back since is no longer free, or is.
+        // Correct it by what was reserved or released since.
         let free =
             self.outside.and_then(|_| (self.free? + self.reserved_then?).checked_sub(reserved));
         GpuFacts {
@@ -90,16 +90,16 @@ impl GpuFacts {
     }
 }
 
-/// All that rules may look at.
+/// The input of all rules.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FindingFacts<'a> {
     /// The devices that the process uses.
     pub gpus: &'a [GpuFacts],
-    /// The last look at owners; `None` where there was none, or none that was complete.
+    /// The last complete owner snapshot, if any.
     pub look: Option<&'a OwnershipSnapshot>,
     /// Its groups.
     pub groups: &'a [OwnerGroup],
-    /// What grew over several looks.
+    /// Growth over several snapshots.
     pub growth: &'a [OwnerGrowth],
     /// What else was observed of the devices.
     pub devices: &'a [ObservedDevice],

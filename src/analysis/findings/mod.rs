@@ -1,6 +1,6 @@
-//! What follows from one look around a job: findings, each with its evidence in numbers.
+//! Findings about a job, with their evidence.
 //!
-//! A finding is made by a rule of [`RULES`], and by nothing else. A rule that lacks a number finds nothing.
+//! Only [`RULES`] create findings. A rule that lacks a number finds nothing.
 
 mod facts;
 mod rules;
@@ -10,17 +10,17 @@ use crate::analysis::owners::growth::{GrowthRise, OwnerGrowth};
 use crate::analysis::owners::owner_groups::OwnerGroup;
 pub use facts::{CacheFacts, FindingFacts, GpuFacts};
 
-/// Something that a person would want to know. Sizes in bytes.
+/// A finding. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finding {
     /// An owner grows.
     Grows {
-        /// It.
+        /// The owner and its rise.
         growth: OwnerGrowth,
     },
-    /// Several results are kept with their autograd graphs.
+    /// Several results keep their autograd graphs.
     GraphsKept {
-        /// The variable, with what its graphs keep.
+        /// The variable and its graphs.
         group: OwnerGroup,
     },
     /// Only cycles of garbage hold tensors.
@@ -29,15 +29,15 @@ pub enum Finding {
         bytes: u64,
         /// Storages.
         storages: u64,
-        /// The cycles, those that hold most first.
+        /// The cycles, most bytes first.
         cycles: Vec<HoldingCycle>,
     },
-    /// Private pools that CUDA graphs replay into hold much.
+    /// Private pools of CUDA graphs are large.
     GraphPools {
         /// The pools, the largest first.
         pools: Vec<PrivatePool>,
     },
-    /// Much of the cache is free, and in pieces.
+    /// The free cache is fragmented.
     Fragmented {
         /// The device.
         gpu: u32,
@@ -45,12 +45,12 @@ pub enum Finding {
         cached: u64,
         /// Free blocks.
         blocks: u64,
-        /// The largest of them.
+        /// The largest free block.
         largest: u64,
         /// What `torch.cuda.empty_cache()` would return.
         releasable: u64,
     },
-    /// Streams with nothing in use have cache that work on other streams cannot use.
+    /// Idle streams hold cache that other streams cannot use.
     IdleStreams {
         /// The device.
         gpu: u32,
@@ -58,15 +58,15 @@ pub enum Finding {
         streams: u64,
         /// Their cache.
         bytes: u64,
-        /// What is reserved grew meanwhile.
+        /// Growth of reserved memory meanwhile.
         grown: Option<ReservedIn>,
     },
-    /// What is reserved grows, while what is allocated does not.
+    /// Reserved memory grows without allocated memory.
     ReservedGrows {
-        /// By how much.
+        /// The growth.
         grown: ReservedIn,
     },
-    /// The process holds much that PyTorch's allocator knows nothing of.
+    /// The process holds much outside PyTorch's allocator.
     Outside {
         /// The device.
         gpu: u32,
@@ -82,30 +82,30 @@ pub enum Finding {
         /// Of the whole device.
         total: u64,
     },
-    /// Several optimizers have state for the same parameters.
+    /// Optimizers with state for the same parameters.
     OptimizersTwice {
-        /// What they are called, the one with most state first.
+        /// Their names, most state first.
         names: Vec<String>,
         /// State of all but the first.
         bytes: u64,
     },
     /// Several models have the same modules.
     ModelsTwice {
-        /// What they are called.
+        /// Their names.
         names: Vec<String>,
         /// Parameters of all but the first.
         bytes: u64,
     },
-    /// Storages of which no tensor shows the most.
+    /// Storages whose tensors show less than half.
     LargeStorages {
-        /// The one with most that is not shown.
+        /// The one with most hidden bytes.
         name: String,
         /// How many.
         storages: u64,
-        /// Bytes that no tensor shows.
+        /// Hidden bytes.
         bytes: u64,
     },
-    /// Gradients are kept of a model that is not in training.
+    /// A model in `eval()` keeps gradients.
     GradientsInEval {
         /// The model.
         model: String,
@@ -114,21 +114,21 @@ pub enum Finding {
     },
 }
 
-/// Cycles of garbage of one kind.
+/// Garbage cycles of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HoldingCycle {
-    /// The class in it that says most.
+    /// The class that identifies the cycle best.
     pub class: String,
     /// The shortest way round.
     pub way: String,
-    /// How many there are.
+    /// How many.
     pub cycles: u64,
     /// Bytes on GPUs that they hold.
     pub bytes: u64,
 }
 
 impl Finding {
-    /// Bytes that it is about; of what grows those in a minute.
+    /// Its bytes; for growth, per minute.
     pub fn weight(&self) -> u64 {
         match self {
             Finding::Grows { growth: OwnerGrowth { rise, .. } } => minute(rise),
@@ -148,16 +148,16 @@ impl Finding {
     }
 }
 
-/// By how much what is reserved grew while a job was observed.
+/// Growth of reserved memory while observed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReservedIn {
     /// The device.
     pub gpu: u32,
-    /// By how many bytes.
+    /// Bytes.
     pub bytes: u64,
-    /// In which time, in seconds.
+    /// Seconds of observation.
     pub seconds: f64,
-    /// The lines at which memory was taken from the driver; empty where they are not known.
+    /// Lines that took memory from the driver.
     pub taken_by: Vec<String>,
 }
 
@@ -165,10 +165,8 @@ fn minute(rise: &GrowthRise) -> u64 {
     (rise.rate() * 60.0) as u64
 }
 
-/// A rule: what it finds in the facts.
 pub(crate) type Rule = fn(&FindingFacts<'_>) -> Vec<Finding>;
 
-/// All rules, by what they find.
 pub(crate) const RULES: &[Rule] = &[
     rules::grows,
     rules::graphs_kept,
@@ -185,7 +183,7 @@ pub(crate) const RULES: &[Rule] = &[
     rules::outside,
 ];
 
-/// What follows from the facts: first what the program holds, in the order of the rules, the largest first of each.
+/// The findings in the order of the rules, the largest first.
 pub fn findings(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let sorted = |rule: &Rule| {
         let mut found = rule(facts);

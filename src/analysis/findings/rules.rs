@@ -1,4 +1,4 @@
-//! The rules: pure functions from facts to findings, each with the bounds below which it is silent.
+//! The rules: pure functions from facts to findings, with thresholds.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,31 +14,28 @@ use crate::model::{Optimizer, OwnershipSnapshot, RootModule, TensorCategory, Ten
 use crate::ownership::{breakdown, held_storages, is_garbage, owner_label};
 
 const MIB: u64 = 1 << 20;
-/// What a finding about what is held has to be about.
+/// Least bytes of most findings.
 const MIN_BYTES: u64 = MIB;
-/// What an owner has to grow by in a minute.
 const MIN_GROWTH_A_MINUTE: f64 = MIB as f64;
-/// Free memory in the cache that is worth a word: so much, and such a part of what is reserved.
+/// Least free cache, and its least fraction of reserved memory.
 const MIN_CACHED: u64 = 128 * MIB;
 const MIN_CACHED_PART: u64 = 5;
-/// Private pools that are worth a word.
 const MIN_POOLS: u64 = 32 * MIB;
-/// It is in pieces if the largest is no more than such a part of it.
+/// Fragmented if the largest block is at most this fraction.
 const MAX_PIECE_PART: u64 = 4;
-/// Streams with nothing in use: one to copy and one to compute are usual.
+/// Usual are one stream to copy and one to compute.
 const MIN_STREAMS: u64 = 3;
-/// A context with the libraries' kernels takes 0.4 to 1 GiB, NCCL some 0.5 GiB more.
+/// A context with kernels takes 0.4 to 1 GiB, NCCL 0.5 GiB more.
 const USUAL_OUTSIDE: u64 = 2 << 30;
-/// Other processes count from a twentieth of the device on.
+/// Others count from a twentieth of the device.
 const MIN_OTHERS_PART: u64 = 20;
 
-/// Owners whose floor rises.
 pub(super) fn grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let fast = facts.growth.iter().filter(|g| g.rise.rate() * 60.0 >= MIN_GROWTH_A_MINUTE);
     fast.map(|growth| Finding::Grows { growth: growth.clone() }).collect()
 }
 
-/// Two or more results of one container that are kept with their graphs.
+/// Two or more results of one container with their graphs.
 pub(super) fn graphs_kept(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let kept = facts.groups.iter().filter(|group| {
         group.kind == OwnerKind::Graph && group.members >= 2 && group.size.bytes >= MIN_BYTES
@@ -46,7 +43,6 @@ pub(super) fn graphs_kept(facts: &FindingFacts<'_>) -> Vec<Finding> {
     kept.map(|group| Finding::GraphsKept { group: group.clone() }).collect()
 }
 
-/// Tensors that only cycles of garbage hold.
 pub(super) fn garbage(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let (mut bytes, mut storages) = (0, 0);
@@ -62,7 +58,7 @@ pub(super) fn garbage(facts: &FindingFacts<'_>) -> Vec<Finding> {
     vec![Finding::Garbage { bytes, storages, cycles: holding_cycles(look) }]
 }
 
-/// What each kind of cycle holds on GPUs, the most first.
+/// Bytes on GPUs, the most first.
 fn holding_cycles(look: &OwnershipSnapshot) -> Vec<HoldingCycle> {
     let mut kinds: FxHashMap<u64, usize> = FxHashMap::default();
     for (kind, cycle) in look.garbage.iter().enumerate() {
@@ -76,8 +72,8 @@ fn holding_cycles(look: &OwnershipSnapshot) -> Vec<HoldingCycle> {
             held[kind] += bytes;
         }
     }
-    let told = look.garbage.iter().zip(held).filter(|(_, bytes)| *bytes > 0);
-    let mut cycles: Vec<HoldingCycle> = told
+    let holding = look.garbage.iter().zip(held).filter(|(_, bytes)| *bytes > 0);
+    let mut cycles: Vec<HoldingCycle> = holding
         .map(|(cycle, bytes)| HoldingCycle {
             class: cycle.class.to_string(),
             way: cycle.way.clone(),
@@ -89,7 +85,6 @@ fn holding_cycles(look: &OwnershipSnapshot) -> Vec<HoldingCycle> {
     cycles
 }
 
-/// Private pools of CUDA graphs.
 pub(super) fn graph_pools(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let pools: Vec<PrivatePool> =
@@ -98,7 +93,7 @@ pub(super) fn graph_pools(facts: &FindingFacts<'_>) -> Vec<Finding> {
     (bytes >= MIN_POOLS).then_some(Finding::GraphPools { pools }).into_iter().collect()
 }
 
-/// Bytes on GPUs of the storages of objects, each storage once.
+/// (Storage number, bytes on GPUs) by object.
 fn bytes_of(look: &OwnershipSnapshot) -> FxHashMap<u64, (u64, u64)> {
     let mut bytes = FxHashMap::default();
     for (number, (group, held)) in (0..).zip(held_storages(look)) {
@@ -116,7 +111,7 @@ fn sum(objects: &[u64], bytes: &FxHashMap<u64, (u64, u64)>) -> u64 {
     storages.values().sum()
 }
 
-/// Optimizers with state for the same parameters: an old one is still alive.
+/// Two for the same parameters: an old one is still alive.
 pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let bytes = bytes_of(look);
@@ -145,7 +140,6 @@ pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// Models with the same modules: copies.
 pub(super) fn models_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let bytes = bytes_of(look);
@@ -171,7 +165,6 @@ pub(super) fn models_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// Gradients of a model that is in `eval()`.
 pub(super) fn gradients_in_eval(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let in_eval = |model: &str| {
@@ -187,7 +180,6 @@ pub(super) fn gradients_in_eval(facts: &FindingFacts<'_>) -> Vec<Finding> {
         .collect()
 }
 
-/// Storages of which all tensors together show less than half.
 pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let (mut bytes, mut storages, mut most) = (0, 0, (0, String::new()));
@@ -195,12 +187,12 @@ pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
         if !group.device.is_cuda() || group.category != TensorCategory::Other {
             continue;
         }
-        // What a view is a part of shows nothing to the program: only the view holds it, in C++.
+        // A view's base may be held only in C++, where the program cannot reach it.
         let is_seen =
             |row: &&TensorRow| !row.only_in_cpp || !row.names.is_empty() || !row.saved.is_empty();
         let rows = group.tensors.iter().map(|&row| &look.tensors[row]).filter(is_seen);
         let shown: Option<u64> = rows.map(|row| row.tensor.logical_bytes()).sum();
-        // What views show of it together is at most this.
+        // Overlapping views show at most this sum.
         let Some(hidden) = shown.and_then(|shown| held.checked_sub(shown)) else { continue };
         let first = &look.tensors[group.tensors[0]];
         if hidden > held / 2 && hidden >= MIN_BYTES && !first.names.is_empty() {
@@ -215,22 +207,19 @@ pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
     (storages > 0).then_some(found).into_iter().collect()
 }
 
-/// Growth of what is reserved on a device.
 fn reserved_in(facts: &FindingFacts<'_>, gpu: u32) -> Option<ReservedIn> {
     let device = facts.devices.iter().find(|device| device.gpu == gpu)?;
     let (bytes, seconds) = (device.reserved?.bytes, device.seconds);
     Some(ReservedIn { gpu, bytes, seconds, taken_by: device.taken_by.clone() })
 }
 
-/// The streams with nothing in use of each device, where they are more than a program has to copy
-/// and to compute.
 fn many_idle(facts: &FindingFacts<'_>) -> Vec<(u32, IdleStreams)> {
     let maps = facts.look.map_or(&[][..], |look| &look.blocks).iter();
     let idle = maps.map(|map| (map.device.0, IdleStreams::new(map)));
     idle.filter(|(_, idle)| idle.streams >= MIN_STREAMS && idle.bytes >= MIN_BYTES).collect()
 }
 
-/// A new stream each time: what was cached for the streams before serves nobody.
+/// New streams cannot use the cache of old ones.
 pub(super) fn idle_streams(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = many_idle(facts).into_iter().map(|(gpu, idle)| Finding::IdleStreams {
         gpu,
@@ -241,7 +230,7 @@ pub(super) fn idle_streams(facts: &FindingFacts<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// What is reserved grows without what is allocated, and not by streams.
+/// Only growth that streams did not cause.
 pub(super) fn reserved_grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let by_streams: Vec<u32> = many_idle(facts).into_iter().map(|(gpu, _)| gpu).collect();
     let others = facts.devices.iter().filter(|device| !by_streams.contains(&device.gpu));
@@ -249,10 +238,9 @@ pub(super) fn reserved_grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
     grown.map(|grown| Finding::ReservedGrows { grown }).collect()
 }
 
-/// Much is cached and free, in blocks that are each a small part of it.
 pub(super) fn fragmented(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let idle = many_idle(facts);
-    // Where streams have most of it, the finding about them says so.
+    // Reported as idle streams instead.
     let is_of_streams = |gpu: &GpuFacts| {
         let cached = gpu.reserved.unwrap_or(0).saturating_sub(gpu.allocated.unwrap_or(0));
         idle.iter().any(|(of, idle)| *of == gpu.gpu && idle.bytes > cached / 2)
@@ -260,7 +248,7 @@ pub(super) fn fragmented(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = facts.gpus.iter().filter(|gpu| !is_of_streams(gpu)).filter_map(|gpu| {
         let (reserved, allocated) = (gpu.reserved?, gpu.allocated?);
         let CacheFacts { general, private, releasable } = gpu.cache?;
-        // What graphs replay into is not free for anything else.
+        // Graphs replay into private memory: it is not free.
         let cached = reserved.saturating_sub(allocated).saturating_sub(private);
         let FreeBlocks { blocks, largest, .. } = general;
         let is_much = cached >= MIN_CACHED && cached >= reserved / MIN_CACHED_PART;
@@ -270,7 +258,6 @@ pub(super) fn fragmented(facts: &FindingFacts<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// Other processes hold a part of the device that counts.
 pub(super) fn other_processes(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = facts.gpus.iter().filter_map(|gpu| {
         let (bytes, total) = (gpu.others?, gpu.total?);
@@ -280,7 +267,6 @@ pub(super) fn other_processes(facts: &FindingFacts<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// More outside PyTorch than a context and communicators take.
 pub(super) fn outside(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = facts.gpus.iter().filter_map(|gpu| {
         let bytes = gpu.outside.filter(|bytes| *bytes > USUAL_OUTSIDE)?;

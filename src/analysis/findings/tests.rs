@@ -1,4 +1,4 @@
-//! Tests of the rules: each with its evidence, and silent without.
+//! The rules, with and without evidence.
 
 use super::*;
 use crate::analysis::blocks::fragmentation::FreeBlocks;
@@ -51,9 +51,9 @@ fn found_on(gpu: GpuFacts) -> Vec<Finding> {
     findings(&FindingFacts { gpus: &[gpu], ..FindingFacts::default() })
 }
 
-/// A job that took 40 GiB between the driver's answer and the snapshot: allocated, cached and free were 20 GiB less than the device has.
+/// 40 GiB allocated between driver and snapshot: the sum was 20 GiB below the device.
 #[test]
-fn what_is_free_fits_what_the_job_has_at_the_same_moment() {
+fn free_and_reserved_memory_are_of_one_moment() {
     let gpu = GpuFacts {
         total: Some(100),
         outside: Some(10),
@@ -81,12 +81,12 @@ fn what_is_free_fits_what_the_job_has_at_the_same_moment() {
     };
     for (reserved, free) in [(40, 50), (70, 20), (10, 80), (95, 50)] {
         map.segments[0].size = reserved;
-        let told = gpu.with_blocks(&map);
-        assert_eq!((told.reserved, told.free), (Some(reserved), Some(free)));
+        let moved = gpu.with_blocks(&map);
+        assert_eq!((moved.reserved, moved.free), (Some(reserved), Some(free)));
     }
-    // It took or gave back something while the driver was asked: nothing fits it.
-    let told = GpuFacts { outside: None, ..gpu }.with_blocks(&map);
-    assert_eq!(told.free, Some(50));
+    // Memory changed while the driver was read: not corrected.
+    let moved = GpuFacts { outside: None, ..gpu }.with_blocks(&map);
+    assert_eq!(moved.free, Some(50));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn nothing_is_found_without_evidence() {
 }
 
 #[test]
-fn an_owner_that_grows_is_found_if_it_grows_fast_enough() {
+fn owner_is_found_if_it_grows_fast_enough() {
     let of = |step: u64| {
         let mut watch = GrowthWatch::default();
         for time in 0..4 {
@@ -114,7 +114,7 @@ fn an_owner_that_grows_is_found_if_it_grows_fast_enough() {
 }
 
 #[test]
-fn two_results_with_their_graphs_are_found_and_one_is_not() {
+fn two_kept_graphs_are_found_and_one_is_not() {
     let of = |losses: u64| {
         let mut look = OwnershipSnapshot::default();
         for loss in 0..losses {
@@ -157,8 +157,8 @@ fn garbage_is_found_with_what_a_collection_frees() {
     ];
     let two = OwnershipSnapshot { garbage: vec![of("Fold", 16), of("Other", 32)], ..look(two) };
     let [Finding::Garbage { bytes, cycles, .. }] = &found(&two)[..] else { panic!() };
-    let told: Vec<_> = cycles.iter().map(|cycle| (cycle.class.as_str(), cycle.bytes)).collect();
-    assert_eq!((*bytes, told), (8 * MIB, vec![("Other", 5 * MIB), ("Fold", 3 * MIB)]));
+    let holding: Vec<_> = cycles.iter().map(|cycle| (cycle.class.as_str(), cycle.bytes)).collect();
+    assert_eq!((*bytes, holding), (8 * MIB, vec![("Other", 5 * MIB), ("Fold", 3 * MIB)]));
     assert_eq!(found(&look(vec![garbage(0)])), []);
 }
 
@@ -197,7 +197,7 @@ fn model(name: &str, parameter: u64, is_training: bool) -> RootModule {
 }
 
 #[test]
-fn a_copy_of_a_model_is_found_and_another_model_is_none() {
+fn copied_model_is_found_and_a_different_one_is_not() {
     let weight = |at| tensor(at, 4, 4, TensorCategory::Parameter, "fc.weight");
     let mut of = OwnershipSnapshot {
         models: vec![model("main: model", 16, true), model("main: ema", 32, true)],
@@ -210,7 +210,7 @@ fn a_copy_of_a_model_is_found_and_another_model_is_none() {
 }
 
 #[test]
-fn gradients_of_a_model_in_eval_are_found_and_those_in_training_are_not() {
+fn gradients_are_reported_only_for_a_model_in_eval() {
     let of = |is_training| {
         let mut weight = tensor(16, 4, 4, TensorCategory::Parameter, "fc.weight");
         weight.tensor.grad = Some(32);
@@ -228,7 +228,7 @@ fn a_storage_much_larger_than_its_tensor_is_found() {
     let large = Finding::LargeStorages { name: "f: row".into(), storages: 1, bytes: 7 * MIB };
     assert_eq!(found(&look(vec![tensor(16, 1, 8, TensorCategory::Other, "f: row")])), [large]);
     assert_eq!(found(&look(vec![tensor(16, 6, 8, TensorCategory::Other, "f: most")])), []);
-    // A slice z[::64] of 8 MiB: the tensor that it is a part of is held by it alone.
+    // z[::64] of 8 MiB: only the slice holds its base.
     let slice = tensor(16, 1, 8, TensorCategory::Other, "f: z[0]");
     let storage = slice.tensor.storage;
     let mut whole = tensor(32, 8, 8, TensorCategory::Other, "");
@@ -236,13 +236,13 @@ fn a_storage_much_larger_than_its_tensor_is_found() {
     let held = look(vec![slice.clone(), whole.clone()]);
     let large = Finding::LargeStorages { name: "f: z[0]".into(), storages: 1, bytes: 7 * MIB };
     assert_eq!(found(&held), [large]);
-    // One that the program holds itself shows all of it.
+    // The program holds the base: nothing is hidden.
     whole.only_in_cpp = false;
     assert_eq!(found(&look(vec![slice, whole])), []);
 }
 
 #[test]
-fn a_cache_in_pieces_is_found_and_one_large_block_is_not() {
+fn fragmented_cache_is_found_and_one_large_block_is_not() {
     let gpu = |largest| GpuFacts {
         reserved: Some(1000 * MIB),
         allocated: Some(400 * MIB),
@@ -259,7 +259,7 @@ fn a_cache_in_pieces_is_found_and_one_large_block_is_not() {
 }
 
 #[test]
-fn others_and_what_is_outside_pytorch_are_found_when_they_count() {
+fn large_memory_of_others_or_outside_pytorch_is_found() {
     let gpu = |outside, others| GpuFacts {
         total: Some(80 << 30),
         outside,
@@ -279,8 +279,7 @@ fn others_and_what_is_outside_pytorch_are_found_when_they_count() {
     );
 }
 
-/// A map in which this many streams have 22 MiB each that is free, and the default stream what is
-/// in use.
+/// These streams have 22 MiB of free cache each; the default stream is in use.
 fn streams(idle: u64) -> OwnershipSnapshot {
     let block = |state| Block { address: 0, size: 22 * MIB, requested: 22 * MIB, state };
     let segment = |stream, state| Segment {
@@ -307,7 +306,7 @@ fn streams(idle: u64) -> OwnershipSnapshot {
 }
 
 #[test]
-fn streams_that_nothing_runs_on_hold_cache_that_others_cannot_use() {
+fn cache_of_idle_streams_is_found() {
     let device = ObservedDevice {
         gpu: 0,
         peak: None,
@@ -339,10 +338,9 @@ fn streams_that_nothing_runs_on_hold_cache_that_others_cannot_use() {
         Finding::IdleStreams { gpu: 0, streams: 4, bytes: 88 * MIB, grown: Some(grown(0)) };
     let all = of(&look, std::slice::from_ref(&device));
     assert!(all.contains(&streams_found), "{all:?}");
-    // The cache is in pieces, but that is why only where they are little of it.
+    // Reported while streams have little of the cache.
     assert!(all.iter().any(|it| matches!(it, Finding::Fragmented { .. })), "{all:?}");
     assert!(!of(&streams(9), &[]).iter().any(|it| matches!(it, Finding::Fragmented { .. })));
-    // Two streams, one to copy and one to compute, are usual.
     let all = of(&streams(2), std::slice::from_ref(&device));
     assert_eq!(all[0], Finding::ReservedGrows { grown: grown(0) });
     assert!(!all.iter().any(|it| matches!(it, Finding::IdleStreams { .. })), "{all:?}");

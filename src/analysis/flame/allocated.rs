@@ -1,4 +1,4 @@
-//! All that was allocated on a device where the allocator was followed, stack by stack.
+//! All allocations of a followed device by stack.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::model::{CudaIndex, SnapshotConsistency};
 
 impl Profile {
-    /// [`FoldOptions::churn`] of a recording that is not exact.
+    /// [`FoldOptions::churn`] for a followed recording.
     pub(super) fn fold_allocated(
         &self,
         device: CudaIndex,
@@ -24,7 +24,7 @@ impl Profile {
         let proven: u64 = totals.certain.values().sum();
         let (by_origin, allocations) = match options.evidence {
             None => (&totals.by_origin, totals.allocations),
-            // Of what is freed, only the proven part is kept apart.
+            // Totals of freed memory keep only the proven part apart.
             Some(_) => (&totals.certain, totals.certain_allocations),
         };
         let (stacks, budget) = self.allocated_stacks(by_origin, options.by_thread);
@@ -68,7 +68,7 @@ impl Profile {
         })
     }
 
-    /// [`Profile::allocated_by_stack`] of a recording that is not exact.
+    /// [`Profile::allocated_by_stack`] for a followed recording.
     pub(in crate::analysis) fn followed_by_stack(
         &self,
         device: CudaIndex,
@@ -82,7 +82,6 @@ impl Profile {
         Some(stacks.into_iter().map(without_count).collect())
     }
 
-    /// The stacks of all that was allocated, the largest first.
     fn allocated_stacks(
         &self,
         by_origin: &FxHashMap<AllocationOrigin, u64>,

@@ -1,5 +1,6 @@
-//! Folding: the bytes of one moment, stack by stack.
+//! Folds the bytes of one moment by stack.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -14,37 +15,37 @@ use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::model::{CudaIndex, Frame, OwnerId, SiteId, StackId, StackTable, ThreadId};
 
-/// A frame that stands for something other than a line of Python.
+/// A frame that is not a line of Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PseudoFrame {
-    /// Blocks that were there when the recording began.
+    /// Allocated before the recording.
     BeforeRecording,
-    /// Bytes that the counter has and no block shows.
+    /// Counted, but in no block.
     Unmatched,
-    /// Blocks allocated while no Python stack was seen.
+    /// No Python stack was read.
     NoPythonStack,
-    /// Blocks allocated between two polls or samples that tell nothing of who did.
+    /// Unattributed: no stack is known.
     NotSeen,
-    /// Allocated by the autograd engine while Python waited for it.
+    /// Autograd engine, while Python waited for it.
     AutogradThread,
-    /// What follows is the forward call that the backward work belongs to.
+    /// The forward call of this backward work follows.
     BackwardOf,
-    /// Bytes that the allocator has and no event told of.
+    /// Counted, but without an event.
     NoEvent,
-    /// Allocated by a thread that runs no Python.
+    /// A thread without Python.
     NoPython,
-    /// Allocated where the options of the recording say that no stack is taken.
+    /// Excluded by the recording's options.
     StackNotTaken,
     /// The stack could not be read or named.
     UnknownStack,
-    /// The stack is deeper than what was read of it.
+    /// Frames deeper than what was read.
     DeeperFrames,
-    /// Stacks that are too many, and too deep, to be spelled out.
+    /// Stacks beyond the text budget.
     LeftOut,
 }
 
 impl PseudoFrame {
-    /// The text of the frame, such as `[before recording]`.
+    /// The text, such as `[before recording]`.
     pub fn text(self) -> &'static str {
         match self {
             PseudoFrame::BeforeRecording => "[before recording]",
@@ -63,103 +64,100 @@ impl PseudoFrame {
     }
 }
 
-/// One step of a folded stack.
+/// One frame of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackLabel {
-    /// The thread that allocated: first with [`FoldOptions::by_thread`], and after [`PseudoFrame::NoPython`].
+    /// First with [`FoldOptions::by_thread`], and after [`PseudoFrame::NoPython`].
     Thread(ThreadId),
     /// A line of Python.
     Frame(Frame),
-    /// A function of C or C++ code; with [`FoldOptions::native`].
+    /// A C or C++ function, with [`FoldOptions::native`].
     Native(Frame),
-    /// Something else.
+    /// A frame that is not code.
     Pseudo(PseudoFrame),
-    /// The class of the autograd node that a site allocates for.
+    /// Class of the autograd node of a site.
     Node(SiteId),
-    /// The same, where the line of the forward call is not known.
+    /// The same without a known forward line.
     NodeOfUnknownLine(SiteId),
-    /// Below [`PseudoFrame::BeforeRecording`]: whose the memory is.
+    /// Owner of memory older than the recording.
     Owner(OwnerId),
 }
 
 /// One stack and its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoldedStack {
-    /// From the outermost frame to the innermost.
+    /// Outermost frame first.
     pub path: Vec<StackLabel>,
-    /// Bytes charged to just this stack.
+    /// Bytes of this stack alone.
     pub bytes: u64,
 }
 
-/// One stack and all that it allocated while recording.
+/// One stack and all its allocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatedStack {
-    /// From the outermost frame to the innermost.
+    /// Outermost frame first.
     pub path: Vec<StackLabel>,
     /// Bytes allocated.
     pub bytes: u64,
-    /// Allocations; `None` where only a sample of them has stacks.
+    /// Number, unless only a sample has stacks.
     pub count: Option<u64>,
 }
 
-/// How to fold.
+/// Options of a fold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FoldOptions {
-    /// Whether each thread is a root of its own.
+    /// Threads become roots.
     pub by_thread: bool,
-    /// All bytes allocated, instead of those of a moment; not of recordings that only sampled.
+    /// All allocations instead of a moment; not for sampled recordings.
     pub churn: bool,
-    /// The kind of memory, in exact recordings; `None` for PyTorch's, or what there is.
+    /// Kind of memory (exact recordings); default: PyTorch's if any.
     pub memory: Option<MemoryGroup>,
-    /// Whether stacks have frames of C and C++ code, where these were recorded.
+    /// With C and C++ frames.
     pub native: bool,
-    /// Only bytes that are known in this way; of recordings that followed the allocator only.
+    /// Only bytes with this evidence; for followed recordings.
     pub evidence: Option<Evidence>,
-    /// Of the peak, the highest moment at which the blocks and their addresses were read; else, where the allocator was followed, it
-    /// may lie between two of these.
+    /// At the peak: a snapshot, never a moment between two.
     pub with_addresses: bool,
 }
 
-/// The bytes of one moment.
+/// The memory of one device at one moment.
 #[derive(Debug, Clone)]
 pub struct FoldedProfile {
-    /// The device.
+    /// Device.
     pub device: CudaIndex,
-    /// Which moment was asked for.
+    /// Moment asked for.
     pub moment: Moment,
-    /// The snapshot it is.
+    /// Its snapshot.
     pub snapshot: Arc<AttributedSnapshot>,
-    /// Stacks, the largest first; their bytes add up to [`FoldedProfile::total`].
+    /// Largest first; their sum is [`FoldedProfile::total`].
     pub stacks: Vec<FoldedStack>,
-    /// Bytes allocated at the moment.
+    /// Allocated bytes.
     pub total: u64,
-    /// The device's peak ([`Profile::peak`]); `None` of memory that has none.
+    /// The device's peak, if this kind of memory has one.
     pub true_peak: Option<u64>,
-    /// Whether the allocator's own mark is older than the recording: the peak is then the highest
-    /// level that was read, and the job can have been higher in between.
+    /// The allocator's mark is older than the recording: the peak is a reading, and may be too low.
     pub peak_was_read: bool,
-    /// How sharply it is known who allocated what.
+    /// How precisely sites are known.
     pub resolution: TimeResolution,
-    /// Stacks that were not spelled out, as all of them would be too much text: [`PseudoFrame::LeftOut`] has their bytes.
+    /// Stacks beyond the text budget, in [`PseudoFrame::LeftOut`].
     pub unlisted: u64,
-    /// Bytes left out because they are older than the recording: in the leak view, the end of an exact one.
+    /// Bytes older than the recording, absent from the leak view (end of an exact recording).
     pub left_out: u64,
-    /// The same by owner, as far as that is known.
+    /// The same by owner, where known.
     pub left_out_stacks: Vec<FoldedStack>,
-    /// The kind of memory in an exact recording; `None` in a sampled one.
+    /// Kind of memory (exact recordings).
     pub memory: Option<MemoryGroup>,
-    /// How many sampled stacks the bytes are shared among in proportion to what each stands for; `None`
-    /// where every allocation has its stack (or was to have none).
+    /// The number of sampled stacks, if bytes are estimated from them.
     pub estimated_from: Option<u64>,
-    /// Whether sizes are exact but stacks are those that sampling saw last: a guess.
+    /// Sizes are exact; stacks are the last ones sampled.
     pub stacks_guessed: bool,
-    /// With [`FoldOptions::churn`], how many allocations the bytes are of.
+    /// Number of allocations, with [`FoldOptions::churn`].
     pub allocations: Option<u64>,
 }
 
 impl FoldedProfile {
-    /// Bytes older than the recording by the outermost step of their owner's path, which is the category; the most first. Without
-    /// what has no known owner.
+    /// Bytes older than the recording by category (the first step of the owner), most first; only
+    /// with known owners.
     pub fn before_by_owner(&self) -> Vec<(OwnerId, u64)> {
         let mut by_owner: FxHashMap<OwnerId, u64> = FxHashMap::default();
         for stack in &self.stacks {
@@ -177,68 +175,67 @@ impl FoldedProfile {
         owners
     }
 
-    /// Bytes older than the recording of which no owner is known.
+    /// Bytes older than the recording without a known owner.
     pub fn before_without_owner(&self) -> u64 {
         let alone = [StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
         self.stacks.iter().filter(|stack| stack.path == alone).map(|stack| stack.bytes).sum()
     }
 
-    /// How many bytes the moment lies below the device's true peak.
+    /// Bytes below the device's peak.
     pub fn below_peak(&self) -> Option<u64> {
         Some(self.true_peak?.saturating_sub(self.total))
     }
 }
 
-/// Why nothing can be folded.
+/// Why a fold failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FoldError {
-    /// The recording has nothing of this device.
+    /// The device is not in the recording.
     #[error("GPU {} is not in the recording; it has {have}", .device.0)]
     NoGpu {
-        /// Asked for.
+        /// The device asked for.
         device: CudaIndex,
-        /// The devices there are, as text.
+        /// Recorded devices.
         have: String,
     },
-    /// The recording has nothing of any device.
+    /// No PyTorch memory on any device.
     #[error("no memory of PyTorch was recorded on a GPU: {why}")]
     NoMemoryOfTorch {
-        /// Why, as far as it is known.
+        /// The reason, if known.
         why: &'static str,
     },
-    /// Only exact recordings know this.
+    /// Needs an exact recording.
     #[error("{what} is known only of exact recordings (record with --exact)")]
     NotExact {
         /// What was asked for.
         what: &'static str,
     },
-    /// Only exact recordings and those that followed the allocator know this.
+    /// Needs an exact or followed recording.
     #[error(
         "all that was allocated is known only where the allocator was followed (record without -r) and of exact recordings \
          (record with --exact)"
     )]
     NeitherExactNorFollowed,
-    /// Only recordings that followed the allocator know this.
+    /// Needs a followed recording.
     #[error(
         "what is proven is told apart only where the allocator was followed (record without -r and --exact)"
     )]
     NotFollowed,
-    /// No memory of the kind asked for was seen.
+    /// No memory of this kind.
     #[error("the recording has no allocation of this kind")]
     NoMemory,
-    /// The device has no snapshot.
+    /// No snapshot of the device.
     #[error("no snapshot of GPU {} was recorded, so it is not known which blocks made up its memory", .device.0)]
     NoSnapshot {
-        /// Asked for.
+        /// The device asked for.
         device: CudaIndex,
     },
 }
 
-/// What a folded stack is made of.
+/// Thread, stack, mark and owner of a folded stack.
 pub(in crate::analysis) type FoldKey =
     (Option<ThreadId>, Option<StackId>, Option<PseudoFrame>, Option<OwnerId>);
 
-/// The path of memory that is older than the recording, and of its owner.
 pub(in crate::analysis) fn before_path(
     owner: Option<OwnerId>,
     table: &StackTable,
@@ -249,7 +246,6 @@ pub(in crate::analysis) fn before_path(
 }
 
 impl Profile {
-    /// The error for a device that the recording does not have.
     pub(crate) fn no_gpu(&self, device: CudaIndex) -> FoldError {
         let have: Vec<String> = self.gpus().map(|d| format!("GPU {}", d.0)).collect();
         if !have.is_empty() {
@@ -262,8 +258,8 @@ impl Profile {
         FoldError::NoMemoryOfTorch { why }
     }
 
-    /// Bytes by origin at a moment; only those that are known by this `evidence`, or all.
     pub(crate) fn bytes_by_origin(
+        &self,
         snapshot: &AttributedSnapshot,
         evidence: Option<Evidence>,
     ) -> FxHashMap<AllocationOrigin, u64> {
@@ -272,14 +268,19 @@ impl Profile {
             evidence.is_none_or(|asked| charge.evidence(snapshot.followed) == asked)
         };
         for (size, charge) in snapshot.blocks.iter().filter(|(_, charge)| is_asked(charge)) {
-            charge.split(*size, |origin, bytes| {
+            self.shown(charge).split(*size, |origin, bytes| {
                 *by_origin.entry(origin).or_default() += bytes;
             });
         }
         by_origin
     }
 
-    /// Folds a device's memory at a moment. The bytes of the stacks add up to the allocator's counter.
+    /// [`BlockAttribution::shown`] with the stacks of this recording.
+    pub(crate) fn shown<'a>(&self, charge: &'a BlockAttribution) -> Cow<'a, BlockAttribution> {
+        charge.shown(self.is_followed(), |a, b| self.stack_facts().common(a, b))
+    }
+
+    /// Folds a device's memory at a moment; the sum equals the allocator's counter.
     pub fn fold(
         &self,
         device: CudaIndex,
@@ -289,7 +290,7 @@ impl Profile {
         self.attribution().fold(device, moment, options)
     }
 
-    /// How it is known who allocated the blocks at a device's peak; `None` where no map was read.
+    /// How precisely the peak's sites are known; `None` without a snapshot.
     pub fn peak_resolution(&self, device: CudaIndex) -> Option<TimeResolution> {
         if self.exact().is_some() {
             let folded = self.fold(device, Moment::Peak, FoldOptions::default());
@@ -298,8 +299,7 @@ impl Profile {
         Some(resolution(&*self.peak(device)?.moment?.snapshot?))
     }
 
-    /// How it is known who allocated the bytes of `stacks` of an exact recording; `None` of any
-    /// other.
+    /// The same for `stacks` of an exact recording.
     pub fn exact_resolution(&self, stacks: &[FoldedStack]) -> Option<TimeResolution> {
         let exact = self.exact()?;
         let evidence = match exact.stacks_are_guessed() {
@@ -310,7 +310,6 @@ impl Profile {
         Some(TimeResolution::of_exact(stacks, evidence))
     }
 
-    /// The same of a sampled recording.
     pub(in crate::analysis) fn fold_sampled(
         &self,
         device: CudaIndex,
@@ -337,7 +336,7 @@ impl Profile {
         if options.evidence == Some(Evidence::Proven) && !snapshot.followed {
             return Err(FoldError::NotFollowed);
         }
-        let by_origin = Profile::bytes_by_origin(&snapshot, options.evidence);
+        let by_origin = self.bytes_by_origin(&snapshot, options.evidence);
         let mut merged = self.by_fold_key(&by_origin, options.by_thread);
         let unmatched = snapshot.allocated - snapshot.in_blocks;
         if unmatched > 0 && options.evidence.is_none() {
@@ -366,7 +365,6 @@ impl Profile {
         })
     }
 
-    /// Bytes by what their stacks are made of.
     pub(super) fn by_fold_key(
         &self,
         by_origin: &FxHashMap<AllocationOrigin, u64>,
@@ -379,7 +377,6 @@ impl Profile {
         merged
     }
 
-    /// The stacks, the largest first, as far as there is room for their text.
     pub(super) fn spell_out(
         &self,
         merged: FxHashMap<FoldKey, u64>,
@@ -397,7 +394,6 @@ impl Profile {
         (stacks, budget)
     }
 
-    /// What the stack of an origin in a sampled recording is made of.
     pub(in crate::analysis) fn fold_key(
         &self,
         origin: AllocationOrigin,
@@ -421,7 +417,6 @@ impl Profile {
         }
     }
 
-    /// The path that a key stands for.
     pub(in crate::analysis) fn path_of(&self, key: FoldKey) -> Vec<StackLabel> {
         match key {
             (_, _, _, owner @ Some(_)) => before_path(owner, self.stacks()),
@@ -429,17 +424,15 @@ impl Profile {
         }
     }
 
-    /// All that was allocated on a device while recording, by stack; `None` of a recording that only sampled.
+    /// All allocations by stack; `None` if only sampled.
     pub fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>> {
         self.attribution().allocated_by_stack(device)
     }
 
-    /// How much text the stacks of a report may come to.
     pub(in crate::analysis) fn text_budget(&self) -> TextBudget {
         TextBudget::new(self.stacks(), self.memory_limit())
     }
 
-    /// [`Profile::fold`] of an exact recording.
     pub(in crate::analysis) fn fold_exact(
         &self,
         exact: &ExactProfile,

@@ -1,24 +1,24 @@
-//! How much text the stacks of a moment may come to: a small recording can have very many, each of very many frames.
+//! Limits the text of a moment's stacks: a small recording can have many deep stacks.
 
 use crate::analysis::flame::fold::{FoldedStack, PseudoFrame, StackLabel};
 use crate::model::{StackId, StackTable};
 
-/// Bytes of text where nothing else bounds what is read.
+/// Bytes of text without another limit.
 const DEFAULT_MAX_TEXT: u64 = 64 << 20;
-/// What a frame takes besides its names: a line number, marks, and the label in memory.
+/// Bytes of a frame besides names: line number, marks, and the label in memory.
 const FRAME: u64 = 32;
 
-/// Lets as many stacks be spelled out as may be, and adds up the others.
+/// Accepts stacks while their text fits, and sums the others.
 pub(crate) struct TextBudget {
-    /// By number, the text of each stack with its callers.
+    /// Text length of each stack with its callers, by number.
     lengths: Vec<u64>,
     left: u64,
-    /// Stacks that are not spelled out, and their bytes of memory.
+    /// Number of rejected stacks, and their bytes of memory.
     pub(crate) left_out: (u64, u64),
 }
 
 impl TextBudget {
-    /// A budget of a quarter of `memory`, the most memory that the recording may take.
+    /// Allows a quarter of `memory`, the limit of the recording.
     pub(crate) fn new(table: &StackTable, memory: Option<u64>) -> TextBudget {
         let mut lengths: Vec<u64> = Vec::new();
         while let Some(node) = table.get_stack(StackId(lengths.len() as u32)) {
@@ -32,7 +32,7 @@ impl TextBudget {
         TextBudget { lengths, left, left_out: (0, 0) }
     }
 
-    /// Whether `bytes` of memory of something with these stacks are to be spelled out.
+    /// Accepts something with these stacks and `bytes` of memory, if its text fits.
     pub(crate) fn takes(&mut self, stacks: impl IntoIterator<Item = StackId>, bytes: u64) -> bool {
         let length = |stack: StackId| self.lengths.get(stack.0 as usize).copied().unwrap_or(0);
         let text = stacks.into_iter().map(length).fold(FRAME, u64::saturating_add);
@@ -44,7 +44,7 @@ impl TextBudget {
         fits
     }
 
-    /// What stands for those that are not spelled out.
+    /// One entry for all rejected stacks.
     pub(crate) fn rest(&self) -> Option<FoldedStack> {
         let (stacks, bytes) = self.left_out;
         let path = vec![StackLabel::Pseudo(PseudoFrame::LeftOut)];

@@ -1,4 +1,4 @@
-//! What was allocated from a moment on and is still live.
+//! Memory allocated after a moment and still live.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::analysis::blocks::moment_blocks::path;
 use crate::model::{CudaIndex, MemoryKind, Nanos};
 
 impl Profile {
-    /// The live bytes of PyTorch on `device` in blocks allocated at `from` or later, by stack; `None` in a sampled recording.
+    /// PyTorch's live bytes allocated at `from` or later, by stack; `None` in a sampled recording.
     pub fn live_since(&self, device: CudaIndex, from: Nanos) -> Option<Vec<FoldedStack>> {
         self.exact()?;
         let keyframe = self.keyframe(self.duration());

@@ -1,13 +1,14 @@
-//! A part of a recording: only what happened from one moment to another.
+//! A part of a recording, from one moment to another.
 
 use crate::model::{EventBatch, EventKind, FollowedChanges, Nanos, Record, RecordSink, SinkResult};
 
-/// PyTorch asks the driver again before it gives up: a refusal at most this long before the counter rose belongs to that error.
+/// PyTorch asks the driver again before it raises the error: the refusal is at most this much older
+/// than the counter's rise, in nanoseconds.
 const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
 
-/// Passes on the records of a stretch of time, as if the recording had begun and ended there.
+/// Passes on the records of a time range, as if the recording began and ended there.
 pub struct TimeRange<'a> {
     sink: &'a mut dyn RecordSink,
     from: Option<Nanos>,
@@ -15,7 +16,7 @@ pub struct TimeRange<'a> {
 }
 
 impl<'a> TimeRange<'a> {
-    /// Passes to `sink` what is not before `from` and not after `to`.
+    /// Passes to `sink` the records between `from` and `to`, both included.
     pub fn new(
         sink: &'a mut dyn RecordSink,
         from: Option<Nanos>,
@@ -36,7 +37,8 @@ impl RecordSink for TimeRange<'_> {
                 let events = batch.events.iter().filter(|event| self.has(event.time));
                 let mut part = EventBatch { events: events.copied().collect() };
                 if self.from.is_some() {
-                    // Levels tell a block's size by what came before: without that, it is what was asked for, rounded.
+                    // A size from levels needs the earlier events; without them, the rounded
+                    // request counts.
                     for event in &mut part.events {
                         if let EventKind::Allocated { levels, .. } = &mut event.change {
                             *levels = None;
@@ -56,7 +58,7 @@ impl RecordSink for TimeRange<'_> {
                     false => self.sink.record(&Record::Followed(FollowedChanges { changes })),
                 }
             }
-            // How it is recorded holds from before on; but what was there at the beginning is not what is there now.
+            // Settings hold from before; but `starts_empty` is about the original beginning.
             Record::ExactSettings(settings) => {
                 let mut settings = settings.clone();
                 settings.starts_empty &= self.from.is_none();
@@ -69,25 +71,25 @@ impl RecordSink for TimeRange<'_> {
     }
 }
 
-/// Takes the records of a recording and tells when the job last ran out of memory.
+/// Takes records, and finds when the job last ran out of memory.
 #[derive(Debug, Default)]
 pub struct OomMoment {
-    /// The last refusal of the driver.
+    /// The driver's last refusal.
     refused: Option<Nanos>,
-    /// The last refusal before the counter last rose, and when it was seen to have risen.
-    told: Option<Nanos>,
+    /// The refusal of the last out-of-memory error, or when the counter rose.
+    reported: Option<Nanos>,
     ooms: Vec<(u32, i64)>,
 }
 
 impl OomMoment {
-    /// The moment; `None` when it did not.
+    /// The moment; `None` without an error.
     pub fn time(&self) -> Option<Nanos> {
-        self.told.or(self.refused)
+        self.reported.or(self.refused)
     }
 
-    fn is_told(&mut self, time: Nanos) {
+    fn report(&mut self, time: Nanos) {
         let refused = self.refused.filter(|at| time.0.saturating_sub(at.0) <= MAX_REFUSAL_AGE);
-        self.told = Some(refused.unwrap_or(time));
+        self.reported = Some(refused.unwrap_or(time));
     }
 }
 
@@ -106,7 +108,7 @@ impl RecordSink for OomMoment {
                 match known {
                     Some((_, before)) if counters.num_ooms > *before => {
                         *before = counters.num_ooms;
-                        self.is_told(*time);
+                        self.report(*time);
                     }
                     Some(_) => {}
                     None => self.ooms.push((device.0, counters.num_ooms)),

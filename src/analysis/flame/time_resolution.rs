@@ -1,35 +1,34 @@
-//! How it is known who allocated the blocks of a moment.
+//! How precisely the allocation sites of a moment are known.
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::evidence::Evidence;
 use crate::analysis::flame::fold::{FoldedStack, PseudoFrame, StackLabel};
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
 
-/// How it is known who allocated a moment's blocks, in bytes. Every byte that the recording saw
-/// allocated is proven, probable or unattributed.
+/// Bytes of a moment by evidence. Every byte allocated during the recording is proven, probable or
+/// unattributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeResolution {
-    /// Bytes of blocks whose birth the recording saw.
+    /// Bytes allocated during the recording.
     pub seen: u64,
-    /// Of these, bytes of blocks that only one stack came into question for.
+    /// Of these, bytes of blocks with only one possible stack.
     pub one_stack: u64,
-    /// Bytes of blocks of which it is proven which stack allocated them; `None` where the allocator
-    /// was not followed, and there are no exact events.
+    /// Proven bytes; `None` unless followed or exact.
     pub certain: Option<u64>,
-    /// Bytes of blocks whose stack is probable.
+    /// Probable bytes.
     pub probable: u64,
-    /// Of the unattributed bytes, those of blocks for which only samples speak, and for one stack.
+    /// Unattributed bytes with one sampled stack.
     pub sampled: u64,
-    /// Of the unattributed bytes, those that no thread seen can have allocated.
+    /// Unattributed bytes that no recorded thread can have allocated.
     pub not_seen: u64,
-    /// Half of the bytes seen were born within a time not longer than this, in nanoseconds.
+    /// Half of the seen bytes were allocated in intervals of at most this length, in nanoseconds.
     pub median: u64,
     /// The same for 95 % of the bytes.
     pub p95: u64,
 }
 
 impl TimeResolution {
-    /// Bytes that are proven.
+    /// Proven bytes.
     pub fn proven(&self) -> u64 {
         self.certain.unwrap_or(0)
     }
@@ -39,13 +38,13 @@ impl TimeResolution {
         self.seen.saturating_sub(self.proven()).saturating_sub(self.probable)
     }
 
-    /// Of the unattributed bytes, those that several stacks come into question for.
+    /// Unattributed bytes with several possible stacks.
     pub fn shared(&self) -> u64 {
         self.unattributed().saturating_sub(self.sampled).saturating_sub(self.not_seen)
     }
 
-    /// That of stacks whose blocks all have an event: a stack with a frame is proven, or what
-    /// `evidence` says. Bytes from before the recording do not count.
+    /// Resolution of an exact recording: a stack with a frame has this `evidence`. Bytes older than
+    /// the recording do not count.
     pub(super) fn of_exact(stacks: &[FoldedStack], evidence: Evidence) -> TimeResolution {
         let certain = (evidence == Evidence::Proven).then_some(0);
         let mut resolution = TimeResolution { certain, ..TimeResolution::default() };
@@ -74,7 +73,6 @@ impl TimeResolution {
     }
 }
 
-/// What is known of a moment's blocks.
 pub(super) fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
     let mut spans: Vec<(u64, u64)> = Vec::new();
     let mut resolution =

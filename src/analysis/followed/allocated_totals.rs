@@ -37,6 +37,10 @@ impl AllocatedTotals {
         if is_one_stack && (charge.certain || !charge.contested) {
             self.one_stack += bytes;
         }
+        if charge.contested && !charge.certain {
+            *self.by_origin.entry(AllocationOrigin::NotSeen).or_default() += bytes;
+            return;
+        }
         charge.split(bytes, |origin, bytes| {
             *self.by_origin.entry(origin).or_default() += bytes;
             if charge.certain {

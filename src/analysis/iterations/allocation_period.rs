@@ -1,7 +1,5 @@
-//! The period of training, found in the allocator's counters: after how many allocations the same levels come again.
-//!
-//! A steady training loop makes the same allocations in every iteration. So what the counters say after this many
-//! allocations, they say again one period of allocations later, to the byte; and no shorter distance does that.
+//! The period of training: a steady loop allocates the same each iteration, so levels recur after a
+//! fixed number of allocations.
 
 use std::collections::BTreeMap;
 
@@ -12,65 +10,62 @@ use crate::model::{
     TrainingStep,
 };
 
-/// Looks kept of all devices: the first this many.
+/// For all devices together.
 const MAX_READINGS: usize = 1 << 20;
-/// Distances that are tried.
 const MAX_TRIED: usize = 64;
-/// Equal levels are compared with this many that came after.
+/// Later equal levels compared with each.
 const NEIGHBOURS: usize = 8;
-/// Comparisons that a period has to rest on, and the part of them that has to hold.
+/// Comparisons needed, and the fraction that must be equal.
 const MIN_COMPARED: usize = 16;
 const MIN_EQUAL: f64 = 0.9;
-/// Periods that have to be seen.
 const MIN_PERIODS: i64 = 3;
 
-/// A number of allocations after which everything begins anew.
+/// Allocations after which levels recur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllocationPeriod {
     /// The device whose allocations are counted.
     pub device: CudaIndex,
-    /// The number.
+    /// The length of the period.
     pub allocations: i64,
-    /// A count of allocations at which an iteration begins: where least was allocated.
+    /// Allocation count at an iteration's start: the lowest level.
     pub from: i64,
-    /// Whether allocations are counted one by one (exact recordings), and not by the allocator's counter.
+    /// Whether events are counted, not the allocator's counter.
     pub by_event: bool,
-    /// How many pairs of looks a period apart were compared, and in how many the levels were equal.
+    /// Pairs of polls one period apart.
     pub compared: usize,
-    /// See `compared`.
+    /// Pairs with equal levels.
     pub equal: usize,
 }
 
 impl AllocationPeriod {
-    /// The step under way after `allocations`; `None` before the first that was seen to begin.
+    /// `None` before `from`.
     pub(crate) fn step(&self, allocations: i64, time: Nanos) -> Option<TrainingStep> {
         let step = u64::try_from(allocations - self.from).ok()? / self.allocations.unsigned_abs();
         Some(TrainingStep { time, step, ..TrainingStep::default() })
     }
 }
 
-/// What the counters said after a number of allocations: bytes allocated, blocks or bytes active.
-type CounterReadings = BTreeMap<i64, (i64, i64)>;
+/// (Bytes allocated, active) by allocation count.
+type LevelsByCount = BTreeMap<i64, (i64, i64)>;
 
-/// Takes records and finds the period of the device that allocates most.
+/// Finds the period of the busiest device.
 #[derive(Debug, Default)]
 pub struct PeriodFinder {
-    counters: BTreeMap<CudaIndex, CounterReadings>,
-    events: BTreeMap<CudaIndex, (i64, CounterReadings)>,
-    /// Looks kept so far, of all devices.
+    counters: BTreeMap<CudaIndex, LevelsByCount>,
+    events: BTreeMap<CudaIndex, (i64, LevelsByCount)>,
     looks: usize,
 }
 
 impl PeriodFinder {
-    /// The shortest period there is; `None` when nothing repeats itself.
+    /// The shortest period, if any.
     pub fn period(&self) -> Option<AllocationPeriod> {
         let by_event = self.events.iter().map(|(device, (_, looks))| (*device, looks, true));
         let by_counter = self.counters.iter().map(|(device, looks)| (*device, looks, false));
-        let length =
-            |looks: &CounterReadings| match (looks.first_key_value(), looks.last_key_value()) {
-                (Some((first, _)), Some((last, _))) => last.saturating_sub(*first),
-                _ => 0,
-            };
+        let length = |looks: &LevelsByCount| match (looks.first_key_value(), looks.last_key_value())
+        {
+            (Some((first, _)), Some((last, _))) => last.saturating_sub(*first),
+            _ => 0,
+        };
         let (device, looks, by_event) = by_event
             .chain(by_counter)
             .max_by_key(|(_, looks, by_event)| (*by_event, length(looks)))?;
@@ -79,7 +74,7 @@ impl PeriodFinder {
     }
 }
 
-fn shortest(looks: &CounterReadings) -> Option<AllocationPeriod> {
+fn shortest(looks: &LevelsByCount) -> Option<AllocationPeriod> {
     let mut at: FxHashMap<(i64, i64), Vec<i64>> = FxHashMap::default();
     for (allocations, levels) in looks {
         at.entry(*levels).or_default().push(*allocations);
@@ -108,13 +103,13 @@ fn shortest(looks: &CounterReadings) -> Option<AllocationPeriod> {
         if compared < MIN_COMPARED || (equal as f64) < MIN_EQUAL * compared as f64 {
             return None;
         }
-        // Levels that never change repeat after any distance.
+        // Constant levels recur after any distance.
         let range = looks.range(last - d..);
         let (low, high) = (range.clone().map(|(_, l)| l.0).min()?, range.map(|(_, l)| l.0).max()?);
         if low == high {
             return None;
         }
-        // The last look of the lowest level: what follows is another iteration.
+        // The next iteration begins after this poll.
         let lowest = looks.range(first..first + 2 * d).min_by_key(|(n, l)| (l.0, **n))?;
         Some(AllocationPeriod {
             device: CudaIndex(0),

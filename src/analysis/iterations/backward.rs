@@ -1,8 +1,6 @@
-//! What the backward pass holds on its way: blocks allocated while an autograd node was evaluated, and freed while one was.
+//! Temporary memory of the backward pass: blocks allocated and freed while autograd nodes run.
 //!
-//! Gradients of activations, and what nodes need for a moment, live only there. Gradients of parameters stay, and are freed
-//! by the program (`zero_grad()`): they do not count. Which it was, a block tells only when it is freed; so the most that was
-//! held at once is found when the iteration has ended.
+//! Gradients of parameters do not count; only their free (`zero_grad()`) shows which they are.
 
 use std::collections::BTreeMap;
 
@@ -12,40 +10,35 @@ use crate::model::{
     AddressSpace, CudaIndex, Event, EventKind, ExactSettings, MemoryKind, StackSource, StackTable,
 };
 
-/// Blocks of one iteration on one device; of more nothing is told.
+/// Per iteration and device; with more, the peak is unknown.
 const MAX_BLOCKS: usize = 1 << 20;
 
-/// A block allocated by the backward pass of the iteration under way.
 #[derive(Debug, Clone, Copy)]
 struct BackwardBlock {
     bytes: u64,
-    /// When, counted in events.
+    /// In events, as `freed_at`.
     allocated_at: u64,
-    /// When the backward pass freed it.
     freed_at: Option<u64>,
 }
 
-/// The blocks of the iteration under way.
 #[derive(Debug, Default)]
 pub(in crate::analysis) struct BackwardBlocks {
     blocks: BTreeMap<CudaIndex, Vec<BackwardBlock>>,
-    /// Those that live, by address: their device and their place there.
+    /// By address: device and index.
     live: FxHashMap<u64, (CudaIndex, usize)>,
     events: u64,
-    /// Whether events tell the backward pass.
+    /// Whether events know the backward pass.
     is_known: bool,
-    /// Whether some were lost.
     is_lost: bool,
 }
 
 impl BackwardBlocks {
-    /// About how many bytes it takes.
+    /// About, in bytes.
     pub(in crate::analysis) fn memory(&self) -> u64 {
         let blocks: usize = self.blocks.values().map(|blocks| blocks.capacity()).sum();
         (blocks * size_of::<BackwardBlock>() + self.live.len() * 48) as u64
     }
 
-    /// From now on events come as `exact` says.
     pub(in crate::analysis) fn begin(&mut self, exact: &ExactSettings) {
         self.forget();
         self.is_known = exact.knows_backward;
@@ -89,7 +82,7 @@ impl BackwardBlocks {
         }
     }
 
-    /// The most bytes held at once on `device` since the iteration began; `None` where nothing was seen of a backward pass.
+    /// In bytes; `None` if no backward pass was seen.
     pub(in crate::analysis) fn peak(&self, device: CudaIndex) -> Option<u64> {
         let blocks = self.blocks.get(&device)?;
         if self.is_lost || blocks.len() > MAX_BLOCKS {
@@ -110,12 +103,10 @@ impl BackwardBlocks {
         Some(levels.max().unwrap_or(0).unsigned_abs())
     }
 
-    /// Events were lost: of this iteration nothing is told any more.
-    pub(in crate::analysis) fn lose(&mut self) {
+    pub(in crate::analysis) fn mark_lost(&mut self) {
         self.is_lost = true;
     }
 
-    /// The next iteration begins.
     pub(in crate::analysis) fn forget(&mut self) {
         self.is_lost = false;
         self.live.clear();
@@ -172,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_backward_pass_allocates_and_frees_counts_while_it_lives() {
+    fn blocks_of_the_backward_pass_count_while_live() {
         let events = [
             malloc(1, 1000, 0), // Saved by forward, freed by backward.
             malloc(2, 10, 1),
@@ -190,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_backward_pass_nothing_is_told() {
+    fn without_a_backward_pass_the_peak_is_unknown() {
         assert_eq!(most(&[malloc(1, 10, 0), free(1, false)]), None);
         let (mut blocks, table) = (known(false), table());
         blocks.on_event(&malloc(1, 10, 1), &table);

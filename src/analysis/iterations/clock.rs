@@ -1,4 +1,4 @@
-//! What tells where a training iteration ends.
+//! Decides where a training iteration ends.
 
 use rustc_hash::FxHashMap;
 
@@ -12,39 +12,36 @@ use crate::model::{
 /// A line of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkerLine {
-    /// Its file: the whole path, or the end of it.
+    /// Its path, or the end of it.
     pub file: String,
     /// Its number.
     pub line: u32,
 }
 
-/// What tells where a training iteration ends.
+/// What ends a training iteration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum IterationClock {
-    /// The recorded steps: of an optimizer's counter or of a variable.
+    /// Steps of an optimizer's counter or a loop variable.
     #[default]
     Steps,
-    /// A thread comes to this line, on whatever place of its stack.
+    /// A thread reaches this line, anywhere on its stack.
     Marker(MarkerLine),
-    /// So many allocations have been made.
+    /// A number of allocations.
     Period(AllocationPeriod),
 }
 
-/// A clock that runs.
 #[derive(Debug, Default)]
 pub(crate) struct RunningClock {
     clock: IterationClock,
-    /// Whether a stack holds the marker, by the stack's number.
+    /// Whether a stack contains the marker.
     marked: FxHashMap<StackId, bool>,
-    /// Whether a thread was last seen at the marker.
+    /// Whether a thread was last at the marker.
     at_marker: FxHashMap<ThreadId, bool>,
-    /// Times the marker was come to.
     passed: u64,
-    /// The times of the last two samples.
+    /// Of the last two samples.
     samples: (Nanos, Nanos),
-    /// A step seen by a sample, and after what it was made.
+    /// From a sample, with a time before it.
     seen: Option<(TrainingStep, Nanos)>,
-    /// Allocations seen one by one.
     allocations: i64,
 }
 
@@ -57,10 +54,10 @@ impl RunningClock {
         &self.clock
     }
 
-    /// Each of these gives the step that was made, and a time after which it was.
+    /// Returns the step and a time before it.
     pub(crate) fn on_step(&mut self, step: TrainingStep) -> Option<(TrainingStep, Nanos)> {
         let sampled = self.samples.1;
-        // Without samples, events are what is taken between two looks at the counter.
+        // Without samples, the step lies within the last batch of events.
         let ago = step.uncertainty.map_or(TAKEN_TOGETHER, |within| within.0);
         let from = match step.uncertainty {
             None if sampled > Nanos(0) => sampled,
@@ -69,7 +66,7 @@ impl RunningClock {
         (self.clock == IterationClock::Steps).then_some((step, from))
     }
 
-    /// The counters that come with a sample may be of the time before the marker or after it: the step is given by the next one.
+    /// Returned with the next sample: this one's counters may be from before the marker.
     pub(crate) fn on_sample(
         &mut self,
         sample: &StackSample,
@@ -108,7 +105,6 @@ impl RunningClock {
         Some((TrainingStep { uncertainty: Some(Nanos(0)), ..step }, event.time))
     }
 
-    /// After the counters were taken.
     pub(crate) fn on_counters(
         &mut self,
         time: Nanos,
@@ -124,12 +120,10 @@ impl RunningClock {
         }
     }
 
-    /// Whether what was seen before a sample is of the iteration under way then: not while a step waits to be given.
     pub(crate) fn settles(&self) -> bool {
         self.seen.is_none()
     }
 
-    /// Whether a thread that is on `stack` now has come to the marker.
     fn comes(&mut self, thread: ThreadId, stack: StackId, stacks: &StackTable) -> bool {
         let IterationClock::Marker(marker) = &self.clock else { return false };
         let marked = *self.marked.entry(stack).or_insert_with(|| {

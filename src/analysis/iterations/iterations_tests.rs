@@ -1,10 +1,10 @@
-//! Which steps become iterations, and what looks at owners add to them.
+//! Tests of steps, iterations and owner snapshots.
 
 use super::*;
 use crate::model::OwnedOnDevice;
 
 #[test]
-fn a_variable_has_the_number_of_the_step_under_way() {
+fn loop_variable_numbers_the_current_step() {
     let mut iterations = IterationBuilder::default();
     let looks = [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)];
     for (time, epoch, number) in looks {
@@ -31,7 +31,7 @@ fn step(time: u64, epoch: u64, step: u64) -> Option<(TrainingStep, Nanos)> {
 }
 
 #[test]
-fn where_events_were_lost_no_peak_is_certain() {
+fn lost_events_leave_no_peak_proven() {
     let mut iterations = IterationBuilder::asked_for(false);
     let second = 1_000_000_000;
     for number in 0..8 {
@@ -50,7 +50,7 @@ fn where_events_were_lost_no_peak_is_certain() {
 }
 
 #[test]
-fn what_is_between_two_epochs_is_no_iteration() {
+fn time_between_two_epochs_is_no_iteration() {
     let mut iterations = IterationBuilder::default();
     let looks = [(1, 0, 7), (2, 0, 8), (3, 1, 8), (5, 1, 7), (6, 1, 8), (7, 2, 8), (8, 3, 8)];
     for (time, epoch, number) in looks {
@@ -63,7 +63,7 @@ fn what_is_between_two_epochs_is_no_iteration() {
 }
 
 #[test]
-fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
+fn owner_snapshot_with_most_allocated_counts_in_its_own_iteration() {
     let mut iterations = IterationBuilder::default();
     let look = |time, age, allocated| OwnershipBreakdown {
         time: Nanos(time),
@@ -93,10 +93,10 @@ fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
 }
 
 #[test]
-fn a_counter_that_begins_anew_or_is_another_ends_no_iteration() {
+fn reset_or_replaced_counter_ends_no_iteration() {
     let mut iterations = IterationBuilder::default();
     let ms = 1_000_000;
-    // The last is what lay there when the counter's memory was used again.
+    // The last value is other data in the counter's freed memory.
     let looks = [(1, 3), (2, 4), (3, 6), (4, 1), (5, 2), (6, 7_806_941_921_280)];
     for (time, step) in looks {
         let step = TrainingStep { time: Nanos(time * ms), step, ..TrainingStep::default() };
@@ -109,24 +109,21 @@ fn a_counter_that_begins_anew_or_is_another_ends_no_iteration() {
 }
 
 #[test]
-fn the_last_step_of_a_loop_is_there_with_what_is_known_of_its_end() {
+fn last_step_of_a_loop_is_kept_with_its_end() {
     let mut iterations = IterationBuilder::default();
     let over = |time, within| {
         let (over, _) = step(time, 0, 2).unwrap();
         let from = Nanos(time - within);
         Some((TrainingStep { uncertainty: Some(Nanos(within)), is_over: true, ..over }, from))
     };
-    for told in [step(10, 0, 1), step(20, 0, 2), over(40, 9), step(60, 0, 1), step(70, 0, 2)] {
-        iterations.on_step(told);
+    for clock_step in [step(10, 0, 1), step(20, 0, 2), over(40, 9), step(60, 0, 1), step(70, 0, 2)]
+    {
+        iterations.on_step(clock_step);
     }
     let of = |i: &Iteration| (i.step, i.from.0, i.to.0, i.end, i.begin_is_known);
     let (counted, gone) = (IterationEnd::Counted, IterationEnd::VariableGone);
-    let expected = [
-        (1, 10, 20, counted, false),
-        (2, 20, 31, gone, true),
-        // Between the two loops there is no iteration.
-        (1, 60, 70, counted, true),
-    ];
+    let expected =
+        [(1, 10, 20, counted, false), (2, 20, 31, gone, true), (1, 60, 70, counted, true)];
     assert_eq!(iterations.done().iter().map(of).collect::<Vec<_>>(), expected);
     let last = iterations.under_way(Nanos(99)).unwrap();
     assert_eq!(of(&last), (2, 70, 99, IterationEnd::NotSeen, true));

@@ -1,8 +1,7 @@
-//! Training iterations: what the memory reached in each, and what held it.
+//! Training iterations: the levels and owners in each.
 //!
-//! An iteration ends when its [clock](super::IterationClock) says so. The level at its begin, all levels seen in it, and the
-//! allocator's own high-water mark where that rose in it bound its peak from below; where the mark rose, that is its peak
-//! ([`OpenLevels`] tells when). Where every event was seen and the step was made exactly between two of them, all is known.
+//! A [clock](super::IterationClock) ends an iteration. The iteration's peak is at least its first
+//! level, all levels seen, and the allocator's peak if that rose ([`OpenLevels`]).
 
 pub(in crate::analysis) mod allocation_period;
 pub(in crate::analysis) mod backward;
@@ -25,69 +24,64 @@ use crate::model::{
     OwnershipBreakdown, Pool, StackTable, StepSource, TensorCategory, TrainingStep,
 };
 
-/// Iterations kept; those after are left out, and counted.
+/// Later iterations are only counted.
 const MAX_ITERATIONS: usize = 1 << 17;
 
-/// Iterations being gathered.
 #[derive(Debug, Default)]
 pub(crate) struct IterationBuilder {
     done: Vec<Iteration>,
     left_out: u64,
-    /// The last step.
     last: Option<TrainingStep>,
     open: BTreeMap<CudaIndex, OpenLevels>,
     held: BTreeMap<CudaIndex, OwnedInIteration>,
-    /// Whether the last step came with another epoch only.
+    /// The last step changed only its epoch.
     keeps_step: bool,
-    /// Whether nothing counts any more: the last step is over, and the next one has not begun.
+    /// Ended, and the next has not begun.
     is_over: bool,
-    /// Whether the iteration under way was seen to begin.
     begin_is_known: bool,
-    /// The iteration that ended last, of which the next look at each device tells what that had then; and a moment before its
-    /// begin.
+    /// The last iteration, which each device's next poll may prove, and a moment before its start.
     ended: Option<(usize, Nanos)>,
-    /// A moment before the begin of the iteration under way.
+    /// A moment before the current iteration's start.
     begun_after: Nanos,
-    /// When the counters of each device were looked at last, in an exact recording.
+    /// Last poll, in exact recordings.
     looked: BTreeMap<CudaIndex, Nanos>,
-    /// What the backward pass holds; only where iterations are asked for.
+    /// Only if iterations are requested.
     in_backward: Option<BackwardBlocks>,
-    /// Whether parameters are kept one by one.
     by_parameter: bool,
-    /// Of `done`, those that lost events have made uncertain already: marked once, they are not walked again.
+    /// In `done`, already marked for lost events.
     uncertain: Range<usize>,
-    /// About how many bytes `done` takes.
+    /// Bytes of `done`, about.
     kept: u64,
 }
 
-/// About how many bytes a look's sums take.
+/// About, in bytes.
 fn memory_of(held: &OwnedInIteration) -> u64 {
     let names: usize = held.parameters.keys().map(|name| name.len() + 96).sum();
     (size_of::<OwnedInIteration>() + held.categories.len() * 32 + names) as u64
 }
 
-/// In exact recordings the clock is looked at after events were taken, all of some milliseconds together.
+/// Exact recordings read the clock after a batch of events.
 pub(in crate::analysis) const TAKEN_TOGETHER: u64 = 20_000_000;
-/// A level seen this long ago in an exact recording belongs to the iteration under way: a step is known to have been made later, but
-/// for those whose counter could not be found for as long.
+/// Exact recordings: a level this old belongs to the current iteration, unless the step counter was
+/// not found.
 const SETTLED_AFTER: u64 = 1_000_000_000;
 
-/// More steps than these in a second are none: what counts them is another counter now, or what lies there is no counter.
+/// More per second mean another counter, or memory that is no counter.
 const MAX_STEPS: u64 = 1_000_000;
 
-/// Losses of events are told once a second, or a little later.
+/// Losses are reported every second, or a little later.
 const CHECKED_EVERY: u64 = 3_000_000_000;
 
 impl IterationBuilder {
-    /// Those that are asked for, with the bytes of each parameter if `by_parameter`.
+    /// `by_parameter` keeps each parameter's bytes.
     pub(crate) fn asked_for(by_parameter: bool) -> IterationBuilder {
         let in_backward = Some(BackwardBlocks::default());
         IterationBuilder { in_backward, by_parameter, ..IterationBuilder::default() }
     }
 
-    /// Takes the step that a clock told of, if it did, and the time after which it was made.
-    pub(crate) fn on_step(&mut self, told: Option<(TrainingStep, Nanos)>) {
-        let Some((step, from)) = told else { return };
+    /// Takes a clock's step and a time before it.
+    pub(crate) fn on_step(&mut self, clock_step: Option<(TrainingStep, Nanos)>) {
+        let Some((step, from)) = clock_step else { return };
         if step.is_over {
             return self.take_over(step, from);
         }
@@ -97,8 +91,8 @@ impl IterationBuilder {
         if !self.is_over && self.last.is_some_and(is_last) {
             return;
         }
-        // A loop's variable keeps its last value until the loop begins anew, also when the epoch's has changed already: what
-        // was between the two is no iteration. Nor is what was between two loops.
+        // A loop variable keeps its last value until the loop restarts, even in a new epoch. In
+        // between is no iteration.
         let is_between = std::mem::take(&mut self.is_over)
             || self.keeps_step
                 && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
@@ -127,15 +121,14 @@ impl IterationBuilder {
             self.end_levels(&step, from);
             self.ended = None;
             if !is_between && (is_first || !step.is_between_events()) {
-                self.open.values_mut().for_each(OpenLevels::began_unseen);
+                self.open.values_mut().for_each(OpenLevels::doubt_peaks);
             }
         }
         self.begin_is_known = !is_first && (ended.is_some() || is_between);
         self.begun_after = from;
-        self.begin_anew();
+        self.clear_iteration();
     }
 
-    /// The variable is there no more since some moment after `from`.
     fn take_over(&mut self, step: TrainingStep, from: Nanos) {
         let Some(last) = self.last.filter(|_| !self.is_over) else { return };
         let iteration = Iteration {
@@ -153,10 +146,9 @@ impl IterationBuilder {
         self.push(iteration);
         self.last = Some(TrainingStep { time: step.time, ..last });
         (self.is_over, self.keeps_step) = (true, false);
-        self.begin_anew();
+        self.clear_iteration();
     }
 
-    /// What the levels were in the iteration that `step` ends.
     fn end_levels(
         &mut self,
         step: &TrainingStep,
@@ -170,7 +162,7 @@ impl IterationBuilder {
                 false => open.end(from, step.time),
             };
             if is_vague {
-                open.began_unseen();
+                open.doubt_peaks();
                 ended = ended.uncertain();
             }
             ended.intermediate = in_backward.as_ref().and_then(|it| it.peak(*device));
@@ -192,14 +184,14 @@ impl IterationBuilder {
         }
     }
 
-    fn begin_anew(&mut self) {
+    fn clear_iteration(&mut self) {
         self.held.clear();
         if let Some(blocks) = &mut self.in_backward {
             blocks.forget();
         }
     }
 
-    /// The iteration under way at `now`, where a variable tells that it is: nothing says when it ends, or whether it has.
+    /// The unfinished iteration of a loop variable.
     pub(crate) fn under_way(&self, now: Nanos) -> Option<Iteration> {
         let is_counted = |last: &TrainingStep| last.clock == StepSource::Variable && !self.is_over;
         let last = self.last.filter(is_counted).filter(|_| self.left_out == 0)?;
@@ -223,35 +215,32 @@ impl IterationBuilder {
         })
     }
 
-    /// About how many bytes they take.
+    /// About, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let open: u64 = self.open.values().map(OpenLevels::memory).sum();
         let passing = self.in_backward.as_ref().map_or(0, BackwardBlocks::memory);
         self.kept + self.held.values().map(memory_of).sum::<u64>() + open + passing
     }
 
-    /// From now on events come as `exact` says.
     pub(crate) fn on_exact_settings(&mut self, exact: &ExactSettings) {
         if let Some(blocks) = &mut self.in_backward {
             blocks.begin(exact);
         }
     }
 
-    /// Takes an event for what the backward pass holds.
     pub(crate) fn on_backward_event(&mut self, event: &Event, stacks: &StackTable) {
         if let Some(blocks) = &mut self.in_backward {
             blocks.on_event(event, stacks);
         }
     }
 
-    /// Events were lost since the last check of the probes: nothing of that time is certain.
+    /// No level since the previous check is proven.
     pub(crate) fn on_lost_events(&mut self, time: Nanos) {
         self.lose_since(Nanos(time.0.saturating_sub(CHECKED_EVERY)));
     }
 
-    /// Of nothing that happened since then anything is certain.
     pub(crate) fn lose_since(&mut self, since: Nanos) {
-        // Losses are told in the order of their times, and iterations stand in it: each is marked once at most.
+        // Both are in time order: each is marked once.
         let from = self.done.partition_point(|iteration| iteration.to < since);
         let from = from.max(self.uncertain.start);
         let unmarked = from.max(self.uncertain.end).min(self.done.len());
@@ -262,18 +251,16 @@ impl IterationBuilder {
             }
         }
         self.uncertain = from..self.done.len();
-        self.open.values_mut().for_each(OpenLevels::began_unseen);
+        self.open.values_mut().for_each(OpenLevels::doubt_peaks);
         if let Some(blocks) = &mut self.in_backward {
-            blocks.lose();
+            blocks.mark_lost();
         }
     }
 
-    /// The level once memory has been given up.
     pub(crate) fn on_freed(&mut self, device: CudaIndex, level: i64) {
         self.open.entry(device).or_default().freed(level);
     }
 
-    /// A look at the target begins: what was seen long before it is of the iteration under way.
     pub(crate) fn on_sample_window(&mut self, time: Nanos) {
         for open in self.open.values_mut() {
             open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
@@ -288,19 +275,20 @@ impl IterationBuilder {
     ) {
         let stat = |metric: Metric| counters.stat(metric, Pool::All);
         let open = self.open.entry(device).or_default();
-        let confirmed = open.look(time, stat(Metric::AllocatedBytes), stat(Metric::ReservedBytes));
+        let confirmed =
+            open.on_counters(time, stat(Metric::AllocatedBytes), stat(Metric::ReservedBytes));
         if let Some((ended, begun_after)) = self.ended
             && let Some(ended) = self.done.get_mut(ended)
             && let Some(levels) = ended.levels.get_mut(&device)
         {
             levels.allocated_is_exact |= confirmed.allocated == Some(true);
             levels.reserved_is_exact |= confirmed.reserved == Some(true);
-            // If nothing was given back, it was never more than at its end.
+            // Nothing was released: the peak is the final level.
             levels.peak_reserved_is_exact |= confirmed.reserved == Some(true)
                 && ended.begin_is_known
-                && open.nothing_given_back_since().is_some_and(|since| since <= begun_after);
+                && open.nothing_released_since().is_some_and(|since| since <= begun_after);
         }
-        // Events tell what was reserved more, looks that nothing was given back.
+        // Events show what was reserved; polls, that nothing was released.
         let Some(known_since) = open.reserved_is_known_since() else { return };
         let before = self.looked.insert(device, time).unwrap_or_default();
         for ended in self.done.iter_mut().rev().take_while(|it| it.to > before) {
@@ -313,12 +301,12 @@ impl IterationBuilder {
         }
     }
 
-    /// A level that a poll saw.
+    /// A level from a counter delta.
     pub(crate) fn on_followed(&mut self, time: Nanos, device: CudaIndex, level: i64) {
-        self.open.entry(device).or_default().saw(time, level);
+        self.open.entry(device).or_default().on_poll(time, level);
     }
 
-    /// The levels after an allocation: nothing higher comes unseen.
+    /// None higher was missed.
     pub(crate) fn on_counter_snapshot(
         &mut self,
         time: Nanos,
@@ -357,7 +345,7 @@ impl IterationBuilder {
                 }
             }
             held.feature_maps = held.feature_maps_now();
-            if let Some(seen) = self.held_at(time) {
+            if let Some(seen) = self.owners_at(time) {
                 match seen.entry(device.device) {
                     Entry::Occupied(mut before) => {
                         let most = before.get().feature_maps.max(held.feature_maps);
@@ -372,18 +360,16 @@ impl IterationBuilder {
         }
     }
 
-    /// What was held in the iteration of that time: a look is told some time after it, when others may have ended.
-    fn held_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
+    /// An owner snapshot arrives late, maybe after its iteration.
+    fn owners_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
         if self.last.is_none_or(|last| last.time <= time) {
             return Some(&mut self.held);
         }
-        // They follow each other in time.
         let after = self.done.partition_point(|iteration| iteration.from <= time);
         let of = self.done.get_mut(after.checked_sub(1)?)?;
         (time < of.to).then_some(&mut of.owned)
     }
 
-    /// What counted the steps last; `None` without any.
     pub(crate) fn step_clock(&self) -> Option<StepSource> {
         self.last.map(|last| last.clock)
     }
@@ -401,10 +387,9 @@ impl IterationBuilder {
     }
 }
 
-/// The iteration that `step` ends: its begin, what names it, and how many steps it stands for; `None` where `step` has nothing to
-/// do with `last`.
+/// Start, name and number of steps; `None` if unrelated.
 fn ended_by(last: &TrainingStep, step: &TrainingStep) -> Option<(TrainingStep, TrainingStep, u64)> {
-    // A variable has the number of the step under way, and may begin anew with the next epoch.
+    // A variable numbers the current step, and may restart with an epoch.
     if step.clock == StepSource::Variable {
         let steps = match step.epoch == last.epoch && step.step > last.step {
             true => step.step - last.step,

@@ -1,52 +1,48 @@
-//! The levels of one device in the iteration under way, and how sure they are.
+//! The levels of one device in the current iteration, and whether they are proven.
 //!
-//! Where an iteration ends is known to within the time between two looks at its clock, or exactly, between two events. In the
-//! first case a level seen in that time may be of either iteration: it gives none of them a peak, but makes a lower one
-//! uncertain in both. What the level was at the end is then that of the last look before, which is right if nothing had been
-//! allocated or freed by the first look after it.
+//! An iteration ends between two reads of its clock, or exactly between two events. A level in
+//! between is no peak, but makes lower peaks of both iterations uncertain.
 
 use crate::analysis::iterations::iteration::IterationLevels;
-use crate::analysis::iterations::level::{EndedFigure, OpenLevel};
+use crate::analysis::iterations::level::{EndLevel, OpenLevel};
 use crate::model::{CounterSnapshot, Nanos, Stat};
 
-/// What a look tells of the iteration before: whether the levels at its end are exact; `None` where it does not tell.
+/// Whether the previous iteration's end levels, those of its last poll, are proven: nothing changed
+/// until the next poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::analysis) struct EndConfirmation {
     pub(in crate::analysis) allocated: Option<bool>,
     pub(in crate::analysis) reserved: Option<bool>,
 }
 
-/// The levels so far.
 #[derive(Debug, Clone, Default)]
 pub(in crate::analysis) struct OpenLevels {
     allocated: OpenLevel,
     reserved: OpenLevel,
-    /// Whether every free is seen, and every allocation.
+    /// Every free, or every allocation, is seen.
     frees_seen: bool,
     all_seen: bool,
-    /// In looks at the counters: bytes that were reserved and given back in all, and since when that did not change.
-    given_back: Option<i64>,
-    nothing_given_back_since: Option<Nanos>,
+    /// Released bytes, and since when they are unchanged.
+    released: Option<i64>,
+    nothing_released_since: Option<Nanos>,
 }
 
 impl OpenLevels {
-    /// About how many bytes it takes.
     pub(in crate::analysis) fn memory(&self) -> u64 {
         size_of::<OpenLevels>() as u64 + self.allocated.memory() + self.reserved.memory()
     }
 
-    /// Counters that were looked at.
-    pub(in crate::analysis) fn look(
+    pub(in crate::analysis) fn on_counters(
         &mut self,
         time: Nanos,
         allocated: Stat,
         reserved: Stat,
     ) -> EndConfirmation {
-        if self.given_back.replace(reserved.freed) != Some(reserved.freed) {
-            self.nothing_given_back_since = Some(time);
+        if self.released.replace(reserved.freed) != Some(reserved.freed) {
+            self.nothing_released_since = Some(time);
         }
         let reserved = self.reserved.on_counters(time, reserved);
-        // With all events seen it would be read a moment before or after the event that it stands beside.
+        // With all events seen, a poll could lie on either side of one.
         let allocated = match self.all_seen {
             true if self.frees_seen => None,
             true => {
@@ -58,64 +54,56 @@ impl OpenLevels {
         EndConfirmation { allocated, reserved }
     }
 
-    /// Since when nothing that was reserved has been given back, as looks at the counters tell.
-    pub(in crate::analysis) fn nothing_given_back_since(&self) -> Option<Nanos> {
-        self.nothing_given_back_since
+    /// By polls.
+    pub(in crate::analysis) fn nothing_released_since(&self) -> Option<Nanos> {
+        self.nothing_released_since
     }
 
-    /// The same where every allocation is seen: since then all that was reserved is known.
     pub(in crate::analysis) fn reserved_is_known_since(&self) -> Option<Nanos> {
-        self.nothing_given_back_since.filter(|_| self.all_seen)
+        self.nothing_released_since.filter(|_| self.all_seen)
     }
 
-    /// The levels after an allocation, where every allocation is seen.
     pub(in crate::analysis) fn allocated(&mut self, time: Nanos, now: CounterSnapshot) {
         self.all_seen = true;
         self.allocated.reached(time, now.allocated);
         self.reserved.reached(time, now.reserved);
     }
 
-    /// The level once memory has been given up, where every free is seen.
     pub(in crate::analysis) fn freed(&mut self, level: i64) {
         self.frees_seen = true;
-        self.allocated.fell(level);
+        self.allocated.on_free(level);
     }
 
-    /// A level of what is allocated, beside those of looks and events: higher ones may come unseen.
-    pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
-        self.allocated.saw(time, level);
+    pub(in crate::analysis) fn on_poll(&mut self, time: Nanos, level: i64) {
+        self.allocated.on_poll(time, level);
     }
 
-    /// What was seen before `time` is of this iteration.
     pub(in crate::analysis) fn settle(&mut self, time: Nanos) {
         self.allocated.settle(time);
         self.reserved.settle(time);
     }
 
-    /// Ends the iteration between two events, and begins the next one.
     pub(in crate::analysis) fn end_between_events(&mut self) -> IterationLevels {
         levels(self.allocated.end_between_events(), self.reserved.end_between_events())
     }
 
-    /// Ends the iteration somewhere after `from` and not after `until`, and begins the next one.
     pub(in crate::analysis) fn end(&mut self, from: Nanos, until: Nanos) -> IterationLevels {
         levels(self.allocated.end(from, until), self.reserved.end(from, until))
     }
 
-    /// Lets no peak of the iteration under way be certain: its begin was not seen.
-    pub(in crate::analysis) fn began_unseen(&mut self) {
-        self.allocated.began_unseen();
-        self.reserved.began_unseen();
+    pub(in crate::analysis) fn doubt_peaks(&mut self) {
+        self.allocated.doubt_peaks();
+        self.reserved.doubt_peaks();
     }
 }
 
-fn levels(allocated: EndedFigure, reserved: EndedFigure) -> IterationLevels {
+fn levels(allocated: EndLevel, reserved: EndLevel) -> IterationLevels {
     IterationLevels {
         peak_allocated: allocated.peak,
         exact: allocated.peak_is_exact,
         allocated: allocated.at_end,
         allocated_is_exact: allocated.at_end_is_exact,
-        // What was given back unseen makes it less; that is told by the look that follows.
+        // This is too high after an unseen release; the next poll shows that.
         peak_reserved: reserved.peak.max(reserved.at_end),
         peak_reserved_is_exact: reserved.peak_is_exact,
         reserved: reserved.at_end,
@@ -137,39 +125,38 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_is_exact_where_the_mark_rose_to_it() {
+    fn peak_is_exact_if_the_allocators_peak_rose() {
         let mut open = OpenLevels::default();
-        open.look(Nanos(1), stat(40, 100, 0), Stat::default());
-        open.look(Nanos(2), stat(20, 100, 0), Stat::default());
+        open.on_counters(Nanos(1), stat(40, 100, 0), Stat::default());
+        open.on_counters(Nanos(2), stat(20, 100, 0), Stat::default());
         assert_eq!(peak(open.end(Nanos(3), Nanos(3))), (40, false));
-        open.look(Nanos(4), stat(30, 150, 0), Stat::default());
+        open.on_counters(Nanos(4), stat(30, 150, 0), Stat::default());
         assert_eq!(peak(open.end(Nanos(5), Nanos(5))), (150, true));
-        // Nothing happened: the level it began with.
         assert_eq!(peak(open.end(Nanos(6), Nanos(6))), (30, false));
     }
 
     #[test]
-    fn what_was_seen_around_the_end_is_of_neither() {
+    fn levels_near_the_end_belong_to_neither_iteration() {
         let mut open = OpenLevels::default();
-        open.look(Nanos(1), stat(10, 10, 0), Stat::default());
-        open.look(Nanos(2), stat(10, 50, 0), Stat::default());
+        open.on_counters(Nanos(1), stat(10, 10, 0), Stat::default());
+        open.on_counters(Nanos(2), stat(10, 50, 0), Stat::default());
         open.settle(Nanos(8)); // As every sample does.
-        open.look(Nanos(8), stat(20, 70, 0), Stat::default());
+        open.on_counters(Nanos(8), stat(20, 70, 0), Stat::default());
         assert_eq!(peak(open.end(Nanos(8), Nanos(8))), (50, false));
-        open.look(Nanos(12), stat(20, 90, 0), Stat::default());
-        open.look(Nanos(19), stat(20, 90, 0), Stat::default());
-        // 70 may have been its own, but it came to 90.
+        open.on_counters(Nanos(12), stat(20, 90, 0), Stat::default());
+        open.on_counters(Nanos(19), stat(20, 90, 0), Stat::default());
+        // 70 may be its own, but 90 came later.
         assert_eq!(peak(open.end(Nanos(19), Nanos(19))), (90, true));
     }
 
     #[test]
-    fn a_mark_put_back_leaves_a_peak_exact_only_where_little_was_allocated() {
+    fn reset_peak_stays_exact_only_after_few_allocations() {
         for (allocated, exact) in [(1040, true), (1090, false)] {
             let mut open = OpenLevels::default();
-            open.look(Nanos(1), stat(10, 100, 1000), Stat::default());
+            open.on_counters(Nanos(1), stat(10, 100, 1000), Stat::default());
             open.end(Nanos(2), Nanos(2));
-            open.look(Nanos(3), stat(20, 30, allocated), Stat::default());
-            open.look(Nanos(4), stat(20, 50, allocated + 30), Stat::default());
+            open.on_counters(Nanos(3), stat(20, 30, allocated), Stat::default());
+            open.on_counters(Nanos(4), stat(20, 50, allocated + 30), Stat::default());
             assert_eq!(peak(open.end(Nanos(5), Nanos(5))), (50, exact));
         }
     }
@@ -191,14 +178,13 @@ mod tests {
             }
             assert_eq!(peak(open.end_between_events()), (30, true));
             allocate(&mut open, 20);
-            // It began with 10, or with anything up to 30.
+            // The start was 10, or up to 30.
             assert_eq!(peak(open.end_between_events()), (20, frees_seen));
             allocate(&mut open, 50);
             allocate(&mut open, 40);
             assert_eq!(peak(open.end_between_events()), (50, true));
             if frees_seen {
                 open.freed(35);
-                // Nothing was allocated in it: the level it began with.
                 let begun = open.end_between_events();
                 assert_eq!((peak(begun), begun.allocated), ((40, true), 35));
             }
@@ -218,24 +204,28 @@ mod tests {
     }
 
     #[test]
-    fn the_level_at_the_end_is_that_of_the_last_look_before_it() {
+    fn level_at_the_end_is_from_the_last_poll_before() {
         let look = |current, freed| Stat { current, peak: 700, allocated: current + freed, freed };
         for (first, exact) in
             [(look(555, 90), true), (look(555, 95), false), (look(620, 90), false)]
         {
             let mut open = OpenLevels::default();
             let reserved = Stat { current: 800, peak: 800, allocated: 800, freed: 0 };
-            open.look(Nanos(1), look(600, 40), reserved);
-            open.look(Nanos(5), look(555, 90), reserved);
-            // Its variable changed between 6 and 10; by the end of that the next iteration had allocated.
-            open.look(Nanos(9), look(630, 90), reserved);
+            open.on_counters(Nanos(1), look(600, 40), reserved);
+            open.on_counters(Nanos(5), look(555, 90), reserved);
+            // Counted between 6 and 10; the next iteration then allocated.
+            open.on_counters(Nanos(9), look(630, 90), reserved);
             let ended = open.end(Nanos(6), Nanos(10));
             assert_eq!((ended.allocated, ended.allocated_is_exact), (555, false));
             assert_eq!((ended.reserved, ended.reserved_is_exact), (800, false));
-            let confirmed = open.look(Nanos(11), first, reserved);
+            let confirmed = open.on_counters(Nanos(11), first, reserved);
             assert_eq!(confirmed, EndConfirmation { allocated: Some(exact), reserved: Some(true) });
             let none = EndConfirmation::default();
-            assert_eq!(open.look(Nanos(12), first, reserved), none, "only the first one tells");
+            assert_eq!(
+                open.on_counters(Nanos(12), first, reserved),
+                none,
+                "only the first one tells"
+            );
         }
     }
 }

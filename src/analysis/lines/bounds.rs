@@ -1,23 +1,13 @@
-//! What every counter reached while a stack stood, bounded from two sides, kept per stack.
+//! Bounds on every counter while a stack was on a thread.
 //!
-//! Between two looks that both see a line on a thread's stack, the line is taken to have stayed
-//! there, unless looks in between were missed. What a counter reached meanwhile lies between the greater of the two values seen (or the
-//! peak counter, when that moved: then it was set in between) and the least of: the value at the begin plus
-//! all that was allocated since, the value at the end plus all that was freed, and the peak counter.
-//! A line seen at only one end may have come or gone in between: the upper limit holds for it, but
-//! of the lower one only the value at its own end.
-//!
-//! Stacks and counters are not read at the same instant, and a line may last less long than the time
-//! between. So the counters are read right before the stacks and again right after them ([`CounterBracket`]):
-//! what they were at the instant of the stacks lies between, however often they changed meanwhile.
+//! A stack in two successive samples is assumed to have stayed. The maximum is then at least both
+//! values or a risen peak counter, at most start + allocated, end + freed and the peak counter.
 
-use crate::analysis::attribution::counter_intervals::was_reset;
+use crate::analysis::attribution::counter_intervals::{FEW_ALLOCATIONS, was_reset};
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 
-/// Number of statistics: 9 metrics x 3 pools.
 pub(crate) const STATS: usize = 27;
 
-/// Index of a statistic in the arrays of this file.
 pub(crate) fn stat_index(metric: Metric, pool: Pool) -> usize {
     metric as usize * 3 + pool as usize
 }
@@ -26,22 +16,19 @@ fn stats(counters: &AllocatorCounters) -> impl Iterator<Item = Stat> + '_ {
     counters.stats.iter().flatten().copied()
 }
 
-/// What one interval says about every statistic.
 #[derive(Debug, Clone)]
 pub(crate) struct IntervalBounds {
-    /// Limits for lines seen at both ends.
+    /// For stacks seen at both ends.
     lower: [i64; STATS],
     upper: [i64; STATS],
-    /// Values at the two ends.
     begin: [i64; STATS],
     end: [i64; STATS],
-    /// Bytes or blocks that came and went.
+    /// Sums over the interval.
     pub(crate) allocated: [i64; STATS],
     pub(crate) freed: [i64; STATS],
 }
 
 impl IntervalBounds {
-    /// The interval between two looks.
     pub(crate) fn between(old: &AllocatorCounters, new: &AllocatorCounters) -> IntervalBounds {
         let mut step = IntervalBounds::at(new);
         for (i, (a, b)) in stats(old).zip(stats(new)).enumerate() {
@@ -62,20 +49,24 @@ impl IntervalBounds {
                 upper = upper.min(b.current.saturating_add(step.freed[i]));
             }
             if b.peak != a.peak {
-                // Risen or reset: either way the counter was set in this interval.
+                // Risen or reset: set in this interval either way.
                 lower = lower.max(b.peak);
             }
             if b.peak >= a.peak {
                 upper = upper.min(b.peak);
             }
             step.lower[i] = lower;
-            // The counters are copied while the target runs; a torn copy must not turn limits round.
+            // A torn copy of the counters must not swap the limits.
             step.upper[i] = upper.max(lower);
         }
         step
     }
 
-    /// An instant at which the counters have these values.
+    /// Whether stacks at its ends do not say where its allocations were.
+    pub(crate) fn has_many(&self) -> bool {
+        self.allocated[stat_index(Metric::Allocation, Pool::All)] > FEW_ALLOCATIONS
+    }
+
     pub(crate) fn at(counters: &AllocatorCounters) -> IntervalBounds {
         let mut current = [0; STATS];
         for (value, stat) in current.iter_mut().zip(stats(counters)) {
@@ -91,8 +82,7 @@ impl IntervalBounds {
         }
     }
 
-    /// Reaches from the instant of the stacks seen first to the instant of those seen last, when the
-    /// counters moved around these.
+    /// Extends the interval to the instants at which the stacks were read.
     pub(crate) fn widen(&mut self, first: Option<&CounterBracket>, last: Option<&CounterBracket>) {
         if let Some(first) = first {
             self.begin = first.at;
@@ -108,11 +98,9 @@ impl IntervalBounds {
     }
 }
 
-/// What the counters did around one look at the stacks: between the counters read right before and right
-/// after it.
+/// Limits at one sample: counters are read right before and right after its stacks.
 #[derive(Debug, Clone)]
 pub(crate) struct CounterBracket {
-    /// Least values at the instant of the look.
     at: [i64; STATS],
     upper: [i64; STATS],
 }
@@ -121,7 +109,7 @@ impl CounterBracket {
     pub(crate) fn between(before: &IntervalBounds, around: &IntervalBounds) -> CounterBracket {
         let mut at = [0; STATS];
         for (i, at) in at.iter_mut().enumerate() {
-            // Without a limit the sums were reset: nothing is known of what came and went.
+            // No limit: the sums were reset.
             if around.upper[i] != i64::MAX {
                 let all_freed_before = before.end[i] - around.freed[i];
                 let all_born_after = around.end[i] - around.allocated[i];
@@ -132,10 +120,9 @@ impl CounterBracket {
     }
 }
 
-/// What was seen of every statistic while a stack stood.
 #[derive(Debug, Clone)]
 pub(crate) struct StackBounds {
-    /// The device's version of the counters when the stack was last seen.
+    /// The counters' version when the stack was last seen.
     pub(crate) version: u64,
     pub(crate) current: [i64; STATS],
     pub(crate) lower: [i64; STATS],
@@ -157,11 +144,10 @@ impl StackBounds {
     }
 }
 
-/// The bounds of all stacks on one device, by stack number.
+/// Of one device, by stack number.
 #[derive(Debug, Default)]
 pub(crate) struct BoundsByStack {
     stacks: Vec<Option<Box<StackBounds>>>,
-    /// How many of them there are.
     kept: usize,
 }
 
@@ -170,7 +156,6 @@ impl BoundsByStack {
         self.stacks.get(stack as usize)?.as_deref()
     }
 
-    /// Bytes that it takes.
     pub(crate) fn memory(&self) -> u64 {
         let kept = self.kept * size_of::<StackBounds>();
         (kept + self.stacks.len() * size_of::<usize>()) as u64
@@ -191,7 +176,7 @@ impl BoundsByStack {
         })
     }
 
-    /// A stack seen at both ends of `step`.
+    /// Seen at both ends of `step`.
     pub(crate) fn stayed(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
         let bounds = self.entry(stack);
         bounds.version = version;
@@ -203,7 +188,7 @@ impl BoundsByStack {
         }
     }
 
-    /// A stack seen at the begin of `step` only.
+    /// Seen only at the start of `step`: the lower limit is the value there.
     pub(crate) fn left(&mut self, stack: u32, step: &IntervalBounds) {
         let bounds = self.entry(stack);
         for i in 0..STATS {
@@ -213,7 +198,7 @@ impl BoundsByStack {
         }
     }
 
-    /// A stack seen at the end of `step` only.
+    /// Seen only at the end of `step`: the lower limit is the value there.
     pub(crate) fn came(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
         let bounds = self.entry(stack);
         bounds.version = version;
@@ -224,7 +209,7 @@ impl BoundsByStack {
         }
     }
 
-    /// Charges the bytes of `step` to those seen allocating, in proportion to their weights.
+    /// Divides the bytes of `step` among stacks by weight.
     pub(crate) fn charge(&mut self, step: &IntervalBounds, seen: &[(u32, u64)]) {
         let whole: u64 = seen.iter().map(|s| s.1).sum();
         if whole == 0 {
@@ -241,7 +226,7 @@ impl BoundsByStack {
                 if step.allocated[i] | step.freed[i] == 0 {
                     continue;
                 }
-                // Differences of running portions add up to the whole.
+                // Running portions add up to the whole.
                 let (from, to) = (done, done + weight);
                 bounds.allocated[i] += part(step.allocated[i], to) - part(step.allocated[i], from);
                 bounds.freed[i] += part(step.freed[i], to) - part(step.freed[i], from);

@@ -1,4 +1,4 @@
-//! Two moments by function, by stack or by owner: what grew and what shrank.
+//! Compares two moments by function, stack or owner, the greatest change first.
 
 use crate::analysis::flame::fold::StackLabel;
 use crate::analysis::lines::line_diff::{
@@ -8,11 +8,9 @@ use crate::analysis::lines::line_diff::{
 use crate::analysis::owners::ownership::{OwnerPart, OwnerStacks};
 use crate::analysis::profile::Profile;
 
-/// Bytes of a snapshot that none of its owners has.
 const UNKNOWN_OWNER: &str = "[owner unknown]";
 
-/// What two moments hold by function of the program, the greatest change first. The function is that of the line that is
-/// charged; functions of one name in one file are one.
+/// By function of the charged line; functions of one name in one file count as one.
 pub fn function_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
@@ -36,7 +34,7 @@ pub fn function_changes(
     ranked(joined(rows(before), rows(after)))
 }
 
-/// What two moments hold by stack, the greatest change first. Stacks are the same where `text` says the same of every step.
+/// By stack; stacks are equal if all frames have equal `text`.
 pub fn stack_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
@@ -59,18 +57,17 @@ fn is_of_library(profile: &Profile, label: StackLabel) -> bool {
     profile.stacks().get_function(frame.function).is_some_and(|f| f.is_of_library())
 }
 
-/// What two snapshots of the owners hold by owner, the greatest change first. Owners whose names differ in numbers only, such as
-/// the layers of a model, are one.
+/// By owner; names that differ only in numbers (layers of a model) count as one.
 pub fn ownership_changes(before: &OwnerStacks, after: &OwnerStacks) -> Vec<MemoryChange> {
     ranked(joined(owner_rows(before).into_iter(), owner_rows(after).into_iter()))
 }
 
-/// The sum of the rows is what the allocator held at the snapshot.
+/// The rows add up to all allocated bytes.
 fn owner_rows(stacks: &OwnerStacks) -> Vec<(ChangedPlace, u64)> {
     let row = |(path, bytes): &(Vec<OwnerPart>, u64)| {
         let texts = path.iter().filter_map(|part| match part {
             OwnerPart::Text(text) => Some(text),
-            // Where nameless memory was allocated is no part of who owns it.
+            // An allocation site is no owner.
             OwnerPart::AllocatedAt(_) => None,
         });
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

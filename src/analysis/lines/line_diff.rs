@@ -1,8 +1,7 @@
-//! Two moments line by line: what grew and what shrank, also where lines have moved between the two.
+//! Compares two moments line by line, also if the source changed.
 //!
-//! A line is the same in both where it is in a function of the same name in the same file and has the same text. Of several
-//! lines with one text in a function, those at the same distance from the function's begin belong together, then those of the
-//! same order. Where a text is not known, the distance alone decides.
+//! A line is the same if file, function and text are equal. Equal texts pair by distance from the
+//! function's start, then by order; unknown texts by distance alone.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,38 +19,38 @@ pub struct ComparedMoment<'a> {
     pub folded: &'a FoldedProfile,
 }
 
-/// Where the bytes of a row are from.
+/// What a row stands for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangedPlace {
     /// A line of a function.
     Line {
-        /// The file, as both recordings name it.
+        /// The file's name in both recordings.
         file: String,
         /// The function.
         function: String,
-        /// Its number in the first recording; `None` where it holds nothing there.
+        /// Line number in the first recording, if present.
         before: Option<u32>,
-        /// Its number in the second one.
+        /// Line number in the second, if present.
         after: Option<u32>,
-        /// Its text, where it is known.
+        /// The line's text, if known.
         source: Option<String>,
     },
     /// A function: all its lines together.
     Function {
-        /// The file, as both recordings name it.
+        /// The file's name in both recordings.
         file: String,
         /// The function.
         function: String,
     },
-    /// A whole stack, innermost step first.
+    /// A whole stack, innermost frame first.
     Stack(Vec<StackStep>),
-    /// An owner: its category, then the path to it.
+    /// An owner: category, then path.
     Owner(Vec<String>),
-    /// No line is known.
+    /// A mark for bytes without a line.
     Without(String),
 }
 
-/// A step of a compared stack.
+/// A frame of a compared stack.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StackStep {
     /// Its text.
@@ -60,44 +59,41 @@ pub struct StackStep {
     pub library: bool,
 }
 
-/// A place (line, function, stack or owner), and what it holds in two moments.
+/// A place with its bytes at two moments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryChange {
     /// The place.
     pub place: ChangedPlace,
-    /// Its live bytes in the first moment.
+    /// Live bytes at the first moment.
     pub before: u64,
-    /// Its live bytes in the second one.
+    /// Live bytes at the second moment.
     pub after: u64,
 }
 
 impl MemoryChange {
-    /// By how many bytes it holds more in the second moment.
+    /// Bytes after minus bytes before.
     pub fn difference(&self) -> i64 {
         self.after as i64 - self.before as i64
     }
 }
 
-/// A line of one recording that holds memory.
 #[derive(Debug, Clone)]
 struct HoldingLine {
     line: u32,
-    /// Lines from the begin of its function.
+    /// Lines from the function's start.
     distance: i64,
     source: Option<String>,
     bytes: u64,
 }
 
-/// The bytes of lines whose function the recording does not name.
 pub(in crate::analysis) const UNKNOWN_FUNCTION: &str = "[unknown function]";
 
-/// Whether two lines are the same.
 type SameLine<'a> = &'a dyn Fn(&HoldingLine, &HoldingLine) -> bool;
-/// Lines by file and function.
+/// Lines by (file, function).
 type FunctionLines = BTreeMap<(String, String), Vec<HoldingLine>>;
 
-/// What two moments hold by line of the program, the greatest change first. Library code counts for the line that called it.
-/// `file` gives the name of a file that both recordings have in common.
+/// By line of the program, the greatest change first; library code counts for its caller. `file`
+/// gives a name common to both recordings.
 pub fn line_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
@@ -118,7 +114,6 @@ pub fn line_changes(
     ranked(changes)
 }
 
-/// Rows of what both moments hold, those of the same place as one.
 pub(in crate::analysis) fn joined(
     before: impl Iterator<Item = (ChangedPlace, u64)>,
     after: impl Iterator<Item = (ChangedPlace, u64)>,
@@ -130,7 +125,7 @@ pub(in crate::analysis) fn joined(
     rows.into_iter().map(row).collect()
 }
 
-/// The greatest change first, without what holds nothing in both moments.
+/// Greatest change first.
 pub(in crate::analysis) fn ranked(mut changes: Vec<MemoryChange>) -> Vec<MemoryChange> {
     changes.retain(|change| change.before > 0 || change.after > 0);
     changes.sort_by(|a, b| {
@@ -141,7 +136,6 @@ pub(in crate::analysis) fn ranked(mut changes: Vec<MemoryChange>) -> Vec<MemoryC
     changes
 }
 
-/// Pairs the lines of a function.
 fn pair(
     name: &(String, String),
     mut before: Vec<HoldingLine>,
@@ -181,7 +175,7 @@ fn pair(
     after.iter().for_each(|new| change(None, Some(new)));
 }
 
-/// The lines of a moment by file and function, and the bytes of which no line is known.
+/// Lines by function, bytes without a line by mark.
 fn by_function(
     moment: ComparedMoment<'_>,
     file: &dyn Fn(&Profile, &str) -> String,
@@ -205,7 +199,7 @@ fn by_function(
         let distance = i64::from(frame.line) - i64::from(function.first_line);
         let source = profile.source_line(frame).map(str::to_owned);
         let all = functions.entry(name).or_default();
-        // A function that was defined twice has two code objects.
+        // A function defined twice has two code objects.
         match all.iter_mut().find(|known| known.line == frame.line && known.source == source) {
             Some(known) => known.bytes += bytes,
             None => all.push(HoldingLine { line: frame.line, distance, source, bytes }),
@@ -214,7 +208,6 @@ fn by_function(
     (functions, none)
 }
 
-/// What is said of a stack without any line.
 pub(in crate::analysis) fn mark_of(path: &[StackLabel]) -> String {
     let mark = path.iter().find_map(|label| match label {
         StackLabel::Pseudo(mark) => Some(*mark),
@@ -223,14 +216,14 @@ pub(in crate::analysis) fn mark_of(path: &[StackLabel]) -> String {
     mark.unwrap_or(PseudoFrame::NoPython).text().to_owned()
 }
 
-/// The innermost line of the program; without one the innermost line.
+/// The innermost line of the program, else of a library.
 pub(in crate::analysis) fn charged(profile: &Profile, path: &[StackLabel]) -> Option<Frame> {
     let frame = |label: &StackLabel| match label {
         StackLabel::Frame(frame) => Some(*frame),
         _ => None,
     };
     let mark = path.iter().position(|l| *l == StackLabel::Pseudo(PseudoFrame::BackwardOf));
-    // Of backward work, the line that called backward(); where only the forward call is known, that.
+    // Charge backward work to the caller of backward(), else to the forward call.
     let (own, forward) = path.split_at(mark.unwrap_or(path.len()));
     let frames: Vec<Frame> = match own.iter().any(|label| frame(label).is_some()) {
         true => own.iter().filter_map(frame).collect(),

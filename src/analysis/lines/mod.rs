@@ -1,4 +1,4 @@
-//! The table of lines: what the counters reached while each line was on a stack.
+//! The table of lines.
 
 pub(in crate::analysis) mod bounds;
 pub(super) mod group_diff;
@@ -22,14 +22,14 @@ use crate::model::{
     CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StackTable, StatField, StatKey,
 };
 
-/// A value that may be known only to lie between two limits.
+/// A value, or its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BoundedValue {
-    /// The value; when not `exact`, the true one is at least this.
+    /// The value, or a lower limit.
     pub value: i64,
-    /// Whether the value is the true one.
+    /// Whether `value` is exact.
     pub exact: bool,
-    /// The true value is at most this; `None` when nothing limits it.
+    /// Upper limit; `None` if there is none.
     pub upper: Option<i64>,
 }
 
@@ -38,33 +38,31 @@ pub struct BoundedValue {
 pub struct LineCell {
     /// Which statistic.
     pub key: StatKey,
-    /// Its value: for `peak` the greatest reached while the line was on a stack; for `current` the greatest at an end of
-    /// the line, but of samples the greatest seen at one; for `allocated` and `freed` the sum while it was on a
-    /// stack, of samples estimated as the attribution rule does.
+    /// `peak`: the greatest level while the line was on a stack. `current`: the greatest at its end
+    /// (sampled: at a sample). `allocated`, `freed`: the sum (sampled: an estimate).
     pub value: BoundedValue,
-    /// Why there is no value; then `value` says nothing.
+    /// Why the value is unknown.
     pub untold: Option<UnknownReason>,
-    /// For `allocated` and `freed`, the greatest of one execution of the line; `None` where that is not known.
+    /// Of `allocated` or `freed`: the greatest of one execution.
     pub one_run: Option<BoundedValue>,
 }
 
 /// One line of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRow {
-    /// Line number in the function's file; 0 when unknown.
+    /// In the function's file; 0 if unknown.
     pub line: u32,
-    /// One cell per column asked for, in their order.
+    /// One cell per requested column, in order.
     pub cells: Vec<LineCell>,
-    /// Bytes allocated while the line was on a stack (estimated, but exact in an exact recording).
+    /// Bytes allocated with the line on the stack (estimated unless exact).
     pub allocated: i64,
-    /// Bytes freed while the line was on a stack (estimated); `None` in an exact recording that has not
-    /// the stacks of frees.
+    /// Bytes freed (estimated); `None` in exact recordings without the stacks of frees.
     pub freed: Option<i64>,
-    /// Bytes alive at the peak's moment that were allocated while the line was on the stack (as sure as `allocated`).
+    /// Bytes live at the peak, as accurate as `allocated`.
     pub live: u64,
-    /// Of these, bytes allocated while the line was innermost.
+    /// The part allocated with the line innermost.
     pub live_self: u64,
-    /// Samples of threads at work that had the line on their stack; in an exact recording, allocations.
+    /// Samples of running threads, or exact allocations.
     pub samples: u64,
 }
 
@@ -86,20 +84,21 @@ pub struct LineTable {
     pub device: CudaIndex,
     /// The columns.
     pub columns: Vec<StatKey>,
-    /// Functions, the greatest peak first; among equals the one whose own lines hold the most.
+    /// Functions by peak, then by own live bytes.
     pub functions: Vec<LineFunction>,
-    /// Whether the rows' bytes allocated and live are estimates: of all recordings but exact ones with the stack of each event.
+    /// Whether allocated and live bytes are estimates: not in exact recordings with every event's
+    /// stack.
     pub estimated: bool,
-    /// The device's high-water mark of allocated bytes.
+    /// Peak of allocated bytes.
     pub allocated: HighWater,
-    /// The device's high-water mark of reserved bytes; `None` where that is not known.
+    /// Peak of reserved bytes, if known.
     pub reserved: Option<HighWater>,
-    /// Why nothing of an exact recording's lines is marked exact.
+    /// Why no line of an exact recording is marked exact.
     pub doubt: Option<LineDoubt>,
 }
 
 impl LineTable {
-    /// The same with a row for each line of the functions' sources that has code.
+    /// Adds rows for all other lines of code.
     pub fn with_all_lines(mut self, profile: &Profile) -> LineTable {
         let attribution = profile.attribution();
         let frees_known = attribution.knows_none(StatField::Freed);
@@ -113,7 +112,7 @@ impl LineTable {
                     continue;
                 }
                 let cell = |key: &StatKey| {
-                    // In no execution of it was anything allocated or freed.
+                    // It ran without allocating or freeing.
                     let nothing = attribution.knows_none(key.field);
                     let untold = attribution.untold(self.device, *key);
                     let is_exact = !self.estimated;
@@ -144,22 +143,22 @@ impl LineTable {
 /// Why there is no table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// The recording has nothing of this device.
+    /// The recording has no data of this device.
     #[error(transparent)]
     NoGpu(FoldError),
-    /// The profile was made without what the table needs ([`Profile::without_line_statistics`]).
+    /// Built without line statistics ([`Profile::without_line_statistics`]).
     #[error("the statistics of lines were left out as the recording was read")]
     NotGathered,
     /// The device's counters were not recorded.
     #[error("no counters of GPU {} were recorded", .device.0)]
     NoCounters {
-        /// Asked for.
+        /// The requested device.
         device: CudaIndex,
     },
 }
 
 impl Profile {
-    /// The columns shown when none are asked for.
+    /// The default columns.
     pub fn default_columns() -> Vec<StatKey> {
         [Metric::AllocatedBytes, Metric::ReservedBytes]
             .map(|metric| StatKey { metric, pool: Pool::All, field: StatField::Peak })
@@ -189,7 +188,7 @@ impl Profile {
             let Some(frame) = self.stacks().get_frame(frame) else {
                 continue;
             };
-            // A line that was never on the stack of a thread at work was not charged with anything.
+            // Never seen on a running thread.
             if node.stats[0].current == i64::MIN && node.live == 0 {
                 continue;
             }
@@ -222,11 +221,10 @@ impl Profile {
         Ok(LineTable { device, columns, functions, estimated, allocated, reserved, doubt })
     }
 
-    /// What every frame has: of all stacks that it stands on.
     fn by_frame(&self, device: CudaIndex, columns: &[StatKey]) -> FxHashMap<FrameId, LineStats> {
         let mut nodes = self.attribution().line_nodes(device, columns);
         let table = self.stacks();
-        // A caller's number is smaller than its callees': one pass from the end sums up whole subtrees.
+        // Callers have smaller numbers than callees: one backward pass sums subtrees.
         let own: Vec<u64> = nodes.iter().map(|n| n.live).collect();
         for i in (0..nodes.len()).rev() {
             let parent = table.get_stack(StackId(i as u32)).and_then(|n| n.parent);
@@ -251,7 +249,7 @@ impl Profile {
             line.raise_to(node);
             line.end(node);
             line.live_self += own[i];
-            // In a recursion the outer occurrence has counted the inner one already.
+            // The outer occurrence includes the inner one.
             if !recursive[i] {
                 line.add(node);
             }
@@ -259,7 +257,7 @@ impl Profile {
         by_frame
     }
 
-    /// What every stack of a sampled recording has by itself. The first statistic is that of allocated bytes.
+    /// The own statistics of each stack of a sampled recording; the first is allocated bytes.
     pub(in crate::analysis) fn sampled_nodes(
         &self,
         device: CudaIndex,
@@ -291,7 +289,7 @@ impl Profile {
                 samples: self.samples_of_stack(i),
             });
         }
-        // The changes tell who allocated better than the samples between them.
+        // Counter deltas are better evidence than samples.
         let totals = self.followed_totals(device);
         let is_bytes = |(index, _): &(usize, &mut NodeStat)| wanted[*index] == wanted[0];
         let set_allocated = |node: &mut LineStats, set: &dyn Fn(&mut i64)| {
@@ -309,7 +307,7 @@ impl Profile {
             }
         };
         if let Some(snapshot) = self.peak(device).and_then(|peak| peak.moment?.snapshot) {
-            for (origin, bytes) in Profile::bytes_by_origin(&snapshot, None) {
+            for (origin, bytes) in self.bytes_by_origin(&snapshot, None) {
                 add(origin, &mut |node| node.live += bytes);
             }
         }
@@ -320,8 +318,8 @@ impl Profile {
     }
 }
 
-/// Of the first `count` stacks, which have their innermost frame also further out. One walk over the tree of stacks, so that
-/// the time grows with their number and not with their depth.
+/// Whether a stack's innermost frame also occurs further out. One walk: the cost does not grow with
+/// the depth.
 fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
     let stack = |i: u32| table.get_stack(StackId(i));
     let (mut first_callee, mut next_callee) = (vec![None; count], vec![None; count]);
@@ -335,7 +333,6 @@ fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
         }
     }
     let mut recursive = vec![false; count];
-    // How often each frame stands on the stack that is being walked.
     let mut standing: FxHashMap<FrameId, u32> = FxHashMap::default();
     for root in outermost {
         let mut path: Vec<(u32, Option<u32>)> = Vec::new();

@@ -1,11 +1,10 @@
-//! What a node of the stack tree, or a line, reached, and how far that can be trusted.
+//! Statistics of stack nodes and lines, and their accuracy.
 
 use crate::analysis::exact::{ANYTHING, NOTHING, UnknownReason};
 use crate::model::{Metric, StatField, StatKey};
 
 use super::{BoundedValue, LineCell, LineRow};
 
-/// One statistic below a node of the stack tree.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::analysis) struct NodeStat {
     pub(in crate::analysis) current: i64,
@@ -13,11 +12,11 @@ pub(in crate::analysis) struct NodeStat {
     pub(in crate::analysis) upper: i64,
     pub(in crate::analysis) allocated: i64,
     pub(in crate::analysis) freed: i64,
-    /// Of exact events, the greatest level at an end of the node itself, between limits.
+    /// Exact recordings: limits of the greatest level at an end.
     pub(in crate::analysis) ended: (i64, i64),
-    /// The greatest at which it may have ended.
+    /// The greatest possible level at an end.
     pub(in crate::analysis) again: i64,
-    /// The greatest of one execution at least, and at most, of the node itself: allocated, freed.
+    /// Limits of the greatest single execution: [allocated, freed].
     pub(in crate::analysis) least: [i64; 2],
     pub(in crate::analysis) most: [i64; 2],
 }
@@ -35,7 +34,7 @@ impl NodeStat {
         most: [0; 2],
     };
 
-    /// Takes what a callee reached, or the same line elsewhere.
+    /// Merges a callee, or the line on another stack.
     pub(super) fn raise_to(&mut self, other: &NodeStat) {
         self.current = self.current.max(other.current);
         self.lower = self.lower.max(other.lower);
@@ -44,7 +43,6 @@ impl NodeStat {
         self.least = std::array::from_fn(|i| self.least[i].max(other.least[i]));
     }
 
-    /// Takes the ends of the same line elsewhere.
     pub(super) fn end(&mut self, other: &NodeStat) {
         self.ended = (self.ended.0.max(other.ended.0), self.ended.1.max(other.ended.1));
         self.most = std::array::from_fn(|i| self.most[i].max(other.most[i]));
@@ -63,7 +61,7 @@ impl NodeStat {
             StatField::Current if sure.events => {
                 sure.between(self.ended.0, self.ended.1.max(self.again))
             }
-            // At a sample: not the level at the line's end, and not the greatest either.
+            // At a sample, not at the line's end.
             StatField::Current => {
                 let upper = (self.upper != ANYTHING).then_some(self.upper.max(self.current));
                 BoundedValue { value: self.current, exact: false, upper }
@@ -91,7 +89,6 @@ impl NodeStat {
     }
 }
 
-/// What a node of the stack tree, or a line, has.
 #[derive(Debug, Clone)]
 pub(in crate::analysis) struct LineStats {
     pub(in crate::analysis) stats: Vec<NodeStat>,
@@ -122,25 +119,21 @@ impl LineStats {
     }
 }
 
-/// How far values can be trusted.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::analysis) struct SumAccuracy {
     /// Sums are true.
     pub(in crate::analysis) exact: bool,
-    /// Sums of frees are known at all.
+    /// Frees are known.
     pub(in crate::analysis) frees: bool,
-    /// They come from exact events.
+    /// Values come from exact events.
     pub(in crate::analysis) events: bool,
-    /// Levels are true where their limits meet.
     pub(in crate::analysis) levels: bool,
-    /// What one execution did is known.
     pub(in crate::analysis) runs: bool,
-    /// Active bytes went down with each free.
+    /// Active bytes fell with each free.
     pub(in crate::analysis) active: bool,
 }
 
 impl SumAccuracy {
-    /// Of samples: sums are estimates.
     pub(in crate::analysis) const OF_SAMPLES: SumAccuracy = SumAccuracy {
         exact: false,
         frees: true,
@@ -152,7 +145,6 @@ impl SumAccuracy {
 
     fn between(self, lower: i64, upper: i64) -> BoundedValue {
         match lower {
-            // Nobody knows.
             NOTHING => UNKNOWN,
             _ => BoundedValue {
                 value: lower,
@@ -163,10 +155,9 @@ impl SumAccuracy {
     }
 }
 
-/// At least nothing.
+/// At least 0, without an upper limit.
 pub(super) const UNKNOWN: BoundedValue = BoundedValue { value: 0, exact: false, upper: None };
 
-/// The row of a line that has `node`.
 pub(super) fn row(
     line: u32,
     node: &LineStats,

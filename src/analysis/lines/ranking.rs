@@ -1,4 +1,4 @@
-//! The lines of a device ranked: what each line of the program holds, with the library code that it called.
+//! Ranks lines, each with the library code that it called.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,36 +14,35 @@ use crate::model::{
     StatKey,
 };
 
-/// A line, and what it holds together with the library code that it called. Bytes.
+/// A line with the library code it called; bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankedLine {
     /// The line.
     pub frame: Frame,
-    /// Whether the line belongs to a library: no line of the program stands on the stacks that are charged to it.
+    /// Whether its stacks have no program line.
     pub library: bool,
-    /// Live at the peak's moment.
+    /// Live at the peak.
     pub live: u64,
     /// Allocated while recording.
     pub allocated: i64,
-    /// The greatest level of allocated bytes while the line was on a stack; `None` where that is not known.
+    /// The greatest level while on a stack, if known.
     pub peak: Option<BoundedValue>,
-    /// Samples of threads at work whose innermost line of the program it was; in an exact recording, allocations.
+    /// Samples of running threads, or exact allocations.
     pub samples: u64,
 }
 
-/// The lines of a device, each byte with one of them.
+/// The lines of a device; each byte counts once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRanking {
-    /// Whether lines of libraries stand for themselves, or count for the line of the program that called them.
+    /// Whether library lines have their own rows.
     pub by_library_line: bool,
-    /// The lines: the one with the most live bytes first; among equals the one that allocated most.
+    /// By live bytes, then allocated bytes.
     pub rows: Vec<RankedLine>,
-    /// When the live bytes were live, and how many there were; `None` without a snapshot.
+    /// Time and total of the live bytes.
     pub moment: Option<(Nanos, u64)>,
-    /// Bytes of that moment that no line is known of, and what they are; the most first.
+    /// Live bytes without a line by reason, most first.
     pub without_line: Vec<(PseudoFrame, u64)>,
-    /// Of [`PseudoFrame::BeforeRecording`], what is known to be whose: by the outermost step of the owner's path, which is the
-    /// category; the most first.
+    /// [`PseudoFrame::BeforeRecording`] by category, most first.
     pub before_by_owner: Vec<(OwnerId, u64)>,
     files: OwnFiles,
 }
@@ -78,8 +77,8 @@ impl LineRanking {
         });
     }
 
-    /// Whether a function belongs to an installed package or the standard library. The package that runs as the program
-    /// itself (`python -m package`) does not count as one.
+    /// Whether a function is of an installed package or the standard library; a package run as the
+    /// program (`python -m package`) is not.
     pub fn is_library(&self, function: &Function) -> bool {
         !self.files.is_own(function)
     }
@@ -91,8 +90,8 @@ impl LineRanking {
 }
 
 impl Profile {
-    /// Ranks the lines of `table`. With `by_library_line` each line stands for itself; otherwise lines of libraries count
-    /// for the innermost line of the program on their stack.
+    /// Ranks the lines of `table`. Without `by_library_line`, library lines count for their
+    /// innermost program line.
     pub fn rank_lines(
         &self,
         table: &LineTable,
@@ -154,14 +153,14 @@ impl Profile {
         Ok(ranking)
     }
 
-    /// The source text of a line, without what surrounds it.
+    /// The trimmed source text of a line.
     pub fn source_line(&self, frame: Frame) -> Option<&str> {
         let source = self.source(frame.function)?;
         let at = frame.line.checked_sub(source.first_line)?;
         source.text.lines().nth(at as usize).map(str::trim)
     }
 
-    /// Gives every row the peak while its line was on a stack, and adds the lines that only have a peak.
+    /// Adds lines that only have a peak, too.
     fn add_peaks(
         &self,
         table: &LineTable,
@@ -211,14 +210,12 @@ fn is_backward_mark(label: &StackLabel) -> bool {
     *label == StackLabel::Pseudo(PseudoFrame::BackwardOf)
 }
 
-/// The line that the bytes of a stack are charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ChargedLine {
     frame: Frame,
     library: bool,
 }
 
-/// For each of the first `count` stacks its innermost line.
 fn innermost_lines(
     stacks: &StackTable,
     count: usize,
@@ -232,8 +229,7 @@ fn innermost_lines(
     (0..count as u32).map(line).collect()
 }
 
-/// For each of the first `count` stacks the innermost line of the program itself; without one the innermost line of the
-/// package that runs as the program (`python -m package`), or else the innermost line outside of the standard library.
+/// The innermost line of the program; else of its package, its script, a library.
 fn program_lines(stacks: &StackTable, count: usize, files: &OwnFiles) -> Vec<Option<ChargedLine>> {
     #[derive(Clone, Copy, Default)]
     struct LineCandidates {
@@ -290,17 +286,17 @@ enum LineOrigin {
     StandardLibrary,
 }
 
-/// Which files are the program's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OwnFiles {
-    /// Installed packages (or single files) that run as the program.
+    /// Installed packages that run as the program.
     packages: BTreeSet<String>,
 }
 
 impl OwnFiles {
     fn new(stacks: &StackTable, count: usize) -> OwnFiles {
         let mut files = OwnFiles { packages: BTreeSet::new() };
-        // Whether a stack began as the program itself (not as a thread) and came only through the standard library so far.
+        // Stacks that began as the program (not as a thread), so far only with standard library
+        // frames.
         let mut at_entry = vec![false; count];
         for i in 0..count as u32 {
             let Some(node) = stacks.get_stack(StackId(i)) else { continue };
@@ -317,7 +313,7 @@ impl OwnFiles {
                 continue;
             }
             match package(&function.file) {
-                // What spawns processes is not the program.
+                // torch starts processes; it is not the program.
                 Some(package) if !package.ends_with("/torch/") => {
                     files.packages.insert(package.to_owned());
                 }
@@ -341,7 +337,8 @@ impl OwnFiles {
         matches!(self.origin(function), LineOrigin::Program | LineOrigin::ProgramPackage)
     }
 
-    /// The stack's caller, if that only starts it: a console script in `bin`, or the line that `multiprocessing` spawns.
+    /// The caller, if it only starts the program: a console script, or the line that
+    /// `multiprocessing` spawns.
     fn launcher_of<'a>(&self, stacks: &'a StackTable, stack: StackId) -> Option<&'a Function> {
         let parent = stacks.get_stack(stack)?.parent?;
         if stacks.get_stack(parent)?.parent.is_some() {
@@ -358,7 +355,6 @@ fn function_of(stacks: &StackTable, stack: StackId) -> Option<&Function> {
     stacks.get_function(frame.function)
 }
 
-/// Whether a function may be nothing but the start of a program that is installed.
 fn is_launcher(function: &Function) -> bool {
     let (folder, name) = function.file.rsplit_once('/').unwrap_or(("", &function.file));
     let is_script = folder.ends_with("/bin") && !name.contains('.');
@@ -367,13 +363,13 @@ fn is_launcher(function: &Function) -> bool {
 
 fn is_started_by(callee: &Function, launcher: &Function) -> bool {
     match &*launcher.file {
-        // The standard library's, and no package's that is called so.
+        // Not a package named `multiprocessing`.
         "<string>" => callee.file.contains("/multiprocessing/") && package(&callee.file).is_none(),
         _ => package(&callee.file).is_some(),
     }
 }
 
-/// The path of the installed package, or of the single file, that a file belongs to.
+/// The folder of a file's package, or a single-file package.
 fn package(file: &str) -> Option<&str> {
     let root = ["/site-packages/", "/dist-packages/"]
         .into_iter()
@@ -388,7 +384,7 @@ mod tests {
 
     const PACKAGES: &str = "/v/lib/python3.12/site-packages/";
 
-    /// The line charged for a stack of `(file, function)` from the outermost on, as `(file, library)`.
+    /// From `(file, function)`, outermost first, to `(file, library)`.
     fn charged(stack: &[(&str, &str)]) -> (String, bool) {
         let mut table = StackTable::new();
         let mut last = None;
@@ -417,9 +413,9 @@ mod tests {
         assert_eq!((&*file, library), ("net.py", false));
     }
 
-    /// `lines` of a job of transformers had eleven rows `<string>:7`, the outputs of its models being dataclasses.
+    /// Eleven rows `<string>:7` came from a job's dataclasses.
     #[test]
-    fn code_that_a_library_made_at_run_time_is_no_line_of_the_program() {
+    fn code_generated_by_a_library_is_no_program_line() {
         let torch = format!("{PACKAGES}torch/nn/x.py");
         for made in [
             ("<string>", "__create_fn__.<locals>.__init__"),
@@ -432,14 +428,14 @@ mod tests {
     }
 
     #[test]
-    fn a_package_that_runs_as_the_program_is_the_programs_own() {
+    fn package_run_as_the_program_belongs_to_the_program() {
         let (main, code) =
             (format!("{PACKAGES}vllm/__main__.py"), format!("{PACKAGES}vllm/core.py"));
         let torch = format!("{PACKAGES}torch/nn/x.py");
         let runpy = [("<frozen runpy>", "_run_module_as_main"), ("<frozen runpy>", "_run_code")];
         let module = [&runpy[..], &[(&*main, "<module>"), (&*code, "run"), (&*torch, "f")]];
         assert_eq!(charged(&module.concat()), (code.clone(), false));
-        // Its console script, and a process that it spawned.
+        // Its console script, and a spawned process.
         let script = [("/v/bin/vllm", "<module>"), (&*code, "main"), (&*torch, "f")];
         assert_eq!(charged(&script), (code.clone(), false));
         let spawn = ("/usr/lib/python3.12/multiprocessing/spawn.py", "spawn_main");
@@ -448,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_line_goes_before_that_of_the_package_that_started_it() {
+    fn program_line_precedes_the_starting_packages_line() {
         let torch = format!("{PACKAGES}torch/multiprocessing/spawn.py");
         let spawn = ("/usr/lib/python3.12/multiprocessing/spawn.py", "spawn_main");
         let stack = [
@@ -464,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_a_library_has_a_line_and_is_told_as_a_librarys() {
+    fn library_thread_gets_a_library_line() {
         let torch = format!("{PACKAGES}torch/utils/data/pin_memory.py");
         let threading = "/usr/lib/python3.12/threading.py";
         let stack = [(threading, "_bootstrap"), (&*torch, "loop"), (threading, "wait")];

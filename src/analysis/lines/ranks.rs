@@ -1,4 +1,4 @@
-//! The tables of lines of several ranks as one: what each line reached where most, where least, and in all.
+//! Joins the line tables of several ranks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,37 +7,36 @@ use crate::analysis::lines::{BoundedValue, LineFunction, LineRow, LineTable};
 use crate::analysis::profile::Profile;
 use crate::model::{Function, StatKey};
 
-/// A value in all the ranks of which it is known.
+/// A value in all ranks that know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankValues {
-    /// The greatest, and the index of its rank.
+    /// The greatest, with its rank.
     pub greatest: (BoundedValue, usize),
-    /// The least, and the index of its rank.
+    /// The least, with its rank.
     pub least: (BoundedValue, usize),
-    /// The sum, to which a rank of which nothing is known adds nothing, and after which it is not exact.
+    /// The sum; not exact with unknown ranks.
     pub sum: BoundedValue,
 }
 
-/// A line in all the ranks that have it.
+/// A line of several ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankRow {
-    /// Line number in the function's file; 0 when unknown.
+    /// In the function's file; 0 if unknown.
     pub line: u32,
-    /// How many ranks have it: in the others it was not seen.
+    /// How many ranks have the line.
     pub ranks: usize,
-    /// One per column of the table; `None` where no rank knows it.
+    /// One per column, if any rank knows it.
     pub cells: Vec<Option<RankValues>>,
-    /// Bytes alive at each rank's peak that were allocated while the line was on the stack; without `exact` an estimate, which
-    /// can be off either way.
+    /// Bytes live at each rank's peak; an estimate unless `exact`.
     pub live: RankValues,
 }
 
 /// A function's lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankFunction {
-    /// The function: that of this name in this file at this line.
+    /// By name, file and first line.
     pub function: Function,
-    /// Index of a rank that has it, and where it stands there: for its source.
+    /// A rank's index and its lines, to find the source.
     pub found: (usize, LineFunction),
     /// Greatest value of the first column.
     pub peak: i64,
@@ -50,15 +49,15 @@ pub struct RankFunction {
 pub struct RankTable {
     /// The columns.
     pub columns: Vec<StatKey>,
-    /// Functions, the greatest peak first; among equals the one whose lines hold the most at the peaks.
+    /// Functions by peak, then by the live bytes of a line.
     pub functions: Vec<RankFunction>,
 }
 
-/// A function of any rank: what tells it from others.
+/// File, first line, name.
 type FunctionKey<'a> = (&'a str, u32, &'a str);
 
 impl RankTable {
-    /// Puts tables of the same columns together.
+    /// Joins tables that have the same columns.
     pub fn new(ranks: &[(&Profile, &LineTable)]) -> RankTable {
         let mut functions: BTreeMap<FunctionKey<'_>, Vec<(usize, &Function, &LineFunction)>> =
             BTreeMap::new();
@@ -117,7 +116,7 @@ fn row(line: u32, rows: &[(usize, &LineRow)], ranks: &[(&Profile, &LineTable)]) 
     Some(RankRow { line, ranks: rows.len(), cells, live })
 }
 
-/// Whether anything is known of it: at least nothing, without a limit, is nothing.
+/// At least 0 without an upper limit is unknown.
 fn is_known(value: &BoundedValue) -> bool {
     value.exact || value.upper.is_some() || value.value > 0
 }
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rank_does_not_know_is_no_least_and_leaves_the_sum_open() {
+    fn unknown_rank_is_no_minimum_and_makes_the_sum_inexact() {
         let between = Some(BoundedValue { value: 5, exact: false, upper: Some(9) });
         let ranks = [exact(7), None, between, exact(7)];
         let all = ranked(ranks.into_iter().enumerate()).unwrap();

@@ -1,23 +1,21 @@
-//! Statements of several lines: Python comes back to an earlier line of a statement without an event.
+//! Statements of several lines: Python returns to their first line without an event.
 //!
-//! The parts of an expression stand on lines of their own, and what is made of them (a tuple, the result of a call) belongs
-//! to the line where it begins: that is executed again when its parts are done. The level then is at most what the
-//! later lines of the statement reached.
+//! The parts of an expression have lines of their own; the first line then runs again for the
+//! result. Its level is at most the greatest of the later lines.
 
 use crate::analysis::lines::{BoundedValue, LineRow};
 use crate::model::{SourceText, StatField};
 
-/// Raises the upper limits of lines to which a statement may have come back. Without `source` that may be any line.
+/// Raises upper limits of lines to which a statement may return; without `source`, of all.
 pub(in crate::analysis) fn widen(rows: &mut [LineRow], source: Option<&SourceText>) {
     rows.sort_unstable_by_key(|row| row.line);
     let statements = source.map(|source| StatementLines::new(&source.text, source.first_line));
-    // From the last row to the first, with what the rows behind it reached: a function may have as many rows as a trace has room for.
+    // One pass: only the trace limits the row count.
     let (mut all, mut of_statement, mut outside) =
         (ReachedLimits::default(), ReachedLimits::default(), ReachedLimits::default());
     let mut last_number = None;
     let mut rest = rows;
     while let Some(line) = rest.last().map(|row| row.line) {
-        // Rows of one line are no other lines of its statement.
         let count = match &statements {
             Some(_) => rest.iter().rev().take_while(|row| row.line == line).count(),
             None => 1,
@@ -30,7 +28,7 @@ pub(in crate::analysis) fn widen(rows: &mut [LineRow], source: Option<&SourceTex
         last_number = number;
         let reached: Vec<&ReachedLimits> = match number {
             Some(_) => vec![&of_statement, &outside],
-            // What is not in the source may be anywhere.
+            // May belong to any statement.
             None => vec![&all],
         };
         let raised: Vec<Vec<BoundedValue>> = here
@@ -59,7 +57,7 @@ fn values(row: &LineRow) -> Vec<BoundedValue> {
     row.cells.iter().map(|cell| cell.value).collect()
 }
 
-/// The greatest upper limit of some rows, cell by cell; `None` in it where one of them has no limit.
+/// The greatest upper limit per cell; `None` if a row has none.
 #[derive(Default)]
 struct ReachedLimits(Vec<Option<i64>>);
 
@@ -73,7 +71,6 @@ impl ReachedLimits {
         }
     }
 
-    /// `values` with limits that are no less than these.
     fn raise(&self, mut values: Vec<BoundedValue>) -> Vec<BoundedValue> {
         for (value, reached) in values.iter_mut().zip(&self.0) {
             let least = value.upper;
@@ -84,16 +81,15 @@ impl ReachedLimits {
     }
 }
 
-/// The lines of a source by statement.
 #[derive(Debug)]
 pub(in crate::analysis) struct StatementLines {
     first_line: u32,
-    /// For each line, the number of its statement.
+    /// Statement number by line.
     numbers: Vec<usize>,
 }
 
 impl StatementLines {
-    /// Cuts the text of a function into logical lines: a bracket, a string of three quotes and a backslash carry one on.
+    /// Splits into logical lines: brackets, triple quotes and backslashes continue one.
     pub(in crate::analysis) fn new(text: &str, first_line: u32) -> StatementLines {
         let mut numbers = Vec::new();
         let (mut number, mut depth) = (0, 0usize);
@@ -128,7 +124,7 @@ impl StatementLines {
                 }
                 rest = skip(rest, 1);
             }
-            // A string of one quote ends with its line, unless a backslash carries it on.
+            // Only a backslash continues a single-quoted string.
             if quotes.is_some_and(|quotes| quotes.len() == 1) && !goes_on {
                 quotes = None;
             }
@@ -139,22 +135,21 @@ impl StatementLines {
         StatementLines { first_line, numbers }
     }
 
-    /// The first and the last line of the statement that this line belongs to.
+    /// Its statement's first and last line.
     pub(in crate::analysis) fn range(&self, line: u32) -> Option<(u32, u32)> {
         let number = *self.numbers.get(line.checked_sub(self.first_line)? as usize)?;
         let first = self.numbers.partition_point(|other| *other < number);
         let end = self.numbers.partition_point(|other| *other <= number);
-        // A trace may say of any text that it begins with the last line that there can be.
+        // A trace may say `u32::MAX`.
         let line = |index: usize| self.first_line.saturating_add(index as u32);
         Some((line(first), line(end.saturating_sub(1))))
     }
 
-    /// The number of the statement that this line belongs to.
     pub(in crate::analysis) fn number(&self, line: u32) -> Option<usize> {
         self.numbers.get(line.checked_sub(self.first_line)? as usize).copied()
     }
 
-    /// The line with which each statement begins; `text` is what was cut.
+    /// The first line of each statement.
     pub(in crate::analysis) fn first_lines<'a>(
         &self,
         text: &'a str,
@@ -181,7 +176,7 @@ mod tests {
     use crate::model::{FunctionId, Metric, Pool, StatKey};
 
     #[test]
-    fn logical_lines_end_where_nothing_carries_them_on() {
+    fn logical_lines_end_without_a_continuation() {
         let text = concat!(
             "def f(a,\n",           // 10
             "      b):\n",          // 11
@@ -218,7 +213,6 @@ mod tests {
         LineRow { line, cells, allocated, freed, live: 0, live_self: 0, samples: 0 }
     }
 
-    /// Each row compared with each that follows it.
     fn widen_one_by_one(rows: &mut [LineRow], source: Option<&SourceText>) {
         rows.sort_unstable_by_key(|row| row.line);
         let statements = source.map(|it| StatementLines::new(&it.text, it.first_line));
@@ -241,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_raised_to_what_each_later_row_of_its_statement_reached() {
+    fn row_limit_rises_to_later_rows_of_its_statement() {
         let mut random = 7_u64;
         let mut next = |limit: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -255,7 +249,6 @@ mod tests {
             let mut rows: Vec<LineRow> = (0..next(20))
                 .map(|_| row(next(18) as u32, (next(9) > 0).then(|| next(5) as i64)))
                 .collect();
-            // Which of two rows of one line stands first is not said.
             rows.sort_by_key(|row| row.line);
             rows.dedup_by_key(|row| row.line);
             let mut expected = rows.clone();
@@ -266,8 +259,8 @@ mod tests {
     }
 
     #[test]
-    fn each_row_of_a_large_function_was_compared_with_all_others() {
-        // So many take less than a MiB of a trace. One with each is 20,000,000,000 times: it would not end.
+    fn many_rows_of_one_function_do_not_take_quadratic_time() {
+        // Less than 1 MiB of a trace; 2e10 comparisons would not end.
         let lines = 200_000;
         let text: String = (0..lines).map(|_| "x = (\n").collect();
         let source = SourceText { function: FunctionId(0), first_line: 0, text: text.into() };
@@ -281,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_begins_with_the_last_line_there_can_be_is_no_overflow() {
+    fn source_starting_at_the_last_possible_line_does_not_overflow() {
         let statements = StatementLines::new("x = (\n1)\n", u32::MAX);
         assert_eq!(statements.range(u32::MAX), Some((u32::MAX, u32::MAX)));
     }

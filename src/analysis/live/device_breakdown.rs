@@ -1,29 +1,28 @@
-//! Who has the memory that is in use on a device, from the side of one process.
+//! Divides a device's memory between one process, others and the driver.
 
 use crate::model::DeviceProcesses;
 
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, OutsideTorch};
 
-/// The parts of a device's memory in use. Bytes; `None` is unknown.
+/// Used memory in bytes; `None` is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceBreakdown {
-    /// All of the process, as the driver tells.
+    /// All of the process, by the driver.
     pub process: Option<u64>,
-    /// Of that, reserved by PyTorch.
+    /// The part reserved by PyTorch.
     pub torch: Option<u64>,
-    /// Of that, the rest: context, kernels, NCCL; without PyTorch all of it.
+    /// The part outside PyTorch: context, kernels, NCCL.
     pub outside: Option<u64>,
-    /// Of the other processes that the driver lists.
+    /// Other processes that the driver lists.
     pub others: Option<u64>,
-    /// How many these are.
+    /// Number of other processes.
     pub other_processes: Option<usize>,
-    /// In use, and of no process that the driver lists: its own, or of processes it does not show.
+    /// In no listed process: the driver, or hidden processes.
     pub unlisted: Option<u64>,
 }
 
 impl DeviceBreakdown {
-    /// Those of process `pid`, which `device` was looked at for; `listed` are the processes on it. `paused`:
-    /// memspy has moved its memory to the host.
+    /// For process `pid` among those `listed`; if `paused`, its memory is on the host.
     pub fn new(
         device: &DeviceSnapshot,
         listed: &DeviceProcesses,
@@ -34,7 +33,7 @@ impl DeviceBreakdown {
             OutsideTorch::Bytes(bytes) => Some(bytes),
             OutsideTorch::Unknown(_) => None,
         };
-        // What is outside is known without counters only where there is no PyTorch.
+        // Without counters, `outside` is known only without PyTorch.
         let is_mapped = device.unmapped.is_none_or(|unmapped| unmapped == 0);
         let torch = device.reserved.or(outside.map(|_| 0)).filter(|_| is_mapped);
         let unknown = DeviceBreakdown {
@@ -49,9 +48,9 @@ impl DeviceBreakdown {
         let own = listed.iter().find(|p| p.pid == Some(pid));
         let (process, torch, outside) = match own {
             Some(own) => (own.bytes, torch, outside),
-            // What the driver does not list any more is on the host.
+            // Paused and not listed: all on the host.
             None if paused => (Some(0), Some(0), Some(0)),
-            // A process that is not among those listed may be any of the others.
+            // It may be any of the others.
             None => return unknown,
         };
         let others: Vec<_> = listed.iter().filter(|p| p.pid != Some(pid)).collect();
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_are_together_what_is_in_use() {
+    fn parts_sum_to_the_used_memory() {
         let listed = Ok(vec![
             process(Some(7), Some(500)),
             process(Some(8), Some(100)),
@@ -131,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_stays_unknown() {
+    fn missing_figures_stay_unknown() {
         let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), None)]);
         let shares = DeviceBreakdown::new(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
         assert_eq!((shares.others, shares.unlisted, shares.other_processes), (None, None, Some(1)));
 
-        // PyTorch could not be read: the process as a whole is known all the same.
+        // Even then the process's total is known.
         let unreadable =
             DeviceSnapshot { reserved: None, ..device(OutsideTorch::Unknown("rights".into())) };
         let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), Some(100))]);

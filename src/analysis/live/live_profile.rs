@@ -1,4 +1,4 @@
-//! What is true of a job now: a profile that goes on for days, and what a live view shows of it.
+//! A job's live state, for days, in bounded memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,96 +27,96 @@ use crate::model::{
     Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency,
 };
 
-/// What a profile may take of memory before it has to begin anew, in bytes. A training job stays below a tenth of it; a
-/// program that makes up functions as it runs does not.
+/// Bytes above which the profile is reset. Training jobs use less than a tenth; programs that
+/// generate functions may use more.
 const MAX_MEMORY: u64 = 192 << 20;
-/// What one definition takes, here and in the recorder.
+/// Bytes of a definition, here and in the recorder.
 const DEFINITION: u64 = 320;
 
-/// Sums over all that was recorded.
+/// Sums over the whole recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LiveCounts {
-    /// Looks at the stacks.
+    /// Samples of the stacks.
     pub samples: u64,
-    /// Changes of the allocator's counters that were followed; 0 where it is only sampled.
+    /// Counter deltas; 0 if sampled.
     pub changes: u64,
-    /// Looks that came too late to be made.
+    /// Samples skipped because they were too late.
     pub late: u64,
-    /// Stacks, counters and snapshots that the job changed during every attempt to read them.
+    /// Reads that the job disturbed at every attempt.
     pub torn: u64,
-    /// Reads that failed for another reason.
+    /// Reads that failed otherwise.
     pub failed: u64,
     /// Exact events; `None` in a sampled recording.
     pub events: Option<u64>,
-    /// Exact events that were lost.
+    /// Lost exact events.
     pub lost: u64,
 }
 
-/// A line, and what it holds. Bytes.
+/// A line's memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveLine {
-    /// A line of Python, or what stands in its place.
+    /// A line of Python, or its placeholder.
     pub place: StackLabel,
-    /// Alive now, allocated by the line itself, or by library code that it called.
+    /// Live bytes of the line and library code that it called.
     pub own: u64,
-    /// Alive now, allocated while the line was on the stack.
+    /// Live bytes allocated while the line was on the stack.
     pub total: u64,
-    /// The same at the peak's moment.
+    /// `total` at the peak.
     pub at_peak: u64,
-    /// What the allocator reached while the line was on a stack; `None` where no thread was seen on it.
+    /// The greatest level while on a stack, if seen.
     pub peak: Option<BoundedValue>,
 }
 
-/// A stack, and what it holds. Bytes.
+/// A stack's memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveStack {
-    /// From the outermost frame to the innermost.
+    /// Outermost frame first.
     pub path: Vec<StackLabel>,
-    /// Alive now.
+    /// Live now.
     pub bytes: u64,
-    /// At the peak's moment.
+    /// Live at the peak.
     pub at_peak: u64,
 }
 
-/// Rows, and the moment that they are true of.
+/// Rows of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveRows<R> {
-    /// When.
+    /// Their time.
     pub time: Nanos,
-    /// Bytes allocated then: what the rows (or their own bytes) add up to.
+    /// Allocated bytes: the sum of the rows (or of their own bytes).
     pub allocated: u64,
-    /// Whether it is one instant's truth.
+    /// Whether it is consistent.
     pub consistent: bool,
-    /// Whether nothing was allocated or freed since.
+    /// Whether nothing changed since.
     pub is_now: bool,
-    /// The kind of memory in an exact recording; `None` in a sampled one.
+    /// The kind of memory, in exact recordings.
     pub memory: Option<MemoryGroup>,
-    /// How it is known who allocated these bytes.
+    /// How the bytes were attributed.
     pub resolution: TimeResolution,
-    /// In no order.
+    /// Unordered.
     pub rows: Vec<R>,
 }
 
-/// Which functions belong to libraries, not to the program itself.
+/// Which functions belong to libraries.
 pub type IsLibrary<'a> = &'a dyn Fn(FunctionId) -> bool;
 
-/// A live profile that one thread fills and others look at.
+/// A live profile that threads share.
 #[derive(Debug, Clone)]
 pub struct SharedProfile(Arc<Mutex<LiveProfile>>);
 
 impl SharedProfile {
-    /// An empty one that charges memory to the threads of `choice`.
+    /// An empty profile for the threads of `choice`.
     pub fn with_filter(choice: ThreadChoice) -> SharedProfile {
         SharedProfile(Arc::new(Mutex::new(LiveProfile::with_filter(choice))))
     }
 
-    /// Forgets everything: another recording of the job follows.
+    /// Forgets everything, for another recording.
     pub fn clear(&self) {
         let mut live = self.lock();
         *live = LiveProfile::with_filter(live.choice);
     }
 
-    /// The profile as it is now.
+    /// The current profile.
     pub fn lock(&self) -> MutexGuard<'_, LiveProfile> {
         self.0.lock()
     }
@@ -128,7 +128,7 @@ impl RecordSink for SharedProfile {
     }
 }
 
-/// Takes the records of a recording that has no planned end.
+/// Takes the records of an endless recording.
 #[derive(Debug, Default)]
 pub struct LiveProfile {
     profile: Profile,
@@ -138,11 +138,11 @@ pub struct LiveProfile {
     /// When the counters last changed.
     changed: BTreeMap<CudaIndex, Nanos>,
     takers: SegmentTakers,
-    /// Out-of-memory errors and retries, as first counted.
+    /// (Out-of-memory errors, retries) at the first poll.
     first_failures: BTreeMap<CudaIndex, (i64, i64)>,
-    /// By NVML's number: what PyTorch had reserved when the driver was asked.
+    /// By NVML index: bytes PyTorch had reserved when the driver was read.
     reserved_then: BTreeMap<u32, u64>,
-    /// Of the recordings before this one.
+    /// From before the last reset.
     before: LiveCounts,
     marks_before: BTreeMap<CudaIndex, PeakUsage>,
     time_before: Nanos,
@@ -150,12 +150,12 @@ pub struct LiveProfile {
 }
 
 impl LiveProfile {
-    /// Without records; charges memory to the threads chosen.
+    /// An empty profile for the threads of `choice`.
     pub fn with_filter(choice: ThreadChoice) -> LiveProfile {
         LiveProfile { profile: Profile::with_filter(choice), choice, ..LiveProfile::default() }
     }
 
-    /// Everything known since the recording began, or began anew.
+    /// Everything since the last reset.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -165,7 +165,7 @@ impl LiveProfile {
         self.since_first(self.profile.duration())
     }
 
-    /// How often it began anew because it had grown too large.
+    /// How often the profile was reset.
     pub fn renewed(&self) -> u32 {
         self.renewed
     }
@@ -174,7 +174,7 @@ impl LiveProfile {
         Nanos(self.time_before.0 + time.0)
     }
 
-    /// Whether the profile has grown so large that the recording should begin anew ([`LiveProfile::reset`]).
+    /// Whether it is too large and needs a [`LiveProfile::reset`].
     pub fn is_full(&self) -> bool {
         let bounds: u64 = self
             .profile
@@ -186,8 +186,7 @@ impl LiveProfile {
         bounds + exact + self.profile.stacks().definitions() * DEFINITION > MAX_MEMORY
     }
 
-    /// Forgets functions, stacks and who allocated what, and keeps sums, marks and the recent past. The records of a new
-    /// recording follow.
+    /// Forgets functions, stacks and attributions; keeps sums, peaks and recent history.
     pub fn reset(&mut self) {
         self.before = self.counts();
         for gpu in self.profile.gpus().collect::<Vec<_>>() {
@@ -201,8 +200,7 @@ impl LiveProfile {
         self.takers = SegmentTakers::default();
     }
 
-    /// What is known of a device besides lines and owners; `seconds` is for how long it was
-    /// observed, and `name` what a line is called.
+    /// A device's other figures after `seconds` of observation; `name` is a line's text.
     pub fn observed(
         &self,
         gpu: CudaIndex,
@@ -237,8 +235,7 @@ impl LiveProfile {
         }
     }
 
-    /// The devices that there are lists of. Exact events of other memory than PyTorch's are those of all devices; they
-    /// stand under the first.
+    /// The devices with rows; the first one lists exact events outside PyTorch.
     pub fn gpus(&self) -> Vec<CudaIndex> {
         let gpus: Vec<CudaIndex> = self.profile.gpus().collect();
         let other = self.profile.exact().is_some_and(|exact| {
@@ -247,7 +244,7 @@ impl LiveProfile {
         if gpus.is_empty() && other { vec![CudaIndex(0)] } else { gpus }
     }
 
-    /// What an exact recording did not see.
+    /// What an exact recording missed.
     pub fn warnings(&self) -> Vec<RecordingWarning> {
         self.profile.exact().map(|exact| exact.warnings()).unwrap_or_default()
     }
@@ -269,7 +266,7 @@ impl LiveProfile {
         }
     }
 
-    /// The high-water marks of the allocator, over all recordings.
+    /// The allocator's peaks over all recordings.
     pub fn marks(&self, gpu: CudaIndex) -> Option<PeakUsage> {
         let before = self.marks_before.get(&gpu).copied();
         let now = self.profile.peak(gpu).map(|peak| PeakUsage {
@@ -280,16 +277,16 @@ impl LiveProfile {
             (Some(before), Some(now)) => Some(before.with(now)),
             (before, now) => now.or(before),
         };
-        // Events tell what was allocated more often than what was reserved: that was never less.
+        // Events report reserved bytes less often than allocated ones.
         marks.map(|marks| PeakUsage { reserved: marks.reserved.max(marks.allocated), ..marks })
     }
 
-    /// Allocated and reserved bytes of the last minutes.
+    /// The last minutes.
     pub fn recent(&self, gpu: CudaIndex) -> Option<&UsageHistory> {
         self.recent.get(&gpu)
     }
 
-    /// Where the memory of the devices is: those that the job uses, or all of the machine while it uses none.
+    /// The job's devices, else all of the machine.
     pub fn devices(&self) -> Vec<DeviceSnapshot> {
         let devices = self.profile.devices();
         let known = |gpu: CudaIndex| devices.iter().find(|d| d.cuda_index == Some(gpu));
@@ -323,7 +320,7 @@ impl LiveProfile {
             tags: &SleepTags::NotLoaded,
         }
         .snapshot();
-        // Younger than the profile's: exact events tell more often than the counters are read.
+        // Events are newer than the last poll.
         if let Some(level) = cuda_index.and_then(|gpu| self.levels.get(&gpu)) {
             let bytes = |value: i64| value.max(0) as u64;
             let (allocated, reserved) = (bytes(level.allocated), bytes(level.reserved));
@@ -333,8 +330,8 @@ impl LiveProfile {
         look
     }
 
-    /// What lines hold now, by the last snapshot (or the events so far). With `is_library`, the bytes of library code
-    /// belong to the innermost line of the program itself, and lines of libraries that have none are left out.
+    /// Live memory by line, at the last snapshot or event. With `is_library`, library bytes count
+    /// for the innermost program line; other library lines are left out.
     pub fn lines(
         &self,
         gpu: CudaIndex,
@@ -362,7 +359,7 @@ impl LiveProfile {
                 row(&mut rows, place).total += stack.bytes;
             }
         }
-        // Without counters there is no table: then what is known is what is alive.
+        // No table without counters.
         if let Ok(table) = self.profile.lines(gpu, &Profile::default_columns()[..1]) {
             for function in &table.functions {
                 for line in &function.rows {
@@ -391,7 +388,7 @@ impl LiveProfile {
         Ok(self.taken(&now, rows))
     }
 
-    /// What the program's own lines hold now, with the library code that they call: see [`LiveProfile::lines`].
+    /// [`LiveProfile::lines`] of the program's own lines.
     pub fn program_lines(&self, gpu: CudaIndex) -> Result<LiveRows<LiveLine>, FoldError> {
         let stacks = self.profile.stacks();
         let in_library =
@@ -399,7 +396,7 @@ impl LiveProfile {
         self.lines(gpu, Some(&in_library))
     }
 
-    /// What stacks hold now, by the last snapshot (or the events so far).
+    /// Live memory by stack, at the last snapshot or event.
     pub fn stacks(&self, gpu: CudaIndex) -> Result<LiveRows<LiveStack>, FoldError> {
         let now = self.profile.fold(gpu, Moment::End, FoldOptions::default())?;
         let mut rows: FxHashMap<Vec<StackLabel>, (u64, u64)> = FxHashMap::default();
@@ -444,8 +441,8 @@ impl LiveProfile {
     }
 }
 
-/// The lines of Python that were executing when the memory was allocated, a recursive one once: of backward work those of
-/// its own stack. A stack without any is what it is called itself.
+/// The Python lines on the stack, each once; for backward work those of its own stack. Without any,
+/// the stack's mark.
 fn places(path: &[StackLabel]) -> Vec<StackLabel> {
     let mut places: Vec<StackLabel> = Vec::with_capacity(path.len());
     for label in

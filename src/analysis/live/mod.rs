@@ -1,4 +1,4 @@
-//! What is held now and lately: profiles and single looks of a running job.
+//! The current and recent memory of a running job.
 
 pub(super) mod device_breakdown;
 pub(super) mod live_profile;

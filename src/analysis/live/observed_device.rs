@@ -1,5 +1,4 @@
-//! What some seconds of observation tell of one device besides who holds its memory: its peak,
-//! failures, growth of what is reserved.
+//! What an observation shows of one device: peak, failures, growth.
 
 use crate::analysis::live::reserved_growth::ReservedGrowth;
 use crate::analysis::profile::high_water::HighWater;
@@ -8,14 +7,13 @@ use crate::model::Nanos;
 /// How often something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FailureCount {
-    /// Since the job began, or since it reset its counters.
+    /// Since the job's start or the last reset.
     pub all: u64,
-    /// Of these, while it was observed.
+    /// During the observation.
     pub meanwhile: u64,
 }
 
 impl FailureCount {
-    /// Of a counter at the begin and at the end of an observation.
     pub(crate) fn between(first: i64, last: i64) -> FailureCount {
         let count = |value: i64| value.max(0) as u64;
         // A counter that fell was reset.
@@ -31,18 +29,17 @@ pub struct ObservedDevice {
     pub gpu: u32,
     /// The peak of allocated bytes.
     pub peak: Option<HighWater>,
-    /// When the observation ended, on the clock of the peak.
+    /// End of the observation, on the clock of the peak.
     pub until: Nanos,
-    /// Out-of-memory errors; the job that is observed caught them.
+    /// Out-of-memory errors, caught by the job.
     pub ooms: FailureCount,
-    /// How often the allocator had to free its cache and ask again (`num_alloc_retries`).
+    /// Retries after freeing the cache (`num_alloc_retries`).
     pub retries: FailureCount,
-    /// Growth of what is reserved that what is allocated does not account for.
+    /// Growth not explained by allocated bytes.
     pub reserved: Option<ReservedGrowth>,
-    /// For how long it was observed, in seconds.
+    /// Seconds of observation.
     pub seconds: f64,
-    /// The lines of the program at which memory was taken from the driver meanwhile, those that
-    /// took most first; empty where that is not known exactly.
+    /// Lines that took memory from the driver, most first; empty if not known exactly.
     pub taken_by: Vec<String>,
 }
 
@@ -51,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_counted_since_the_begin_also_where_the_job_resets_them() {
+    fn failures_are_counted_across_a_reset() {
         let count = |all, meanwhile| FailureCount { all, meanwhile };
         assert_eq!(FailureCount::between(3, 5), count(5, 2));
         assert_eq!(FailureCount::between(3, 1), count(1, 1));

@@ -1,18 +1,18 @@
-//! Which rank of a job holds more than the others, and by what.
+//! Finds the rank that holds more than the others.
 
 use std::collections::BTreeMap;
 
-/// A difference below this is no news.
+/// Smaller differences are ignored.
 const MIN_BYTES: u64 = 1 << 20;
-/// Nor is less than such a part of what the others hold.
+/// As are those below 1/20 of the others' bytes.
 const MIN_PART: u64 = 20;
 
-/// What one rank holds, in bytes.
+/// The memory of one rank, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RankHolding {
-    /// What it is called.
+    /// Its name.
     pub label: String,
-    /// All that is allocated on its devices.
+    /// Allocated on its devices.
     pub allocated: u64,
     /// By owner.
     pub owners: BTreeMap<String, u64>,
@@ -21,23 +21,21 @@ pub struct RankHolding {
 /// A rank that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OddRank {
-    /// What it is called.
+    /// Its name.
     pub label: String,
-    /// By how many bytes it holds more than the others: more than the next one of two, than the
-    /// middle one of many.
+    /// Bytes above the others' median.
     pub more: u64,
-    /// The owner that makes most of the difference, and by how many bytes it does; `None` where no
-    /// owner does.
+    /// The owner with at least half of the difference, and its part.
     pub owner: Option<(String, u64)>,
 }
 
-/// The rank that holds more than the others; `None` where they hold about the same.
+/// The rank that holds more, if any.
 pub fn odd_rank(ranks: &[RankHolding]) -> Option<OddRank> {
     let odd = ranks.iter().max_by_key(|rank| rank.allocated)?;
     let others: Vec<&RankHolding> = ranks.iter().filter(|rank| rank.label != odd.label).collect();
     let usual = middle(others.iter().map(|rank| rank.allocated))?;
     let more = odd.allocated.saturating_sub(usual);
-    // What the others differ by among themselves says nothing of this one.
+    // Ignore differences below twice the others' spread.
     let lowest = others.iter().map(|rank| rank.allocated).min()?;
     let highest = others.iter().map(|rank| rank.allocated).max()?;
     if more < MIN_BYTES
@@ -56,7 +54,7 @@ pub fn odd_rank(ranks: &[RankHolding]) -> Option<OddRank> {
     Some(OddRank { label: odd.label.clone(), more, owner })
 }
 
-/// The lower of the two in the middle, of an even number.
+/// The lower median.
 fn middle(values: impl Iterator<Item = u64>) -> Option<u64> {
     let mut values: Vec<u64> = values.collect();
     values.sort_unstable();
@@ -76,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_holds_more_is_named_with_what_it_holds() {
+    fn larger_rank_is_named_with_its_owner() {
         let ranks = [rank(0, 3), rank(1, 1300), rank(2, 1), rank(3, 2)];
         let odd = odd_rank(&ranks).unwrap();
         assert_eq!((odd.label.as_str(), odd.more), ("rank 1", 1298 << 20));
@@ -85,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_hold_about_the_same_or_all_something_else_are_not_odd() {
+    fn similar_or_all_different_ranks_are_not_odd() {
         assert_eq!(odd_rank(&[rank(0, 3), rank(1, 20), rank(2, 1)]), None);
         assert_eq!(odd_rank(&[rank(0, 0), rank(1, 400), rank(2, 800)]), None);
         assert_eq!(odd_rank(&[rank(0, 900)]), None);

@@ -1,4 +1,4 @@
-//! One look at a process: its threads' stacks and where the memory of its GPUs is.
+//! One process at one moment: stacks and GPU memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::model::{
     StackTable, TargetRuntime, ThreadActivity, ThreadId,
 };
 
-/// A thread at the moment of the look.
+/// A thread at that moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadSnapshot {
     /// The thread.
@@ -21,22 +21,22 @@ pub struct ThreadSnapshot {
     pub stack: StackId,
     /// Whether it held the GIL.
     pub gil: bool,
-    /// Whether it was doing anything.
+    /// Whether it was running.
     pub activity: ThreadActivity,
-    /// Whether it sleeps for a time that it chose itself (`time.sleep`).
+    /// Whether it chose to sleep (`time.sleep`).
     pub asleep: bool,
 }
 
-/// Bytes of the target on a device that PyTorch's allocator knows nothing of: context, kernels, NCCL.
+/// Bytes outside PyTorch's allocator: context, kernels, NCCL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutsideTorch {
     /// Bytes.
     Bytes(u64),
-    /// Not known, and why.
+    /// Unknown, and why.
     Unknown(String),
 }
 
-/// Where the memory of one device is. Sizes in bytes; `None` is unknown.
+/// A device's memory in bytes; `None` is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSnapshot {
     /// Its number in the target.
@@ -53,20 +53,20 @@ pub struct DeviceSnapshot {
     pub free: Option<u64>,
     /// Kept by driver and firmware.
     pub driver_reserved: Option<u64>,
-    /// Allocated by the program through PyTorch.
+    /// Allocated through PyTorch.
     pub allocated: Option<u64>,
-    /// Obtained from the driver by PyTorch's allocator.
+    /// Taken from the driver by PyTorch.
     pub reserved: Option<u64>,
-    /// In the allocator's cache: reserved and not allocated.
+    /// Reserved and not allocated.
     pub cached: Option<u64>,
-    /// How the cache is cut up; `None` without a snapshot.
+    /// Fragmentation of the cache, with a snapshot.
     pub fragmentation: Option<Fragmentation>,
-    /// Used by the target beside PyTorch's allocator.
+    /// Used by the target outside PyTorch.
     pub outside: OutsideTorch,
-    /// Reserved, and not there: at least so much was unmapped under the allocator, as the sleep modes of vLLM and
-    /// torch_memory_saver do. 0 where the process holds no less than what is reserved; `None` is unknown.
+    /// At least these reserved bytes were unmapped under the allocator (sleep modes of vLLM,
+    /// torch_memory_saver); `None` if unknown.
     pub unmapped: Option<u64>,
-    /// Of the reserved memory, what vLLM's allocator can put asleep, by tag; or why that is not known.
+    /// vLLM's reserved memory by tag, or why unknown.
     pub tags: Result<Vec<TagShare>, String>,
     /// Used by other processes.
     pub others: Option<u64>,
@@ -77,8 +77,7 @@ pub struct DeviceSnapshot {
 }
 
 impl DeviceSnapshot {
-    /// Whether it is known that the process has nothing on the device: PyTorch reserved nothing, and the driver, which tells of
-    /// all processes, does not list it.
+    /// Whether PyTorch reserved nothing here, and the driver does not list the process.
     pub fn is_unused(&self) -> bool {
         let is_outside = match &self.outside {
             OutsideTorch::Bytes(bytes) => *bytes > 0,
@@ -91,7 +90,7 @@ impl DeviceSnapshot {
     }
 }
 
-/// Collects the records of one look.
+/// Collects the records of one moment.
 #[derive(Debug, Default)]
 pub struct ProcessSnapshot {
     stacks: StackTable,
@@ -103,20 +102,20 @@ pub struct ProcessSnapshot {
     counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
     snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
     missed: Vec<MissedObservation>,
-    /// Whether a device's reserved bytes were the same before and after the driver was asked; nothing where that was not seen.
-    stood_still: BTreeMap<CudaIndex, bool>,
+    /// Whether reserved bytes stayed equal while the driver was read.
+    reserved_unchanged: BTreeMap<CudaIndex, bool>,
     tags: SleepTags,
     core: Option<CoreOrigin>,
     mixed: Option<Result<MixedStacks, String>>,
 }
 
 impl ProcessSnapshot {
-    /// A look without records.
+    /// An empty snapshot.
     pub fn new() -> ProcessSnapshot {
         ProcessSnapshot::default()
     }
 
-    /// What was looked at.
+    /// The start of the recording.
     pub fn start(&self) -> Option<&RecordingStart> {
         self.start.as_ref()
     }
@@ -131,12 +130,12 @@ impl ProcessSnapshot {
         &self.stacks
     }
 
-    /// The threads, in the order in which they were read.
+    /// The threads, in reading order.
     pub fn threads(&self) -> &[ThreadSnapshot] {
         &self.threads
     }
 
-    /// Marks those threads that do not work and that `is_asleep` says to sleep, by their ids in the target.
+    /// Marks idle threads for which `is_asleep` holds, by OS thread id.
     pub fn mark_asleep(&mut self, is_asleep: &dyn Fn(u32) -> bool) {
         for thread in &mut self.threads {
             let id = self.stacks.get_thread(thread.thread).and_then(|known| known.os_id);
@@ -145,32 +144,32 @@ impl ProcessSnapshot {
         }
     }
 
-    /// Takes what vLLM's allocator keeps.
+    /// Sets vLLM's tagged memory.
     pub fn set_tags(&mut self, tags: SleepTags) {
         self.tags = tags;
     }
 
-    /// Says that all this is from a core file.
+    /// Sets the core file that this is from.
     pub fn set_core(&mut self, core: Option<CoreOrigin>) {
         self.core = core;
     }
 
-    /// The core file that all this is from; `None` for a process that runs.
+    /// The core file that this is from, if any.
     pub fn core(&self) -> Option<&CoreOrigin> {
         self.core.as_ref()
     }
 
-    /// Takes stacks with frames of compiled code, or why there are none.
+    /// Sets stacks with compiled frames, or why there are none.
     pub fn set_mixed_stacks(&mut self, stacks: Result<MixedStacks, String>) {
         self.mixed = Some(stacks);
     }
 
-    /// Stacks with frames of compiled code, or why there are none; `None` where nobody asked for them.
+    /// Stacks with compiled frames or why there are none, if requested.
     pub fn mixed_stacks(&self) -> Option<Result<&MixedStacks, &str>> {
         self.mixed.as_ref().map(|it| it.as_ref().map_err(String::as_str))
     }
 
-    /// The stack of a thread with frames of compiled code.
+    /// A thread's stack with compiled frames.
     pub fn mixed_stack(&self, thread: ThreadId) -> Option<&MixedStack> {
         let id = self.stacks.get_thread(thread)?.os_id?;
         self.mixed_stacks()?.ok()?.threads.iter().find(|it| it.os_id == id)
@@ -181,8 +180,7 @@ impl ProcessSnapshot {
         &self.missed
     }
 
-    /// Takes the blocks that were read in the same moment as the tensors' owners, so that both can be shown together. Maps
-    /// that are not one moment's truth are left out.
+    /// Takes consistent snapshots read together with the owners.
     pub fn use_blocks_of_owners(&mut self, snapshots: &[AllocatorSnapshot]) {
         for snapshot in snapshots {
             let is_whole = snapshot.consistency == SnapshotConsistency::Consistent;
@@ -192,7 +190,7 @@ impl ProcessSnapshot {
         }
     }
 
-    /// The devices: first those the target uses, then those only NVML tells of.
+    /// The target's devices, then others known to NVML.
     pub fn devices(&self) -> Vec<DeviceSnapshot> {
         let mut all: Vec<DeviceSnapshot> = Vec::new();
         for (&cuda, counters) in &self.counters {
@@ -208,7 +206,7 @@ impl ProcessSnapshot {
         all
     }
 
-    /// The devices, or only the one the target numbers `gpu`.
+    /// The devices, or only `gpu`.
     pub fn devices_of(&self, gpu: Option<CudaIndex>) -> Vec<DeviceSnapshot> {
         let mut devices = self.devices();
         devices.retain(|d| gpu.is_none() || d.cuda_index == gpu);
@@ -231,10 +229,10 @@ impl ProcessSnapshot {
             counters,
             usage: device.and_then(|d| d.nvml_index).and_then(|n| self.usage.get(&n)),
             snapshot: cuda_index.and_then(|c| self.snapshots.get(&c)),
-            // These were read right before the driver was asked, a map some time before.
+            // Counters are read right before the driver; the snapshot is older.
             reserved_then: counters.map(|counters| counters.reserved().max(0) as u64),
             moved: counters.is_some()
-                && cuda_index.is_some_and(|c| self.stood_still.get(&c) != Some(&true)),
+                && cuda_index.is_some_and(|c| self.reserved_unchanged.get(&c) != Some(&true)),
             allocator: self.runtime.as_ref().map(|r| &r.allocator),
             failed,
             tags: &self.tags,
@@ -243,39 +241,34 @@ impl ProcessSnapshot {
     }
 }
 
-/// What is known of one device.
 pub(crate) struct KnownDevice<'a> {
     pub(crate) cuda_index: Option<CudaIndex>,
     pub(crate) device: Option<&'a GpuDevice>,
     pub(crate) counters: Option<&'a AllocatorCounters>,
     pub(crate) usage: Option<&'a DeviceUsage>,
     pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
-    /// Bytes reserved when the driver was asked; `None` where that was just now.
+    /// PyTorch's bytes when the driver was read; `None` means now.
     pub(crate) reserved_then: Option<u64>,
-    /// Whether that changed while the driver was asked, or may have.
+    /// Whether `reserved_then` may have changed meanwhile.
     pub(crate) moved: bool,
     pub(crate) allocator: Option<&'a AllocatorBackend>,
-    /// Why the driver did not answer.
     pub(crate) failed: Option<String>,
-    /// What vLLM's allocator keeps.
     pub(crate) tags: &'a SleepTags,
 }
 
 impl KnownDevice<'_> {
-    /// Where the memory of the device is.
     pub(crate) fn snapshot(&self) -> DeviceSnapshot {
         let bytes = |value: i64| value.max(0) as u64;
-        // A job at work has moved on between counters and map: what is shown together is the map's.
+        // The job runs between counters and snapshot: take all from the snapshot.
         let whole = self.snapshot.filter(|m| m.consistency == SnapshotConsistency::Consistent);
         let (counters, usage) = (self.counters, self.usage);
         let allocated =
             whole.map(|m| m.allocated()).or_else(|| counters.map(|c| bytes(c.allocated())));
         let reserved =
             whole.map(|m| m.reserved()).or_else(|| counters.map(|c| bytes(c.reserved())));
-        // What a fork left of another process's allocator is nothing here.
+        // A fork's copy of an allocator holds nothing.
         let is_copy = self.allocator.is_some_and(AllocatorBackend::is_copy);
-        // One that has not begun to use CUDA has nothing, if the driver, which lists all processes,
-        // does not list it.
+        // Without CUDA and not listed by the driver, it has nothing.
         let is_unlisted = usage.is_some_and(|usage| {
             matches!(&usage.process, ProcessUsage::Unknown(why) if why == ProcessUsage::NOT_LISTED)
         });
@@ -314,7 +307,7 @@ impl KnownDevice<'_> {
 
     fn tags(&self, reserved: Option<u64>, process: Option<u64>) -> Result<Vec<TagShare>, String> {
         match self.tags {
-            // It has none where the process has nothing.
+            // A process not on this device has no tags.
             SleepTags::Unknown(why) if self.cuda_index.is_some() => Err(why.clone()),
             SleepTags::Unknown(_) | SleepTags::NotLoaded => Ok(Vec::new()),
             SleepTags::Known(tags) => {
@@ -347,7 +340,7 @@ impl KnownDevice<'_> {
         }
     }
 
-    /// Whether PyTorch may hold memory that no counters tell of.
+    /// Whether PyTorch may hold memory that no counters show.
     fn allocates_elsewhere(&self) -> bool {
         use AllocatorBackend::{CudaMallocAsync, Native, Pluggable, Unknown};
         matches!(self.allocator, Some(CudaMallocAsync | Native | Pluggable(_) | Unknown(_)))
@@ -360,7 +353,7 @@ impl RecordSink for ProcessSnapshot {
             Record::Start(start) => self.start = Some(start.clone()),
             Record::Runtime(runtime) => self.runtime = Some(runtime.clone()),
             Record::Definition(definition) => {
-                // A definition out of order leaves its stack unknown, which the listing shows.
+                // Out of order, it leaves its stack unknown, as the listing shows.
                 let _ = self.stacks.define(definition.clone());
             }
             Record::Device(device) => device.merge_into(&mut self.devices),
@@ -377,11 +370,11 @@ impl RecordSink for ProcessSnapshot {
                     })
                     .collect();
             }
-            // What comes after the driver's answer only tells whether something changed meanwhile.
+            // Counters after the driver's answer only show whether memory changed.
             Record::Counters { device, counters, .. } => match self.counters.get(device) {
                 Some(before) if !self.usage.is_empty() => {
                     let same = before.reserved() == counters.reserved();
-                    self.stood_still
+                    self.reserved_unchanged
                         .entry(*device)
                         .and_modify(|still| *still &= same)
                         .or_insert(same);

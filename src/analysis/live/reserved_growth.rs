@@ -1,23 +1,21 @@
-//! Growth of what PyTorch's allocator has reserved, while what is allocated does not grow: cache
-//! that nobody can use, not a leak of tensors.
+//! Growth of reserved without allocated memory: unusable cache, not a leak.
 
 use crate::analysis::live::usage_history::PeakUsage;
 
-/// The allocator takes no less from the driver at once (`kSmallBuffer`).
+/// The least request to the driver (`kSmallBuffer`).
 const SEGMENT: u64 = 2 << 20;
 
-/// What is reserved grew.
+/// Growth of reserved memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReservedGrowth {
-    /// By so many bytes.
+    /// Bytes.
     pub bytes: u64,
     /// How often it rose.
     pub rises: usize,
 }
 
 impl ReservedGrowth {
-    /// That of levels in the order of time; `None` where it fell in between, or what is allocated
-    /// accounts for it.
+    /// From levels in time order; `None` if reserved memory fell, or allocated memory explains it.
     pub fn of(levels: &[PeakUsage]) -> Option<ReservedGrowth> {
         let (first, last) = (levels.first()?, levels.last()?);
         let is_rising = levels.windows(2).all(|pair| pair[0].reserved <= pair[1].reserved);
@@ -25,8 +23,7 @@ impl ReservedGrowth {
         if !is_rising || bytes < SEGMENT {
             return None;
         }
-        // A training step allocates and frees, so the floors of both halves are compared: of what
-        // is allocated and of what is reserved, over the same time.
+        // Steps allocate and free: compare the floors of both halves.
         let (early, late) = levels.split_at(levels.len() / 2);
         let growth = |of: fn(&PeakUsage) -> i64| {
             let floor = |part: &[PeakUsage]| part.iter().map(of).min();
@@ -51,16 +48,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_grows_while_what_is_allocated_goes_up_and_down() {
+    fn reserved_growth_is_found_under_an_allocated_sawtooth() {
         let growth = Some(ReservedGrowth { bytes: 44 << 20, rises: 2 });
         assert_eq!(grown(&[(5, 60), (9, 82), (5, 82), (9, 104)]), growth);
     }
 
     #[test]
-    fn what_is_allocated_explains_it_or_it_fell_or_it_is_little() {
+    fn explained_falling_or_small_growth_is_not_reported() {
         assert_eq!(grown(&[(50, 60), (70, 80), (90, 100), (110, 120)]), None);
         assert_eq!(grown(&[(5, 60), (5, 82), (5, 70), (5, 104)]), None);
-        // A leak, of which the reserved bytes are a segment ahead.
+        // A leak whose reserved bytes are one segment ahead.
         let leak: Vec<_> = (0..20).map(|n| (50 + 10 * n, 60 + (10 * n + 19) / 20 * 20)).collect();
         assert_eq!(grown(&leak), None);
         assert_eq!(grown(&[(5, 60), (5, 61)]), None);

@@ -1,5 +1,4 @@
-//! Which stacks made the allocator take memory from the driver: those whose allocation is the event
-//! at which what is reserved grew.
+//! Stacks whose allocation made the allocator take memory from the driver.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +6,8 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{CudaIndex, Event, EventKind, MemoryKind, StackId, StackTable};
 
-/// The most distinct stacks kept for a device.
 const MAX_STACKS: usize = 4096;
 
-/// Takes the events of an exact recording.
 #[derive(Debug, Default)]
 pub(super) struct SegmentTakers {
     reserved: BTreeMap<CudaIndex, i64>,
@@ -18,12 +15,11 @@ pub(super) struct SegmentTakers {
 }
 
 impl SegmentTakers {
-    /// What is reserved, as the counters say.
     pub(super) fn on_counters(&mut self, device: CudaIndex, reserved: i64) {
         self.reserved.insert(device, reserved);
     }
 
-    /// An event, whose levels are those after it.
+    /// Levels are those after the event.
     pub(super) fn on_event(&mut self, event: &Event, stacks: &StackTable) {
         let EventKind::Allocated {
             memory_kind: MemoryKind::Torch(device),
@@ -42,7 +38,7 @@ impl SegmentTakers {
         }
     }
 
-    /// Bytes that each stack of a device took, in no order.
+    /// Unordered.
     pub(super) fn taken(&self, device: CudaIndex) -> impl Iterator<Item = (StackId, u64)> + '_ {
         let of_device = self.taken.iter().filter(move |((of, _), _)| *of == device);
         of_device.map(|((_, stack), bytes)| (*stack, *bytes))
@@ -58,7 +54,7 @@ mod tests {
     };
 
     #[test]
-    fn who_allocates_when_more_is_reserved_took_it() {
+    fn stack_that_grows_reserved_memory_is_the_taker() {
         let mut stacks = StackTable::new();
         let function = Function {
             name: "f".into(),
@@ -95,7 +91,7 @@ mod tests {
             let site = Some(SiteId(site));
             takers.on_event(&Event { time: Nanos(1), site, change }, &stacks);
         };
-        // What was reserved before the first reading was taken by nobody that is known.
+        // Bytes reserved earlier have no known stack.
         allocates(&mut takers, 0, 50);
         allocates(&mut takers, 1, 70);
         allocates(&mut takers, 0, 70);

@@ -1,27 +1,26 @@
-//! What of vLLM's memory is mapped and what is asleep, by tag.
+//! The mapped and sleeping parts of vLLM's memory, by tag.
 //!
-//! A copy on the host says that a tag's memory is unmapped. Without one the driver's figure has to tell: PyTorch counts what is
-//! unmapped as reserved, the driver does not count it. Tags sleep and wake as a whole, so every choice of sleeping tags says how much the
-//! process would have outside PyTorch; what is the same in all possible choices is known.
+//! A tag with a host copy is unmapped. Other unmapped memory counts as reserved in PyTorch, not in
+//! the driver. Tags sleep as a whole: known is what all combinations share that fit the driver.
 
 use crate::model::TaggedMemory;
 
-/// More than a process has outside PyTorch on one device: context, kernels, NCCL's buffers.
+/// More than context, kernels and NCCL's buffers take.
 const MAX_OUTSIDE: i128 = 8 << 30;
-/// Tags without a copy that are tried in all combinations.
+/// Tags without a copy that are tried in combination.
 const MAX_CHOICES: usize = 12;
 
-/// Whether memory of a tag is there.
+/// Whether a tag's memory is mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SleepState {
-    /// Bytes that are mapped, and bytes that are asleep.
+    /// Bytes mapped and asleep.
     Known {
-        /// There.
+        /// Mapped bytes.
         mapped: u64,
-        /// Unmapped.
+        /// Unmapped bytes.
         asleep: u64,
     },
-    /// Not known, and why.
+    /// Unknown, and why.
     Unknown(&'static str),
 }
 
@@ -30,13 +29,13 @@ pub enum SleepState {
 pub struct TagShare {
     /// The tag.
     pub tag: String,
-    /// All of it.
+    /// All its bytes.
     pub bytes: u64,
-    /// What is there.
+    /// Whether they are mapped.
     pub state: SleepState,
 }
 
-/// The tags of one device, of whose memory PyTorch has `reserved` bytes and the driver counts `process` bytes.
+/// `reserved` is PyTorch's figure, `process` the driver's.
 pub(super) fn tag_shares(
     tags: &[&TaggedMemory],
     reserved: Option<u64>,
@@ -46,7 +45,7 @@ pub(super) fn tag_shares(
         tags.iter().map(|tag| tag.bytes.saturating_sub(tag.on_host)).collect();
     let open: Vec<usize> = (0..tags.len()).filter(|&tag| without_copy[tag] > 0).collect();
     let on_host: u64 = tags.iter().map(|tag| tag.on_host.min(tag.bytes)).sum();
-    // What would lie outside PyTorch if no more than what has a copy were asleep.
+    // Bytes outside PyTorch if only memory with a copy sleeps.
     let outside = reserved.zip(process).map(|(reserved, process)| {
         i128::from(process) - i128::from(reserved) + i128::from(on_host)
     });
@@ -82,7 +81,7 @@ pub(super) fn tag_shares(
     (0..tags.len()).map(share).collect()
 }
 
-/// The choices of sleeping tags, as bits, by which the process has outside PyTorch no less than nothing and no more than it can have.
+/// Combinations of sleeping tags (as bits) that leave 0 to `MAX_OUTSIDE` bytes outside PyTorch.
 fn possible(open: &[usize], bytes: &[u64], outside: i128) -> Vec<u32> {
     let of = |choice: &u32| {
         let asleep = open.iter().enumerate().filter(|(bit, _)| choice >> bit & 1 == 1);
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_that_sleep_are_told_by_their_copies_and_by_the_drivers_figure() {
+    fn sleeping_tags_follow_from_copies_and_the_drivers_figure() {
         let awake = [tag("weights", 16 * GIB, 0), tag("kv_cache", 40 * GIB, 0)];
         assert_eq!(states(&awake, 57 * GIB, Some(58 * GIB)), [mapped(16 * GIB), mapped(40 * GIB)]);
         let first = [tag("weights", 16 * GIB, 16 * GIB), tag("kv_cache", 40 * GIB, 0)];
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_tag_without_a_copy_is_unknown_and_not_called_mapped() {
+    fn small_tag_without_a_copy_is_unknown() {
         let small = [tag("weights", 16 * GIB, 16 * GIB), tag("kv_cache", GIB, 0)];
         let states = states(&small, 18 * GIB, Some(3 * GIB));
         assert_eq!(states[0], asleep(16 * GIB));
@@ -138,12 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn without_the_drivers_figure_only_a_copy_tells() {
+    fn without_the_drivers_figure_only_copies_are_known() {
         let tags = [tag("weights", GIB, GIB), tag("kv_cache", GIB, 0)];
         let states = states(&tags, 3 * GIB, None);
         assert_eq!(states[0], asleep(GIB));
         assert!(matches!(states[1], SleepState::Unknown(_)), "{states:?}");
-        // More than is reserved cannot be asleep.
+        // No more than is reserved can sleep.
         let wrong = super::tag_shares(&[&tag("kv_cache", GIB, 0)], Some(90 * GIB), Some(GIB));
         assert!(matches!(wrong[0].state, SleepState::Unknown(_)), "{wrong:?}");
     }

@@ -1,17 +1,15 @@
-//! Allocated and reserved bytes of the last quarter of an hour, in bounded memory and without losing a maximum.
+//! The last 15 minutes of allocated and reserved bytes, without losing a maximum.
 
 use std::collections::VecDeque;
 
 use crate::model::Nanos;
 
-/// Length of a stretch in nanoseconds.
 const INTERVAL_NANOS: u64 = 250_000_000;
-/// The most stretches a column stands for: 2 s.
+/// Intervals per column at most: 2 s.
 const MAX_WIDENING: u64 = 8;
-/// The most stretches kept.
 const KEPT: usize = 3600;
 
-/// The greatest values within a time, in bytes.
+/// The greatest values, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeakUsage {
     /// Greatest allocated bytes seen.
@@ -29,7 +27,6 @@ impl PeakUsage {
     }
 }
 
-/// A stretch in which the values changed.
 #[derive(Debug, Clone, Copy)]
 struct UsageInterval {
     number: u64,
@@ -37,49 +34,48 @@ struct UsageInterval {
     last: PeakUsage,
 }
 
-/// The last stretches of time in which anything changed; what is not there stayed as it was.
+/// Intervals with changes; else the last value holds.
 #[derive(Debug, Clone, Default)]
 pub struct UsageHistory {
-    stretches: VecDeque<UsageInterval>,
+    intervals: VecDeque<UsageInterval>,
 }
 
 impl UsageHistory {
     pub(crate) fn add(&mut self, time: Nanos, now: PeakUsage) {
         let number = time.0 / INTERVAL_NANOS;
-        match self.stretches.back_mut() {
+        match self.intervals.back_mut() {
             Some(last) if last.number >= number => {
                 last.greatest = last.greatest.with(now);
                 last.last = now;
             }
             last => {
                 let before = last.map_or(now, |last| last.last);
-                self.stretches.push_back(UsageInterval {
+                self.intervals.push_back(UsageInterval {
                     number,
                     greatest: before.with(now),
                     last: now,
                 });
             }
         }
-        if self.stretches.len() > KEPT {
-            self.stretches.pop_front();
+        if self.intervals.len() > KEPT {
+            self.intervals.pop_front();
         }
     }
 
-    /// The last level of each stretch, in the order of time.
     pub(crate) fn levels(&self) -> Vec<PeakUsage> {
-        self.stretches.iter().map(|stretch| stretch.last).collect()
+        self.intervals.iter().map(|interval| interval.last).collect()
     }
 
     /// Whether nothing is known yet.
     pub fn is_empty(&self) -> bool {
-        self.stretches.is_empty()
+        self.intervals.is_empty()
     }
 
-    /// The time up to `now` in `count` columns, the last one at the end, and how long each is. A column is `None` before
-    /// the first value. Columns begin at fixed times: what was drawn once moves, but does not change.
+    /// The time up to `now` in `count` columns, and the length of one; `None` before the first
+    /// value. Columns start at fixed times, so they scroll unchanged.
     pub fn columns(&self, now: Nanos, count: usize) -> (Nanos, Vec<Option<PeakUsage>>) {
         let now = now.0 / INTERVAL_NANOS;
-        let first = self.stretches.front().map_or(now, |stretch| stretch.number);
+        let first = self.intervals.front().map_or(now, |interval| interval.number);
         let mut width = 1;
         while width < MAX_WIDENING && (now / width) - (first / width) >= count as u64 {
             width *= 2;
@@ -92,14 +88,14 @@ impl UsageHistory {
         for column in last.saturating_sub(count as u64)..last {
             let end = (column + 1) * width;
             let mut greatest = before;
-            while let Some(stretch) = self.stretches.get(next).filter(|s| s.number < end) {
-                if stretch.number >= column * width {
+            while let Some(interval) = self.intervals.get(next).filter(|s| s.number < end) {
+                if interval.number >= column * width {
                     greatest =
-                        Some(greatest.map_or(stretch.greatest, |g| g.with(stretch.greatest)));
+                        Some(greatest.map_or(interval.greatest, |g| g.with(interval.greatest)));
                 } else {
-                    greatest = Some(stretch.last);
+                    greatest = Some(interval.last);
                 }
-                before = Some(stretch.last);
+                before = Some(interval.last);
                 next += 1;
             }
             columns.push(greatest);
@@ -122,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_holds_until_the_next_and_a_short_rise_is_seen() {
+    fn value_holds_until_the_next_and_short_rises_show() {
         let mut recent = UsageHistory::default();
         for (time, value) in [(0.6, 5), (1.1, 90), (1.2, 7), (2.3, 7)] {
             recent.add(Nanos((time * 1e9) as u64), reach(value));
@@ -131,7 +127,6 @@ mod tests {
         assert_eq!(width, 0.25);
         let some = |values: &[i64]| values.iter().copied().map(Some).collect::<Vec<_>>();
         assert_eq!(columns, some(&[5, 5, 90, 7, 7, 7, 7, 7]));
-        // Half as many columns are twice as long.
         let (width, columns) = allocated(&recent, 2.4, 4);
         assert_eq!((width, columns), (0.5, some(&[5, 90, 7, 7])));
         let (_, columns) = allocated(&recent, 2.4, 20);
@@ -146,11 +141,10 @@ mod tests {
         for second in 0..200_000u64 {
             recent.add(Nanos(second * 1_000_000_000), reach((second % 10) as i64));
         }
-        assert_eq!(recent.stretches.len(), KEPT);
+        assert_eq!(recent.intervals.len(), KEPT);
         let (width, columns) = allocated(&recent, 199_999.0, 60);
         assert_eq!((width, columns.len()), (2.0, 60));
         assert!(columns.iter().all(Option::is_some));
-        // A long rest keeps the last value.
         let (_, columns) = allocated(&recent, 300_000.0, 3);
         assert_eq!(columns, [Some(9); 3]);
     }

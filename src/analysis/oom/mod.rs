@@ -1,4 +1,4 @@
-//! Running out of memory: the report, what the error said, and the conditions that are waited for.
+//! Out of memory: report, message, trigger conditions.
 
 pub(super) mod oom_message;
 pub(super) mod oom_report;

@@ -1,16 +1,16 @@
-//! What PyTorch's out-of-memory error says of itself.
+//! Reads PyTorch's out-of-memory message.
 
-/// Bytes that the error's words name ("Tried to allocate 20.00 GiB"): rounded to the hundredth of a unit, and of what the allocator
-/// asked the driver for, which is 2 MiB, 20 MiB or a multiple of 2 MiB (`format_size`, `get_allocation_size` in
-/// c10/cuda/CUDACachingAllocator.cpp). `None` where they name none.
+/// Bytes requested ("Tried to allocate 20.00 GiB"), to hundredths of a unit: the request to the
+/// driver, of 2 MiB, 20 MiB or a multiple of 2 MiB (`format_size`, `get_allocation_size` in
+/// c10/cuda/CUDACachingAllocator.cpp).
 pub fn requested_bytes(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("Tried to allocate ")?;
     let mut words = rest.split_whitespace();
     size(words.next()?, words.next()?)
 }
 
-/// Bytes that the error's words call free on the device ("of which 7.19 MiB is free"; up to PyTorch 2.0 "; 7.19 MiB free;"): asked for
-/// when the request failed.
+/// Bytes free on the device at the failure ("of which 7.19 MiB is free"; up to PyTorch 2.0 "; 7.19
+/// MiB free;").
 pub fn free_on_device(text: &str) -> Option<u64> {
     let before = text.split_once(" is free").or_else(|| text.split_once(" free;"))?.0;
     let mut words = before.split_whitespace().rev();
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_out_of_the_words_of_every_version() {
+    fn sizes_are_read_from_messages_of_all_versions() {
         for (text, bytes) in [
             ("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total", Some(20 << 30)),
             ("CUDA out of memory. Tried to allocate 2.50 MiB (GPU 0; 4.00 GiB", Some(5 << 19)),
@@ -52,9 +52,8 @@ mod tests {
         }
     }
 
-    /// A sampled report on a full device: "the device had 167.19 MiB free, as last seen: a limit of the job's own".
     #[test]
-    fn what_was_free_when_a_request_failed_is_read_out_of_the_words() {
+    fn free_memory_is_read_from_the_error_message() {
         let now = "GPU 0 has a total capacity of 1.46 GiB of which 7.50 MiB is free. Including";
         assert_eq!(free_on_device(now), Some(15 << 19));
         let old = "(GPU 0; 4.00 GiB total capacity; 3.00 GiB already allocated; 512 bytes free; 3";

@@ -1,4 +1,4 @@
-//! The verdict: what there is to say of the moment at which a condition came true, or a recording ended.
+//! The report on a condition that came true, or on a recording's end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,31 +14,30 @@ use crate::model::{
     SiteId, SnapshotConsistency, StackId, StackSample, ThreadActivity, ThreadId, TriggerFired,
 };
 
-/// Upper ends of the classes of free blocks, in bytes.
+/// Size classes of free blocks: upper ends.
 const CLASSES: [u64; 5] = [1 << 20, 10 << 20, 100 << 20, 1 << 30, u64::MAX];
-/// Refusals at most this long before the moment belong to it, in nanoseconds.
+/// Refusals up to this age belong to a moment.
 const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
-/// PyTorch asks the driver up to three times before it gives up: what lived is noted once.
+/// PyTorch asks up to three times: keep live blocks once.
 const RETRY_WINDOW: u64 = 200_000_000;
-/// Refusals kept.
 const MAX_REFUSED: usize = 64;
 
-/// Everything about one moment; its stacks are in the numbers of [`OomReportBuilder::profile`].
+/// One moment; stacks are those of [`OomReportBuilder::profile`].
 #[derive(Debug, Clone)]
 pub struct OomReport {
-    /// The condition that came true; `None` when the recording only ended.
+    /// The condition; `None` at the recording's end.
     pub trigger: Option<TriggerFired>,
     /// The moment.
     pub time: Nanos,
     /// The devices with PyTorch's memory.
     pub devices: Vec<OomDevice>,
-    /// What the driver refused at that time, the latest first; of exact recordings only.
+    /// Driver refusals near it, the latest first (exact recordings).
     pub refused: Vec<RefusedAllocation>,
-    /// The out-of-memory errors that were looked for at that time, in their order.
+    /// Out-of-memory errors near the moment, in order.
     pub oom_exception: Vec<OomException>,
-    /// Where threads stood at the looks around the moment, the earlier first; of sampled stacks.
+    /// Threads in the samples around the moment.
     pub stood: Vec<ThreadAtOom>,
-    /// The last look at owners before.
+    /// The last owner snapshot before.
     pub owners: Option<OwnershipBreakdown>,
     /// Whether the job ran out of memory.
     pub out_of_memory: bool,
@@ -47,20 +46,20 @@ pub struct OomReport {
 /// An allocation that the driver refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefusedAllocation {
-    /// When.
+    /// The time.
     pub time: Nanos,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub size: u64,
-    /// Of what.
+    /// The kind of memory.
     pub memory_kind: MemoryKind,
-    /// Who asked.
+    /// Allocation site of the request.
     pub site: Option<SiteId>,
 }
 
-/// A thread at a look.
+/// A thread in a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadAtOom {
-    /// When.
+    /// The time.
     pub time: Nanos,
     /// The thread.
     pub thread: ThreadId,
@@ -68,10 +67,10 @@ pub struct ThreadAtOom {
     pub stack: StackId,
 }
 
-/// One device at the moment. Sizes in bytes; `None` is unknown.
+/// One device, in bytes; `None` is unknown.
 #[derive(Debug, Clone)]
 pub struct OomDevice {
-    /// The device, as the job numbers it.
+    /// Number of the device in the job.
     pub device: CudaIndex,
     /// Product name.
     pub name: Option<String>,
@@ -79,26 +78,26 @@ pub struct OomDevice {
     pub total: Option<u64>,
     /// The allocator's counters.
     pub counters: Option<Box<AllocatorCounters>>,
-    /// What the driver said of it last.
+    /// The driver's last figures.
     pub usage: Option<DeviceUsage>,
-    /// The last snapshot.
+    /// The cache in the last snapshot.
     pub cache: Option<AllocatorCache>,
-    /// The map of that snapshot.
+    /// The last snapshot.
     pub snapshot: Option<Arc<AllocatorSnapshot>>,
     /// When the counters were read.
     pub counters_time: Option<Nanos>,
-    /// What lived, by stack; `None` without snapshot or events.
+    /// Live memory by stack, if known.
     pub live: Option<FoldedProfile>,
 }
 
-/// The allocator's cache by a snapshot.
+/// The allocator's cache in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatorCache {
-    /// When the map was read.
+    /// When the snapshot was read.
     pub time: Nanos,
-    /// Whether it is one instant's truth.
+    /// Whether it is consistent.
     pub consistent: bool,
-    /// How it is cut up.
+    /// Its fragmentation.
     pub cut: Fragmentation,
     /// Free blocks by size.
     pub classes: Vec<FreeClass>,
@@ -107,9 +106,9 @@ pub struct AllocatorCache {
 /// Free blocks of similar size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeClass {
-    /// Their size is at least this.
+    /// Least size.
     pub from: u64,
-    /// And less than this; `u64::MAX`: without limit.
+    /// Upper limit, exclusive; `u64::MAX` is unlimited.
     pub below: u64,
     /// How many.
     pub blocks: u64,
@@ -117,7 +116,7 @@ pub struct FreeClass {
     pub bytes: u64,
 }
 
-/// Reads a recording and gives the report on the last moment at which a condition came true, else on its end.
+/// Reports on the last condition that came true, or on the end.
 #[derive(Debug, Default)]
 pub struct OomReportBuilder {
     profile: Profile,
@@ -130,11 +129,10 @@ pub struct OomReportBuilder {
     oom_exception: VecDeque<OomException>,
     owners: Option<OwnershipBreakdown>,
     ooms: BTreeMap<CudaIndex, i64>,
-    /// What lived when the driver last refused memory: freed again when its time is looked at.
+    /// Live blocks at the last refusal; later they are freed.
     at_refusal: Option<(Nanos, Vec<OomDevice>)>,
-    /// Whether the job got memory after that refusal: then the next one is none of its retries.
+    /// Memory was allocated since: the next refusal is no retry.
     was_satisfied: bool,
-    /// When an out-of-memory error was last seen.
     last_oom: Option<Nanos>,
     now: Nanos,
     /// When the recorder last saw a condition come true.
@@ -143,17 +141,17 @@ pub struct OomReportBuilder {
 }
 
 impl OomReportBuilder {
-    /// Reads into `profile`, which is empty, and judges the conditions that the recording waited for.
+    /// `profile` is empty; the conditions are the recording's own.
     pub fn new(profile: Profile) -> OomReportBuilder {
         OomReportBuilder { profile, ..OomReportBuilder::default() }
     }
 
-    /// Judges those of `watch` as well.
+    /// Adds the conditions of `watch`.
     pub fn with_trigger(self, watch: TriggerWatch) -> OomReportBuilder {
         OomReportBuilder { watch, ..self }
     }
 
-    /// Judges those of `watch` and no others.
+    /// Uses only the conditions of `watch`.
     pub fn only(self, watch: TriggerWatch) -> OomReportBuilder {
         OomReportBuilder { watch, only: true, ..self }
     }
@@ -163,7 +161,7 @@ impl OomReportBuilder {
         &self.profile
     }
 
-    /// The same, to be added to.
+    /// The profile, mutable.
     pub fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }
@@ -184,7 +182,7 @@ impl OomReportBuilder {
             self.refused.iter().rev().filter(|asked| near(asked.time)).copied().collect();
         let mut devices: Vec<OomDevice> =
             self.profile.gpus().map(|device| self.device(device)).collect();
-        // What failed has been unwound since.
+        // The failed work has been unwound since.
         for then in self.at_refusal.iter().filter(|(at, _)| near(*at)).flat_map(|(_, all)| all) {
             if let Some(device) = devices.iter_mut().find(|now| now.device == then.device) {
                 device.live.clone_from(&then.live);
@@ -228,7 +226,7 @@ impl OomReportBuilder {
         }
     }
 
-    /// Where the threads at work stood at the last look before the moment and at the first one of it.
+    /// Active threads, in the samples before and at the moment.
     fn threads(&self, time: Nanos) -> Vec<ThreadAtOom> {
         let mut stood: Vec<ThreadAtOom> = Vec::new();
         for sample in self.samples.iter().filter(|sample| near(sample.time, time)) {
@@ -253,13 +251,13 @@ impl OomReportBuilder {
         stood
     }
 
-    /// Takes events one refusal at a time, so that what lived at each is known.
+    /// Splits events at refusals, to keep the live blocks of each.
     fn on_events(&mut self, events: &[Event]) -> SinkResult {
         let is_refused =
             |e: &Event| matches!(e.change, EventKind::Failed { code: OUT_OF_MEMORY, .. });
         for part in events.split_inclusive(is_refused) {
             self.profile.record(&Record::Events(EventBatch { events: part.to_vec() }))?;
-            // A later refusal is another request's once one has been satisfied.
+            // After a success, a refusal is of another request.
             self.was_satisfied |= part.iter().any(|event| {
                 matches!(
                     event.change,
@@ -284,7 +282,7 @@ impl OomReportBuilder {
         Ok(())
     }
 
-    /// An error's words come some time after its count.
+    /// An error's message arrives after its count.
     fn on_oom_exception(&mut self, oom_exception: &OomException) {
         if self.oom_exception.len() == MAX_REFUSED {
             self.oom_exception.pop_front();
@@ -312,7 +310,6 @@ impl OomReportBuilder {
     }
 }
 
-/// Looks further away say nothing of a moment.
 fn near(look: Nanos, time: Nanos) -> bool {
     look.0.abs_diff(time.0) <= MAX_REFUSAL_AGE
 }
@@ -373,7 +370,7 @@ impl RecordSink for OomReportBuilder {
             }
             _ => {}
         }
-        // The recorder only counts what comes so shortly after another one.
+        // The recorder only counts a condition this soon after another.
         let counted = |recorded: Nanos| self.now.0.saturating_sub(recorded.0) < MAX_REFUSAL_AGE;
         if let Some(triggered) = self.watch.on_record(record)
             && !self.recorded.is_some_and(counted)

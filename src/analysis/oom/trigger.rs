@@ -1,4 +1,4 @@
-//! Conditions on what is recorded: which there are, and when they come true.
+//! Trigger conditions on records.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -11,12 +11,12 @@ use crate::model::{
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-/// Each half of the time over which growth is measured is looked at in this many parts.
+/// Parts in each half of the measured time.
 const PARTS: usize = 10;
-/// So shortly before its end a job that the driver refused memory most likely died of it.
-const DIED_OF_IT: u64 = 5_000_000_000;
+/// A job that ends this soon after a refusal probably died of it.
+const MAX_EXIT_DELAY: u64 = 5_000_000_000;
 
-/// A condition, as `record --until` takes it.
+/// A condition of `record --until`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TriggerCondition {
     text: String,
@@ -25,16 +25,16 @@ pub struct TriggerCondition {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum TriggerKind {
-    /// PyTorch threw an out-of-memory error.
     Oom,
-    /// PyTorch had to free its cache to get memory.
+    /// PyTorch freed its cache to get memory.
     Retry,
-    /// The job ended.
     Exit,
-    /// A level of a device exceeds an amount.
     Above(TriggerLevel, TriggerAmount),
-    /// The floor of what is allocated rises by more than this many bytes in this many nanoseconds.
-    Growth { bytes: u64, every: u64 },
+    /// The allocated floor rises by `bytes` in `every` nanoseconds.
+    Growth {
+        bytes: u64,
+        every: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub struct UnknownCondition {
 }
 
 impl TriggerCondition {
-    /// Whether it can come true only where the driver tells of the device (NVML): what is in use, or its size.
+    /// Whether it needs NVML: memory in use, or device size.
     pub fn needs_driver(&self) -> bool {
         matches!(
             self.kind,
@@ -133,12 +133,12 @@ fn amount(text: &str) -> Result<TriggerAmount, String> {
 #[derive(Debug, Default)]
 pub struct TriggerWatch {
     conditions: Vec<TriggerCondition>,
-    /// By condition and device: whether it is true at the moment.
+    /// By (condition, device).
     holds: BTreeMap<(usize, u32), bool>,
     devices: Vec<GpuDevice>,
     counters: BTreeMap<CudaIndex, AllocatorCounters>,
     floors: BTreeMap<(usize, CudaIndex), GrowthFloor>,
-    /// When the driver last refused memory with nothing allocated after it, and how much.
+    /// Time and bytes of the last refusal without a later allocation.
     refused: Option<(Nanos, u64)>,
     now: Nanos,
 }
@@ -149,12 +149,12 @@ impl TriggerWatch {
         TriggerWatch { conditions, ..TriggerWatch::default() }
     }
 
-    /// The conditions waited for.
+    /// The conditions.
     pub fn conditions(&self) -> &[TriggerCondition] {
         &self.conditions
     }
 
-    /// Takes a record; gives the condition that it made true. One that goes on being true is given once.
+    /// Returns a condition that just became true.
     pub fn on_record(&mut self, record: &Record) -> Option<TriggerFired> {
         if let Some(time) = record.time() {
             self.now = self.now.max(time);
@@ -201,13 +201,12 @@ impl TriggerWatch {
         TriggerFired { time, condition: self.conditions[index].text.clone(), seen }
     }
 
-    /// Whether a condition that was not true now is.
     fn becomes(&mut self, index: usize, device: u32, holds: bool) -> bool {
         let before = self.holds.insert((index, device), holds);
         holds && before != Some(true)
     }
 
-    /// A device's memory in bytes.
+    /// In bytes.
     fn total(&self, device: CudaIndex) -> Option<u64> {
         self.devices.iter().find(|known| known.cuda_index == Some(device))?.total
     }
@@ -221,7 +220,7 @@ impl TriggerWatch {
         let before = self.counters.insert(device, *now);
         let mut fired = None;
         for index in 0..self.conditions.len() {
-            // A count that was begun anew counts from there.
+            // A reset counter counts from 0.
             let grown = |of: fn(&AllocatorCounters) -> i64| {
                 before.as_ref().map_or(0, |before| of(now) - of(before))
             };
@@ -241,7 +240,7 @@ impl TriggerWatch {
                 fired = fired.or(Some(self.triggered(index, time, seen)));
             }
         }
-        // Levels that were reached between two looks show in the peaks.
+        // Peaks show levels reached between two polls.
         let risen =
             |peak: i64, before: Option<i64>| before.is_some_and(|b| peak > b).then_some(peak);
         let before = before.as_ref();
@@ -314,7 +313,6 @@ impl TriggerWatch {
         fired
     }
 
-    /// Time passes without anything new.
     fn passes(&mut self, time: Nanos) -> Option<TriggerFired> {
         if !self.conditions.iter().any(|c| matches!(c.kind, TriggerKind::Growth { .. })) {
             return None;
@@ -353,7 +351,7 @@ impl TriggerWatch {
         let gone = matches!(end.reason, EndReason::TargetExited | EndReason::TargetExecuted);
         let of = |kind: TriggerKind| self.conditions.iter().position(|c| c.kind == kind);
         if let (Some(index), Some((time, bytes)), true) = (of(TriggerKind::Oom), self.refused, gone)
-            && end.time.0.saturating_sub(time.0) < DIED_OF_IT
+            && end.time.0.saturating_sub(time.0) < MAX_EXIT_DELAY
         {
             let seen = format!(
                 "the driver refused {} {:.3} s before the job ended, and nothing was allocated after that",
@@ -374,14 +372,13 @@ impl TriggerWatch {
 fn limit(amount: TriggerAmount, total: Option<u64>) -> Option<u64> {
     match amount {
         TriggerAmount::Bytes(bytes) => Some(bytes),
-        // Of an unknown total no part is known.
         TriggerAmount::Percent(percent) => {
             total.map(|total| (total as f64 * percent / 100.0) as u64)
         }
     }
 }
 
-/// Sizes as in reports, for texts that are kept in the trace.
+/// As in reports; the text is kept in the trace.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (0..units.len()).rev().find(|&u| bytes >> (10 * u) > 0).unwrap_or(0);
@@ -393,27 +390,27 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The least level of each part of the time over which growth is measured: what a sawtooth always falls back to.
+/// The least level per part: a sawtooth's floor.
 #[derive(Debug, Default)]
 struct GrowthFloor {
     parts: VecDeque<u64>,
-    /// When the part being collected began, and its least level.
+    /// Start and least level of the current part.
     open: Option<(u64, u64)>,
     last: u64,
 }
 
 impl GrowthFloor {
-    /// Takes a level; gives the floors of the half before and of the last half when both are known anew.
+    /// Returns the floors of both halves when a part closes.
     fn on_level(&mut self, time: u64, level: u64, every: u64) -> Option<(u64, u64)> {
         let length = (every / (2 * PARTS as u64)).max(1);
         let mut closed = false;
         let (mut began, mut least) = *self.open.get_or_insert((time, level));
         if time.saturating_sub(began) >= length * 4 * PARTS as u64 {
-            // Nothing changed for that long: the level held all the time, so earlier changes no longer count.
+            // Unchanged for that long: earlier parts no longer count.
             self.parts.clear();
             (began, least) = (time - length * 2 * PARTS as u64, self.last);
         }
-        // By what is left of the time, never by where it ends: near the end of a u64 a sum would begin anew at 0.
+        // Near the end of a u64, `began + length` would overflow.
         while time.saturating_sub(began) >= length {
             self.parts.push_back(least);
             if self.parts.len() > 2 * PARTS {
@@ -437,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_near_the_end_of_a_u64_are_no_more_work_than_others() {
+    fn times_near_u64_max_cost_no_more_work() {
         for every in [1_000_000_000, 60_000_000_000, 3_600_000_000_000] {
             for times in [
                 [0, u64::MAX, 0, u64::MAX - 1],

@@ -1,4 +1,4 @@
-//! Whose the memory is that is older than a recording: out of its first snapshot of owners, block by block.
+//! Owners of memory older than a recording, from its first owner snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +8,15 @@ use rustc_hash::FxHashMap;
 use super::owner_groups::{OwnerKind, recorded_owner_groups};
 use crate::model::{CudaIndex, OwnedOnDevice, OwnerId, OwnerPaths, OwnershipBreakdown};
 
-/// The owners of a block with the bytes of each, which add up to the block; sorted by owner.
+/// Sorted by owner; the bytes add up to the block.
 pub(crate) type BlockOwners = Arc<[(OwnerId, u64)]>;
 
-/// The owners of a device's blocks, by address.
+/// By address, for one device.
 pub(crate) type OwnedBlocks = FxHashMap<u64, BlockOwners>;
 
-/// Blocks older than the recording whose owners are known, while there is no map of the blocks yet to give them to.
+/// Waiting for the first snapshot of the blocks.
 pub(crate) type PendingOwners = BTreeMap<CudaIndex, OwnedBlocks>;
 
-/// The owners of every block that a snapshot lists, device by device.
 pub(crate) fn owners_of_blocks(
     snapshot: &OwnershipBreakdown,
     paths: &mut OwnerPaths,
@@ -30,7 +29,7 @@ pub(crate) fn owners_of_blocks(
         snapshot.devices.iter().map(|device| owners_of_held(device, paths)).collect();
     let in_no_tensor = paths.intern(&["[in no tensor]"]);
     let rounding = paths.intern(&["[rounding]"]);
-    // Blocks with the same owners and bytes, as the layers of a model have, share one list.
+    // Blocks with equal owners, such as a model's layers, share one list.
     let mut known: FxHashMap<Vec<(OwnerId, u64)>, BlockOwners> = FxHashMap::default();
     for block in &snapshot.blocks {
         let number = block.device as usize;
@@ -56,7 +55,7 @@ pub(crate) fn owners_of_blocks(
     devices
 }
 
-/// The path of each owner of a device: category, then the group that a person would name.
+/// The path: category, then the group's name.
 fn owners_of_held(device: &OwnedOnDevice, paths: &mut OwnerPaths) -> Vec<Option<OwnerId>> {
     let mut owners = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {
@@ -84,7 +83,7 @@ fn owners_of_held(device: &OwnedOnDevice, paths: &mut OwnerPaths) -> Vec<Option<
     owners
 }
 
-/// Splits `bytes` of a block, or of several with the same owners, without losing one.
+/// Splits `bytes` without losing one.
 pub(crate) fn split(owners: &[(OwnerId, u64)], bytes: u64, mut take: impl FnMut(OwnerId, u64)) {
     let whole: u128 = owners.iter().map(|(_, weight)| u128::from(*weight)).sum();
     let portion = |upto: u128| (u128::from(bytes) * upto / whole.max(1)) as u64;

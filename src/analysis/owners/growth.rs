@@ -1,4 +1,4 @@
-//! What grows: owners and lines whose live bytes rise from floor to floor, whatever the sawtooth of a training step does between.
+//! Owners and lines whose floor of live bytes rises, under the sawtooth of training steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,38 +7,37 @@ use rustc_hash::FxHashMap;
 use crate::analysis::owners::owner_groups::{OwnerGroup, OwnerKind};
 use crate::model::{TensorCategory, TensorDevice};
 
-/// Windows that a time is divided into at most: their floors are what is compared.
+/// Windows whose floors are compared.
 const MAX_WINDOWS: usize = 6;
-/// Observations of one window, where there are enough: one alone may be at the top of the sawtooth.
+/// Observations per window: one alone may be the top of the sawtooth.
 const MIN_PER_WINDOW: usize = 4;
-/// So many floors, each above the one before, are no accident, however high the sawtooth is above them.
+/// This many rising floors are no accident.
 const MANY_STEPS: usize = 4;
-/// So many more blocks in no tensor are no work spaces of libraries, each of which is made when it is first needed.
+/// Fewer new blocks in no tensor may be library workspaces, allocated on first use.
 const MANY_BLOCKS: i64 = 8;
-/// Fewer observations tell nothing.
 const MIN_OBSERVATIONS: usize = 3;
 
-/// How something rose.
+/// A rise of live bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GrowthRise {
-    /// From the first floor to the last, in bytes.
+    /// From the first floor to the last.
     pub bytes: u64,
     /// Seconds between these.
     pub seconds: f64,
-    /// How many floors were compared.
+    /// Number of floors compared.
     pub windows: usize,
-    /// Which observations the first floor and the last are.
+    /// Indices of the observations at the first and last floor.
     pub between: (usize, usize),
 }
 
 impl GrowthRise {
-    /// Bytes a second.
+    /// Bytes per second.
     pub fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds.max(1e-9)
     }
 
-    /// That of bytes at times in seconds; `None` unless no floor is below the one before and two at least are above it. A few
-    /// floors have to rise by more than the sawtooth does: what was seen of it by chance is no growth.
+    /// The rise of (seconds, bytes); `None` if a floor falls or fewer than two rise. Few floors
+    /// must rise by more than the sawtooth.
     pub fn of(levels: &[(f64, u64)]) -> Option<GrowthRise> {
         if levels.len() < MIN_OBSERVATIONS {
             return None;
@@ -55,7 +54,7 @@ impl GrowthRise {
             .collect();
         let steps = || floors.windows(2).map(|pair| (pair[0].1, pair[1].1));
         let (first, last) = (floors.first()?, floors.last()?);
-        // What steady growth adds between a floor and what was seen after it is no sawtooth, however long that took.
+        // Steady growth is not part of the sawtooth.
         let rate = last.1.saturating_sub(first.1) as f64 / (last.0 - first.0).max(1e-9);
         let above = |(at, bytes): &(f64, u64), floor: &(f64, u64, usize)| {
             (bytes - floor.1).saturating_sub((rate * (at - floor.0).max(0.0)) as u64)
@@ -79,17 +78,16 @@ impl GrowthRise {
 /// An owner that grows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnerGrowth {
-    /// It, as it was last.
+    /// Its last state.
     pub group: OwnerGroup,
-    /// How it rose.
+    /// Its rise.
     pub rise: GrowthRise,
-    /// Storages more, between the same floors.
+    /// Storages more between the same floors.
     pub storages: i64,
 }
 
 impl OwnerGrowth {
-    /// Whether this may be the forward pass of one long step: what one variable's graph keeps rises all through it, and the few
-    /// looks there were may all have fallen into it. Several results, each with its graph, are of several steps.
+    /// Whether it may be one long forward pass: a single graph, in few snapshots.
     pub fn may_be_one_step(&self) -> bool {
         self.group.category == TensorCategory::Saved
             && !self.group.owner.contains("[*]")
@@ -97,12 +95,12 @@ impl OwnerGrowth {
     }
 }
 
-/// A line that owns more and more.
+/// A line whose live bytes grow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineGrowth {
-    /// What it is called.
+    /// Its text.
     pub line: String,
-    /// How it rose.
+    /// Its rise.
     pub rise: GrowthRise,
 }
 
@@ -112,27 +110,26 @@ fn owner_key(group: &OwnerGroup) -> OwnerKey {
     (group.device, group.category, group.kind.clone(), group.owner.clone())
 }
 
-/// Takes observations one after the other.
+/// Takes observations in time order.
 #[derive(Debug, Default)]
 pub struct GrowthWatch {
     times: Vec<f64>,
-    /// Bytes and storages of each owner at each time.
+    /// (Bytes, storages) of each owner at each time.
     owners: BTreeMap<OwnerKey, Vec<(u64, u64)>>,
     last: Vec<OwnerGroup>,
-    /// What is in no tensor, as it was last.
     last_in_no_tensor: Vec<OwnerGroup>,
     line_times: Vec<f64>,
     lines: BTreeMap<String, Vec<u64>>,
 }
 
 impl GrowthWatch {
-    /// Adds a look at owners, at a time in seconds.
+    /// `time` is in seconds.
     pub fn add_owners(&mut self, time: f64, mut groups: Vec<OwnerGroup>) {
         let before = self.times.len();
         self.keep_names(&mut groups);
         for group in &groups {
             let key = owner_key(group);
-            // Nothing was there before it was seen first.
+            // 0 before it was first seen.
             let levels = self.owners.entry(key).or_insert_with(|| vec![(0, 0); before]);
             levels.push((group.size.bytes, group.size.storages));
         }
@@ -144,8 +141,8 @@ impl GrowthWatch {
             groups.into_iter().partition(|group| group.kind == OwnerKind::NoTensor);
     }
 
-    /// Calls groups as the look before did, where it had most of their storages under another name: what a function that
-    /// runs just now has in a variable is called after that.
+    /// Keeps a group's previous name if most storages are the same: a running function may hold
+    /// them in another variable.
     fn keep_names(&self, groups: &mut [OwnerGroup]) {
         let mut owners: FxHashMap<(TensorDevice, u64), usize> = FxHashMap::default();
         for (index, group) in self.last.iter().enumerate() {
@@ -172,7 +169,7 @@ impl GrowthWatch {
         }
     }
 
-    /// Adds what lines own that is live, at a time in seconds.
+    /// `time` is in seconds.
     pub fn add_lines(&mut self, time: f64, lines: Vec<(String, u64)>) {
         let before = self.line_times.len();
         for (line, bytes) in lines {
@@ -184,22 +181,22 @@ impl GrowthWatch {
         }
     }
 
-    /// How many looks at owners there were.
+    /// Number of owner snapshots.
     pub fn looks(&self) -> usize {
         self.times.len()
     }
 
-    /// Seconds from the first look to the last.
+    /// Seconds from first to last snapshot.
     pub fn seconds(&self) -> f64 {
         self.times.last().zip(self.times.first()).map_or(0.0, |(last, first)| last - first)
     }
 
-    /// The owners of the last look.
+    /// The owners in the last snapshot.
     pub fn last(&self) -> &[OwnerGroup] {
         &self.last
     }
 
-    /// The owners that grow, the fastest first.
+    /// Growing owners, the fastest first.
     pub fn owners(&self) -> Vec<OwnerGrowth> {
         let last = self.last.iter().chain(&self.last_in_no_tensor);
         let grown = last.filter_map(|group| {
@@ -218,7 +215,7 @@ impl GrowthWatch {
         grown
     }
 
-    /// The lines that own more and more, the fastest first.
+    /// Growing lines, the fastest first.
     pub fn lines(&self) -> Vec<LineGrowth> {
         let grown = self.lines.iter().filter_map(|(line, levels)| {
             let levels: Vec<(f64, u64)> =
@@ -241,42 +238,41 @@ mod tests {
     }
 
     #[test]
-    fn a_sawtooth_does_not_grow_and_its_rising_floor_does() {
+    fn only_the_rising_floor_of_a_sawtooth_grows() {
         let sawtooth: Vec<u64> = [5, 90, 40].repeat(8);
         assert_eq!(GrowthRise::of(&levels(&sawtooth)), None);
         let rising: Vec<u64> = sawtooth.iter().zip(0..).map(|(bytes, i)| bytes + i * 2).collect();
         let rise = GrowthRise::of(&levels(&rising)).unwrap();
         assert_eq!(rise.windows, 6);
         assert!(rise.bytes > 0 && rise.seconds > 0.0, "{rise:?}");
-        // The same seen so seldom that its floors may have been missed.
+        // Seen so seldom that its floors may be missed.
         assert_eq!(
             GrowthRise::of(&levels(&[5, 92, 44, 11, 98, 50, 17, 104, 56, 23, 110, 62])),
             None
         );
-        // Once more memory than before, and then the same, is no growth.
+        // One rise, then constant, is no growth.
         assert_eq!(GrowthRise::of(&levels(&[5, 9, 9, 9, 9, 9])), None);
         assert_eq!(GrowthRise::of(&levels(&[1, 2])), None);
         assert_eq!(GrowthRise::of(&levels(&[9, 8, 10, 11])), None);
     }
 
-    /// `summary` of a job with an unnamed tensor more every step: "nothing grew in 4 snapshots", as the last one came late.
     #[test]
-    fn a_leak_that_is_looked_at_in_unequal_times_grows_all_the_same() {
+    fn leak_is_found_with_unequal_times_between_snapshots() {
         let steady = [(0.0, 10), (0.7, 17), (1.4, 24), (13.2, 142)];
         assert_eq!(GrowthRise::of(&steady).map(|rise| rise.bytes), Some(14));
-        // A sawtooth whose top was seen late is none, nor one that was seen rising once.
+        // No growth: a sawtooth's top seen late, or a single rise.
         assert_eq!(GrowthRise::of(&[(0.0, 10), (0.7, 11), (1.4, 12), (2.0, 142)]), None);
     }
 
     #[test]
-    fn the_rate_is_that_between_the_floors() {
+    fn rate_is_measured_between_the_floors() {
         let rise = GrowthRise::of(&levels(&[10, 20, 30, 40])).unwrap();
         assert_eq!((rise.bytes, rise.seconds), (20, 2.0));
         assert!((rise.rate() - 10.0).abs() < 1e-9);
     }
 
     #[test]
-    fn a_cache_that_another_function_has_in_a_variable_meanwhile_grows_all_the_same() {
+    fn cache_growth_survives_a_temporary_owner_name() {
         let mut watch = GrowthWatch::default();
         for (look, name) in
             (1_u64..).zip(["main: t.kept", "step: self.kept", "main: t.kept", "add: k"])
@@ -289,9 +285,8 @@ mod tests {
         assert_eq!((grown.len(), grown[0].group.owner.as_str()), (1, "main: t.kept"));
     }
 
-    /// `summary` of a LoRA job whose step took longer than the observation: "alive by backward: loss grows by 768 MiB a second".
     #[test]
-    fn one_graph_that_rises_in_three_looks_may_be_one_long_step() {
+    fn one_graph_growing_in_three_snapshots_may_be_one_step() {
         let grown = |owner: &str, looks: u64| {
             let mut watch = GrowthWatch::default();
             for look in 0..looks {
@@ -306,9 +301,8 @@ mod tests {
         assert!(!grown("main: total_loss", 24), "six floors, each above the one before");
     }
 
-    /// `summary` said "nothing grew" of a job that kept storages without tensors, 19 MiB of them a second.
     #[test]
-    fn memory_in_no_tensor_grows_like_an_owner_and_is_none() {
+    fn memory_in_no_tensor_grows_but_is_no_owner() {
         let watch = |blocks: u64| {
             let mut watch = GrowthWatch::default();
             for look in 0..4_u64 {
@@ -323,12 +317,11 @@ mod tests {
         };
         assert_eq!(watch(4).owners()[0].group.owner, "[in no tensor]");
         assert_eq!(watch(4).last().len(), 1);
-        // `summary` of a job that had just begun: "[in no tensor: work spaces, C++] grows by 46.65 MiB a second (+3 storages)".
         assert!(watch(1).owners().is_empty());
     }
 
     #[test]
-    fn what_comes_up_later_grew_from_nothing_and_what_shrinks_is_left_out() {
+    fn late_owner_grows_from_zero_and_shrinking_owner_is_omitted() {
         let mut watch = GrowthWatch::default();
         for step in 0..6_u64 {
             let mut held =

@@ -1,4 +1,4 @@
-//! Who holds the memory: groups of owners, what recordings keep of them, and how they change.
+//! Owners of memory and their changes.
 
 pub(super) mod before_recording;
 pub(super) mod growth;

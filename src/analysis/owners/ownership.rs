@@ -1,4 +1,4 @@
-//! Who held the memory, out of a recording's looks: the one at the highest level, and the last.
+//! Memory by owner: the highest and the last owner snapshot.
 
 use std::collections::BTreeMap;
 
@@ -8,44 +8,42 @@ use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
 use crate::ownership::SAVED_BY;
 
-/// A device's memory by owner, as paths for a flamegraph: category, then modules down to the tensor, or its owner.
+/// Flamegraph paths: category, then modules down to the tensor, or its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerStacks {
-    /// When the look was.
+    /// The time of the snapshot.
     pub time: Nanos,
-    /// For how long the process stood still for it; `None` when it ran on.
+    /// How long the process was stopped, if it was.
     pub pause: Option<Nanos>,
     /// `allocated_bytes` then: the sum of all paths.
     pub allocated: u64,
-    /// How many looks the recording has.
+    /// Number of owner snapshots in the recording.
     pub looks: u64,
     /// Paths and their bytes.
     pub paths: Vec<(Vec<OwnerPart>, u64)>,
 }
 
-/// A part of the path to memory.
+/// A part of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnerPart {
-    /// A category, a module, a name.
+    /// A category, module or name.
     Text(String),
-    /// Where memory without a name was allocated: in exact recordings.
+    /// Allocation site of nameless memory (exact recordings).
     AllocatedAt(StackLabel),
 }
 
-/// A look at one device.
 #[derive(Debug, Clone)]
 struct OwnershipReading {
     time: Nanos,
     pause: Option<Nanos>,
     held: OwnedOnDevice,
-    /// Bytes of nameless blocks by owner (its index; `None` in no tensor) and the account of who made them.
-    made: BTreeMap<(Option<u32>, usize), u64>,
+    /// Bytes of nameless blocks by owner index (`None`: no tensor) and allocation account.
+    allocated_by: BTreeMap<(Option<u32>, usize), u64>,
 }
 
-/// Who made the block at an address of a device: the account of a ledger.
+/// The ledger account that allocated the block at an address.
 pub(crate) type SiteLookup<'a> = &'a dyn Fn(CudaIndex, u64) -> Option<usize>;
 
-/// The looks that reports are made of.
 #[derive(Debug, Default)]
 pub(crate) struct OwnershipHistory {
     highest: BTreeMap<CudaIndex, OwnershipReading>,
@@ -61,14 +59,14 @@ impl OwnershipHistory {
     ) {
         self.looks += 1;
         for (number, held) in (0u32..).zip(&snapshot.devices) {
-            let mut made: BTreeMap<(Option<u32>, usize), u64> = BTreeMap::new();
+            let mut allocated_by: BTreeMap<(Option<u32>, usize), u64> = BTreeMap::new();
             for block in snapshot.unnamed_blocks.iter().filter(|block| block.device == number) {
                 if let Some(account) = allocation_source(held.device, block.address) {
-                    *made.entry((block.held, account)).or_default() += block.bytes;
+                    *allocated_by.entry((block.held, account)).or_default() += block.bytes;
                 }
             }
             let (time, pause) = (snapshot.time, snapshot.pause);
-            let look = OwnershipReading { time, pause, held: held.clone(), made };
+            let look = OwnershipReading { time, pause, held: held.clone(), allocated_by };
             let highest = self.highest.get(&held.device);
             if highest.is_none_or(|highest| highest.held.allocated < held.allocated) {
                 self.highest.insert(held.device, look.clone());
@@ -77,26 +75,25 @@ impl OwnershipHistory {
         }
     }
 
-    /// About how many bytes they take.
+    /// About, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let of = |look: &OwnershipReading| {
             let names: usize = look.held.held.iter().map(|held| held.owner.len() + 96).sum();
-            (size_of::<OwnershipReading>() + names + look.made.len() * 64) as u64
+            (size_of::<OwnershipReading>() + names + look.allocated_by.len() * 64) as u64
         };
         self.highest.values().chain(self.last.values()).map(of).sum()
     }
 
-    /// What the last look saw on a device, and for how long the process stood still for it.
+    /// The last owner snapshot, and how long it stopped the process.
     pub(crate) fn last(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
         self.last.get(&device).map(|look| (&look.held, look.pause))
     }
 
-    /// The memory of a device by owner; `None` when no look saw it.
     pub(crate) fn stacks(
         &self,
         device: CudaIndex,
         moment: Moment,
-        made_at: &dyn Fn(usize) -> Vec<StackLabel>,
+        site_path: &dyn Fn(usize) -> Vec<StackLabel>,
     ) -> Option<OwnerStacks> {
         let look = match moment {
             Moment::Peak => &self.highest,
@@ -106,12 +103,12 @@ impl OwnershipHistory {
         let mut paths: Vec<(Vec<OwnerPart>, u64)> = Vec::new();
         let mut add = |path: Vec<String>, held: Option<u32>, mut bytes: u64| {
             let path: Vec<OwnerPart> = path.into_iter().map(OwnerPart::Text).collect();
-            let made = look.made.range((held, 0)..=(held, usize::MAX));
-            for (&(_, account), &part) in made {
+            let allocated_by = look.allocated_by.range((held, 0)..=(held, usize::MAX));
+            for (&(_, account), &part) in allocated_by {
                 let part = part.min(bytes);
                 bytes -= part;
-                let made = made_at(account).into_iter().map(OwnerPart::AllocatedAt);
-                paths.push((path.iter().cloned().chain(made).collect(), part));
+                let allocated_by = site_path(account).into_iter().map(OwnerPart::AllocatedAt);
+                paths.push((path.iter().cloned().chain(allocated_by).collect(), part));
             }
             if bytes > 0 {
                 paths.push((path, bytes));
@@ -137,7 +134,7 @@ impl OwnershipHistory {
     }
 }
 
-/// For each owner that is no part of a model: category, the variable, and the pattern of the names behind it.
+/// For owners outside models: category, variable, pattern.
 fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
     let mut paths = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {
@@ -165,7 +162,7 @@ fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
     paths
 }
 
-/// `layers.0.weight` is a weight in layer 0 in the layers; optimizer state lies where its parameter does.
+/// Splits `layers.0.weight` into modules; optimizer state goes below its parameter.
 fn path(category: TensorCategory, owner: &str) -> Vec<String> {
     let mut path = vec![category.name().to_owned()];
     let whole = match category {
@@ -179,7 +176,7 @@ fn path(category: TensorCategory, owner: &str) -> Vec<String> {
         TensorCategory::Saved | TensorCategory::Other => None,
     };
     match whole {
-        // A variable is no path of modules.
+        // A variable is not a module path.
         Some((name, state)) if !name.contains(": ") && !name.starts_with("[") => {
             if !state.is_empty() {
                 path.push(state.to_owned());

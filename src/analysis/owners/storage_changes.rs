@@ -1,4 +1,4 @@
-//! What came and went between two looks at owners.
+//! Storages that appeared or disappeared between owner snapshots.
 
 use rustc_hash::FxHashMap;
 
@@ -6,35 +6,35 @@ use crate::model::StorageGroup;
 use crate::model::{DType, OwnershipSnapshot, TensorCategory, TensorDevice};
 use crate::ownership::storages;
 
-/// Storages that came, or went, and are alike.
+/// Similar storages that appeared or disappeared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageChange {
-    /// Whether they came.
+    /// Whether they appeared.
     pub came: bool,
     /// How many.
     pub count: u64,
-    /// Bytes of all of them.
+    /// Their bytes.
     pub bytes: u64,
-    /// Where they lie.
+    /// Their device.
     pub device: TensorDevice,
-    /// What they are for.
+    /// Their category.
     pub category: TensorCategory,
-    /// Shape of their first tensor.
+    /// Shape of the first one's tensor.
     pub shape: Option<Vec<i64>>,
     /// Its element type.
     pub dtype: DType,
-    /// Which tensor it is, of the first of them: index in [`OwnershipSnapshot::tensors`] of the look that has it.
+    /// The first one's index in [`OwnershipSnapshot::tensors`].
     pub tensor: usize,
 }
 
-/// What tells a storage from others. One freed and made again at the same place and size in between counts as the same.
+/// A storage freed and allocated again at the same place counts as the same.
 type StorageKey = (TensorDevice, u64, u64, Option<u64>);
 
 fn key(group: &StorageGroup) -> StorageKey {
     (group.device, group.storage.at, group.storage.data, group.storage.bytes)
 }
 
-/// What came since `before` and what went, the largest first; meta tensors and empty ones left out.
+/// The largest first, without meta tensors and empty ones.
 pub fn changes(before: &OwnershipSnapshot, now: &OwnershipSnapshot) -> Vec<StorageChange> {
     let groups = |snapshot: &OwnershipSnapshot| -> FxHashMap<StorageKey, StorageGroup> {
         let with_memory = storages(snapshot).into_iter().filter(|group| {

@@ -1,4 +1,4 @@
-//! The memory of a device at the moment of a snapshot, with who made each block.
+//! A device's memory at a snapshot, with the attribution of each block.
 
 use std::sync::Arc;
 
@@ -7,57 +7,54 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::model::{Nanos, SnapshotConsistency};
 
-/// Which moment of a recording.
+/// A moment of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moment {
-    /// The highest snapshot recorded.
+    /// The highest snapshot.
     Peak,
-    /// The last snapshot recorded.
+    /// The last snapshot.
     End,
 }
 
-/// A device's memory at the moment of one snapshot, with the charge of every block.
+/// A device's memory at one moment, with the attribution of every block.
 #[derive(Debug, Clone)]
 pub struct AttributedSnapshot {
-    /// When.
+    /// Its time.
     pub time: Nanos,
-    /// Bytes allocated: the sum of the blocks, or the counter's value where the map is degraded.
+    /// Bytes allocated: the sum of the blocks, or the counter in an inconsistent snapshot.
     pub allocated: u64,
-    /// Sum of the blocks, in bytes: no more than what was allocated.
+    /// Sum of the blocks, at most `allocated`.
     pub in_blocks: u64,
-    /// Sum of the segments, in bytes; `None` of a moment between two maps.
+    /// Sum of the segments, in bytes; `None` for a moment between two snapshots.
     pub reserved: Option<u64>,
-    /// Bytes freed by the program that another stream may still use.
+    /// Bytes freed that another stream may still use.
     pub pending_free: u64,
-    /// Size of the largest free block, in bytes; 0 when there is none.
+    /// Size of the largest free block, or 0.
     pub largest_free: u64,
-    /// Whether the map is one instant's truth.
+    /// Whether the snapshot shows one instant.
     pub consistency: SnapshotConsistency,
-    /// Bytes of blocks that were there when the recording began.
+    /// Bytes of blocks older than the recording.
     pub before_recording: u64,
-    /// Whether the allocator was followed.
     pub(crate) followed: bool,
     pub(crate) blocks: Vec<(u64, Arc<BlockAttribution>)>,
-    /// Where these lie, of a moment between two maps: `None` for those that were allocated since
-    /// the first of them.
+    /// Addresses, for a moment between two snapshots; `None`: allocated since the first.
     pub(in crate::analysis) addresses: Vec<Option<u64>>,
-    /// Addresses of those that are older than the recording and have no owner, with their indices in the list.
+    /// Address and index of blocks older than the recording without an owner.
     pub(in crate::analysis) ownerless: Vec<(u64, u32)>,
 }
 
 impl AttributedSnapshot {
-    /// Bytes in the allocator's cache: reserved, but neither allocated nor waiting to be freed. `None` where no map was read.
+    /// Bytes reserved, but neither allocated nor waiting to be freed; `None` without a snapshot.
     pub fn cached(&self) -> Option<u64> {
         let used = self.in_blocks.saturating_add(self.pending_free);
         self.reserved.map(|reserved| reserved.saturating_sub(used))
     }
 
-    /// Bytes of which nobody is known who can have allocated them.
+    /// Bytes without any possible site.
     pub(super) fn not_seen(&self) -> u64 {
         self.blocks.iter().filter(|(_, charge)| charge.is_not_seen()).map(|(size, _)| size).sum()
     }
 
-    /// Adds a block, at its address where that is known.
     pub(super) fn push(&mut self, address: Option<u64>, size: u64, charge: Arc<BlockAttribution>) {
         if charge.allocated_at == 0 {
             self.before_recording += size;
@@ -68,7 +65,7 @@ impl AttributedSnapshot {
         self.blocks.push((size, charge));
     }
 
-    /// Gives blocks without an owner to theirs, by address and size.
+    /// Sets the owners of blocks by address and size.
     pub(super) fn set_owners(&mut self, owned: &FxHashMap<u64, (u64, Arc<BlockAttribution>)>) {
         let blocks = &mut self.blocks;
         self.ownerless.retain(|(address, index)| {
@@ -83,13 +80,13 @@ impl AttributedSnapshot {
         });
     }
 
-    /// Bytes whose birth the recording saw, and the height to decide between equals.
+    /// Bytes allocated during the recording; then the rank, to decide between equals.
     pub(super) fn explains(&self) -> (u64, u64) {
         let explained = self.rank().saturating_sub(self.before_recording);
         (explained, self.rank())
     }
 
-    /// Height for comparison: a degraded map has to be 1 % higher than a consistent one to win.
+    /// Height for comparison: an inconsistent snapshot must be 1 % higher to win.
     pub(super) fn rank(&self) -> u64 {
         match self.consistency {
             SnapshotConsistency::Consistent => self.allocated,

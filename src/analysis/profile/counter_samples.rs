@@ -1,13 +1,13 @@
-//! The allocator's counters at every moment at which a recording has them.
+//! All counter readings of a recording.
 
 use crate::model::{
     AllocatorCounters, CudaIndex, Metric, Nanos, Pool, Record, RecordSink, SinkResult,
 };
 
-/// The counters of one device at one moment, in bytes but for the last two.
+/// Counters of one device at one moment; all in bytes except the last two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterSample {
-    /// When.
+    /// Time.
     pub time: Nanos,
     /// The device.
     pub device: CudaIndex,
@@ -47,7 +47,7 @@ impl CounterSample {
     }
 }
 
-/// Takes the records of a recording and keeps its counters.
+/// Takes records, and keeps the counters.
 #[derive(Debug, Default)]
 pub struct CounterSamples {
     /// In time order.

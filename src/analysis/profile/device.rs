@@ -1,4 +1,4 @@
-//! One device over a recording: counters, peak, timeline, living blocks and the moments kept.
+//! One device over a recording: counters, peak, timeline, live blocks and kept moments.
 
 mod between_maps;
 mod following;
@@ -27,22 +27,20 @@ use crate::model::{
     SnapshotConsistency,
 };
 
-/// An allocated block known from a map.
 #[derive(Debug, Clone)]
 struct LiveBlock {
     kind: BlockGroup,
     attribution: Option<Arc<BlockAttribution>>,
-    /// What the samples say of a block whose allocation the polls did not see.
+    /// By samples, for blocks that the polls missed.
     sampled: Option<Arc<BlockAttribution>>,
 }
 
 impl LiveBlock {
-    /// Nobody is charged yet.
     fn new(kind: BlockGroup) -> LiveBlock {
         LiveBlock { kind, attribution: None, sampled: None }
     }
 
-    /// Who is charged: what the polls saw, else what the samples say.
+    /// Attribution by polls, else by samples.
     fn charge(&self) -> Option<&Arc<BlockAttribution>> {
         let seen = self.attribution.as_ref();
         match &self.sampled {
@@ -52,7 +50,6 @@ impl LiveBlock {
     }
 }
 
-/// A map's allocated blocks by address, and the sums of the rest.
 #[derive(Debug)]
 pub(crate) struct SnapshotBlocks {
     time: Nanos,
@@ -78,7 +75,7 @@ impl SnapshotBlocks {
                 BlockState::Allocated => {
                     let pool = if segment.small { Pool::Small } else { Pool::Large };
                     let kind = BlockGroup { size: block.size, requested: block.requested, pool };
-                    // A torn map may show an address twice; the later block counts.
+                    // An inconsistent snapshot may repeat an address.
                     seen.blocks.insert(block.address, LiveBlock::new(kind));
                 }
                 BlockState::PendingFree => seen.pending_free += block.size,
@@ -88,8 +85,7 @@ impl SnapshotBlocks {
         seen
     }
 
-    /// What the allocator had: by the counter where the map is not of one instant, whose blocks
-    /// cannot all have been alive at once, or are not all there.
+    /// By the counter where the snapshot is inconsistent.
     fn allocated(&self) -> u64 {
         match self.consistency {
             SnapshotConsistency::Consistent => self.blocks.values().map(|b| b.kind.size).sum(),
@@ -98,7 +94,6 @@ impl SnapshotBlocks {
     }
 }
 
-/// What is known of one device.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceProfile {
     pub(crate) counters: Option<(Nanos, Box<AllocatorCounters>)>,
@@ -107,48 +102,44 @@ pub(crate) struct DeviceProfile {
     pub(crate) timeline: Timeline,
     pub(crate) peak: Option<Arc<AttributedSnapshot>>,
     pub(crate) end: Option<Arc<AttributedSnapshot>>,
-    /// The highest moment between two maps, where the allocator is followed and it is higher than all maps.
+    /// Kept only if higher than all snapshots.
     between: HighestBetween,
     pub(crate) snapshots_consistent: u64,
     pub(crate) snapshots_degraded: u64,
-    /// Grows by one whenever the counters change.
+    /// Incremented when counters change.
     pub(crate) version: u64,
-    /// What the counters did around the last look at the stacks; `None` when they stood still.
+    /// Changes of the counters around the last sample.
     pub(crate) around: Option<Box<CounterBracket>>,
     ledger: CounterIntervals,
-    /// The changes since the last map, where the allocator is followed.
     followed: Option<FollowedSteps>,
     living: FxHashMap<u64, LiveBlock>,
-    /// Blocks that a degraded map did not show; they may only have been overlooked.
+    /// Missing in an inconsistent snapshot, but perhaps live.
     overlooked: FxHashMap<u64, LiveBlock>,
-    /// The blocks of the last complete map, where the allocator is followed and the maps after it were not complete.
+    /// Of the last consistent snapshot, while followed and later ones are inconsistent.
     complete: Option<FxHashMap<u64, LiveBlock>>,
     last_snapshot: Option<Nanos>,
-    /// Height of the highest map.
     top: u64,
-    /// The highest level that was seen besides the readings of the counters: by a poll, or as the
-    /// sum of a map.
+    /// Highest level in polls and snapshots; `allocated` has the counter readings.
     seen: Option<SeenLevel>,
-    /// Addresses of blocks of the last map that cannot all have been alive at once: see
-    /// `torn_map.rs`.
+    /// See `torn_map.rs`.
     surplus: FxHashSet<u64>,
     before: Option<Arc<BlockAttribution>>,
-    /// Whether records are missing since the last counters, and since the last map.
+    /// Records are missing since the last counters, and since the last snapshot.
     counters_interrupted: bool,
-    map_interrupted: bool,
+    snapshot_interrupted: bool,
 }
 
 impl DeviceProfile {
-    /// Records are missing: of what was allocated and freed meanwhile nothing is told.
+    /// Allocations and frees in the gap are unknown.
     pub(crate) fn interrupt(&mut self) {
-        (self.counters_interrupted, self.map_interrupted) = (true, true);
+        (self.counters_interrupted, self.snapshot_interrupted) = (true, true);
         self.around = None;
         self.ledger.clear();
         self.overlooked.clear();
         self.complete = None;
     }
 
-    /// A device that had no allocator at `time`: all its counters were 0, and no block is older.
+    /// No allocator existed at `time`, so all counters were 0.
     pub(crate) fn from_zero(time: Nanos) -> DeviceProfile {
         DeviceProfile {
             counters: Some((time, Box::default())),
@@ -159,7 +150,7 @@ impl DeviceProfile {
         }
     }
 
-    /// Takes new counters, seen at `now`; `from` is the look before. Returns the old ones.
+    /// Returns the old counters.
     pub(crate) fn step(
         &mut self,
         from: Nanos,
@@ -192,14 +183,12 @@ impl DeviceProfile {
         Some(old)
     }
 
-    /// Nobody allocated at the places of which is known by now that threads only wait there.
     pub(crate) fn leave_out_waits(&mut self, places: &WaitingPlaces) {
         self.ledger.leave_out(places);
     }
 
-    /// Takes a map: finds births, charges them, keeps the moment if it is the highest. `seen_last`
-    /// is who was seen at the tick of the map. Gives the steps that charging takes; where these are more than `max_work`,
-    /// nobody is charged.
+    /// Attributes new blocks; keeps the moment if it is the highest. `seen_last`: stacks of its
+    /// tick. Returns the work; above `max_work`, nothing is attributed.
     pub(crate) fn on_snapshot(
         &mut self,
         mut snapshot: SnapshotBlocks,
@@ -213,8 +202,8 @@ impl DeviceProfile {
             SnapshotConsistency::Consistent => self.snapshots_consistent += 1,
             SnapshotConsistency::Degraded { .. } => self.snapshots_degraded += 1,
         }
-        if std::mem::take(&mut self.map_interrupted) {
-            // Which of its blocks were born since the one before is not known, nor who made them.
+        if std::mem::take(&mut self.snapshot_interrupted) {
+            // The new blocks cannot be distinguished.
             let lost = Arc::new(BlockAttribution {
                 shares: vec![(AllocationOrigin::NoStack, 1)],
                 span: None,
@@ -235,10 +224,10 @@ impl DeviceProfile {
             self.last_snapshot = Some(snapshot.time);
             return work;
         }
-        // Where everything was followed from the first allocation on, nothing is older.
+        // Followed from the beginning: no block is older.
         let began_empty = self.followed.as_ref().is_some_and(FollowedSteps::began_empty);
         let first = self.last_snapshot.is_none() && !began_empty;
-        let lived_on = self.find_living(&mut snapshot.blocks);
+        let survived = self.find_living(&mut snapshot.blocks);
         if first {
             let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
             for block in snapshot.blocks.values_mut() {
@@ -247,7 +236,7 @@ impl DeviceProfile {
         } else {
             work = self.attribute_allocated(
                 &mut snapshot,
-                lived_on,
+                survived,
                 (tick, seen_last),
                 max_work,
                 text,
@@ -263,7 +252,7 @@ impl DeviceProfile {
                     self.overlooked.insert(address, block);
                 }
             }
-            // A block overlooked now and seen next time may have been born before this map.
+            // A block missing now and listed next time may be older.
             self.ledger.forget_before(self.last_snapshot.map_or(snapshot.time.0, |t| t.0));
         } else {
             self.overlooked.clear();
@@ -274,7 +263,6 @@ impl DeviceProfile {
         work
     }
 
-    /// About how many bytes it takes, besides what every device takes.
     pub(crate) fn memory(&self) -> u64 {
         let moments = [&self.peak, &self.end].into_iter().flatten().map(|moment| &**moment);
         let moments = moments.chain(self.between.kept());
@@ -283,7 +271,7 @@ impl DeviceProfile {
         self.ledger.memory() + (blocks + listed * size_of::<(u64, Arc<BlockAttribution>)>()) as u64
     }
 
-    /// Whether nothing was allocated since the last map.
+    /// No allocation since the last snapshot.
     pub(crate) fn is_settled(&self) -> bool {
         let settled = match &self.followed {
             Some(followed) => followed.is_settled(),
@@ -292,12 +280,10 @@ impl DeviceProfile {
         self.last_snapshot.is_none() || settled
     }
 
-    /// When the last map was read.
     pub(crate) fn last_snapshot_time(&self) -> Option<Nanos> {
         self.last_snapshot
     }
 
-    /// How high its counters and levels came.
     pub(crate) fn mark(&self) -> Option<HighWater> {
         match (self.allocated, self.seen) {
             (Some(counted), Some(seen)) => Some(counted.with_level(seen)),
@@ -305,7 +291,6 @@ impl DeviceProfile {
         }
     }
 
-    /// The allocator had so many bytes at `time`.
     pub(super) fn saw_level(&mut self, bytes: i64, time: Nanos) {
         if self.seen.is_none_or(|seen| bytes > seen.bytes) {
             self.seen = Some(SeenLevel { bytes, from: time, to: time });
@@ -313,25 +298,22 @@ impl DeviceProfile {
         self.timeline.raise(time, bytes);
     }
 
-    /// Whether a block of the last map is left out, so that the others come to what the allocator
-    /// had.
     pub(crate) fn is_surplus(&self, address: u64) -> bool {
         self.surplus.contains(&address)
     }
 
-    /// The blocks of the last map with whom they are charged to.
     pub(crate) fn live_blocks(
         &self,
     ) -> impl Iterator<Item = (u64, BlockGroup, Option<&Arc<BlockAttribution>>)> + '_ {
         self.living.iter().map(|(&address, block)| (address, block.kind, block.charge()))
     }
 
-    /// Goes on from the map that an earlier part of the recording read last, at `mapped`.
+    /// Continues from the last snapshot of an earlier part.
     pub(crate) fn restore(
         &mut self,
         mapped: Nanos,
         blocks: impl Iterator<Item = (KeyframeBlock, Arc<BlockAttribution>)>,
-        goes_on: bool,
+        continues: bool,
     ) {
         self.living.clear();
         self.complete = None;
@@ -342,18 +324,18 @@ impl DeviceProfile {
             self.living.insert(block.address, live);
         }
         self.last_snapshot = Some(mapped);
-        // What the counters did before it has been charged already.
+        // Earlier intervals are attributed already.
         self.ledger.clear();
         if let Some(followed) = &mut self.followed {
             followed.clear();
         }
-        self.map_interrupted = false;
-        if !goes_on {
+        self.snapshot_interrupted = false;
+        if !continues {
             (self.snapshots_consistent, self.snapshots_degraded, self.top) = (0, 0, 0);
             (self.peak, self.between) = (None, HighestBetween::default());
             self.seen = None;
         }
-        // The last map stands before the inheritance, without makers: now they are known.
+        // The last snapshot precedes the inherited attributions.
         if let Some(last) = self.end.take() {
             self.keep_moment(&SnapshotBlocks {
                 time: last.time,
@@ -366,9 +348,9 @@ impl DeviceProfile {
         }
     }
 
-    /// Gives the blocks known from the map before their charge; returns their bytes.
+    /// Copies known attributions; returns the bytes of these blocks.
     fn find_living(&mut self, blocks: &mut FxHashMap<u64, LiveBlock>) -> PerPool {
-        let mut lived_on = [0; 3];
+        let mut survived = [0; 3];
         for (address, block) in blocks {
             let known = [self.complete.as_ref().unwrap_or(&self.living), &self.overlooked]
                 .into_iter()
@@ -376,17 +358,17 @@ impl DeviceProfile {
             if let Some(known) = known {
                 block.attribution.clone_from(&known.attribution);
                 block.sampled.clone_from(&known.sampled);
-                lived_on[0] += block.kind.size as i64;
-                lived_on[block.kind.pool as usize] += block.kind.size as i64;
+                survived[0] += block.kind.size as i64;
+                survived[block.kind.pool as usize] += block.kind.size as i64;
             }
         }
-        lived_on
+        survived
     }
 
     fn attribute_allocated(
         &mut self,
         snapshot: &mut SnapshotBlocks,
-        mut lived_on: PerPool,
+        mut survived: PerPool,
         (tick, seen_last): (Nanos, &[(AllocationOrigin, u64)]),
         max_work: u64,
         text: ProgramText<'_>,
@@ -394,12 +376,12 @@ impl DeviceProfile {
         if self.followed.is_some() {
             let new = new_blocks(&snapshot.blocks);
             self.charge_followed(snapshot, text);
-            self.charge_unseen(snapshot, new, lived_on, (tick, seen_last), max_work);
+            self.charge_unseen(snapshot, new, survived, (tick, seen_last), max_work);
             return snapshot.blocks.len() as u64;
         }
-        self.find_reused(&mut snapshot.blocks, &mut lived_on);
+        self.find_reused(&mut snapshot.blocks, &mut survived);
         let (charges, work) =
-            self.charges_by_samples(snapshot, None, lived_on, (tick, seen_last), max_work);
+            self.charges_by_samples(snapshot, None, survived, (tick, seen_last), max_work);
         for block in snapshot.blocks.values_mut() {
             if block.attribution.is_none() {
                 block.attribution = charges.get(&block.kind).cloned();
@@ -408,9 +390,8 @@ impl DeviceProfile {
         work
     }
 
-    /// Gives the blocks that are older than the recording to their owners, now and at the moments kept; says whether there has
-    /// been a map that tells which these blocks are.
-    pub(crate) fn set_owners_of_before(&mut self, owned: &OwnedBlocks) -> bool {
+    /// Also sets them in the kept moments. False if no snapshot has shown these blocks.
+    pub(crate) fn set_older_owners(&mut self, owned: &OwnedBlocks) -> bool {
         if self.last_snapshot.is_none() {
             return false;
         }
@@ -447,9 +428,8 @@ impl DeviceProfile {
         true
     }
 
-    /// The highest moment known: a map, or one between two maps.
     pub(crate) fn highest(&self) -> Option<&Arc<AttributedSnapshot>> {
-        // A map tells more, if it is about as high.
+        // At about equal levels, a snapshot knows more.
         let above = self.top + self.top / ABOUT;
         let between = self.between.best().filter(|between| between.allocated > above);
         between.or(self.peak.as_ref())
@@ -482,8 +462,8 @@ impl DeviceProfile {
             kept.push(Some(address), block.kind.size, charge);
         }
         let snapshot = Arc::new(kept);
-        // The first map explains nothing: every block was there before. So of all maps at most
-        // 0.4 % below the highest the one is kept that explains the most.
+        // The first snapshot attributes nothing: within 0.4 % of the highest, keep the best
+        // attributed.
         self.top = self.top.max(snapshot.rank());
         let floor = self.top - self.top / ABOUT;
         let better = |kept: &Arc<AttributedSnapshot>| {

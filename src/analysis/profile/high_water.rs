@@ -1,17 +1,17 @@
-//! The allocator's own high-water mark, and whether the recording saw it being reached.
+//! High-water marks, and when they were reached.
 
 use crate::model::Nanos;
 
-/// When a high-water mark was reached.
+/// When a mark was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeakTime {
-    /// Before the first look: the counter stood there already.
+    /// Before the first reading.
     BeforeRecording,
-    /// Between two looks of the recording.
+    /// Between two readings.
     Between(Nanos, Nanos),
 }
 
-/// Bytes that the allocator had at some moment between two.
+/// A level at some moment between two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SeenLevel {
     pub(crate) bytes: i64,
@@ -19,23 +19,22 @@ pub(crate) struct SeenLevel {
     pub(crate) to: Nanos,
 }
 
-/// The greatest value of a `peak` counter over a recording.
+/// Greatest value of a `peak` counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HighWater {
     /// Bytes.
     pub bytes: i64,
     /// When it was reached.
     pub reached: PeakTime,
-    /// The greatest value reached since the recording began: equal to `bytes` unless that was reached before.
+    /// Greatest value during the recording.
     pub within: i64,
-    /// When that was reached: not before the first moment, not after the second.
+    /// When `within` was reached: earliest and latest moment.
     pub seen: (Nanos, Nanos),
-    /// How often the job reset the counter (`reset_peak_memory_stats`), as far as it could be seen.
+    /// Observed `reset_peak_memory_stats`.
     pub resets: u32,
 }
 
 impl HighWater {
-    /// The mark as of the first look, at `time`.
     pub(crate) fn first(current: i64, peak: i64, time: Nanos) -> HighWater {
         HighWater {
             bytes: peak,
@@ -46,12 +45,10 @@ impl HighWater {
         }
     }
 
-    /// The mark of a counter that counted nothing up to `time`.
     pub(crate) fn from_zero(time: Nanos) -> HighWater {
         HighWater::of_level(SeenLevel { bytes: 0, from: time, to: time })
     }
 
-    /// The mark where nothing but a level is known.
     pub(crate) fn of_level(level: SeenLevel) -> HighWater {
         HighWater {
             bytes: level.bytes,
@@ -62,9 +59,9 @@ impl HighWater {
         }
     }
 
-    /// The same with a level that was seen besides the readings of the counters.
+    /// For a level that is not a counter reading.
     pub(crate) fn with_level(mut self, level: SeenLevel) -> HighWater {
-        // A level that was seen tells the moment better than a mark that rose to it.
+        // A level gives a better time than a risen mark.
         if level.bytes >= self.within {
             (self.within, self.seen) = (level.bytes, (level.from, level.to));
         }
@@ -76,28 +73,26 @@ impl HighWater {
         self
     }
 
-    /// The same where it is known to have been as high as `bytes` while it was recorded, but not
-    /// when.
+    /// At an unknown time of the recording.
     pub(crate) fn at_least(self, bytes: i64) -> HighWater {
         let within = self.within.max(bytes);
         HighWater { within, bytes: self.bytes.max(within), ..self }
     }
 
-    /// The mark that the counter had before the recording, where nothing as high was seen since.
+    /// The mark, if older than the recording and not reached again.
     pub fn older(&self) -> Option<i64> {
         (self.reached == PeakTime::BeforeRecording && self.bytes > self.within)
             .then_some(self.bytes)
     }
 
-    /// The mark of a counter, if there is one, and the greatest value that events told, with its time. `is_event` is given
-    /// the event's bytes and the mark's and says whose moment it is.
+    /// `is_event(event bytes, mark)` chooses the time.
     pub(crate) fn with_event(
         counted: Option<HighWater>,
         (time, bytes): (Nanos, i64),
         is_event: fn(i64, i64) -> bool,
     ) -> HighWater {
         match counted {
-            // What the counters saw before the events may have been higher.
+            // The counters may have been higher before the events.
             Some(counted) if !is_event(bytes, counted.bytes) => {
                 let within = match bytes >= counted.within {
                     true => (bytes, (time, time)),
@@ -112,7 +107,6 @@ impl HighWater {
         }
     }
 
-    /// Takes the counter's next value; `old` is its value at the look before.
     pub(crate) fn next(&mut self, old: i64, peak: i64, current: i64, from: Nanos, to: Nanos) {
         if current > self.within {
             (self.within, self.seen) = (current, (to, to));
@@ -120,7 +114,7 @@ impl HighWater {
         if peak == old {
             return;
         }
-        // A counter that rose or fell was set in this interval, so the value was reached in it.
+        // A changed counter was set in this interval, so its value was reached in it.
         if peak > self.within {
             (self.within, self.seen) = (peak, (from, to));
         }

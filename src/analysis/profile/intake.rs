@@ -1,9 +1,9 @@
-//! How a profile takes records in: gathered by tick, each tick charged against the one before.
+//! Takes records by tick, and attributes each tick against the previous one.
 
 use rustc_hash::FxHashMap;
 
 use super::{CounterReading, Profile, UsagePeak};
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::sample_window::{StackFacts, allocating_between};
 use crate::analysis::exact::ExactProfile;
 use crate::analysis::followed::dropped_variables::ProgramText;
@@ -16,20 +16,19 @@ use crate::model::{
     RecordingGap, SinkResult, StackSample, ThreadActivity,
 };
 
-/// Two looks that both see a line tell that it stayed in between only when they are at most this many
-/// periods apart: where looks were missed, a loop may have come round.
+/// In periods: in longer gaps between two samples, a loop may have left a line and come back.
 const MAX_STAY: u64 = 5;
-/// Gaps that are told one by one.
+/// Gaps listed individually.
 const MAX_GAPS: usize = 5;
 
 impl Profile {
-    /// Half a period of the wanted rate in nanoseconds: what is further apart is another tick.
+    /// In nanoseconds: records further apart are different ticks.
     fn half_period(&self) -> u64 {
         let rate = self.start.as_ref().map_or(0, |s| s.rate);
         500_000_000 / u64::from(if rate == 0 { 200 } else { rate })
     }
 
-    /// Makes sure that the open tick is the one of `time`; `taken` says that it already has this record.
+    /// `taken`: the open tick has such a record already.
     fn enter_tick(&mut self, time: Nanos, taken: bool) {
         self.last_time = self.last_time.max(time);
         if self.is_open {
@@ -81,7 +80,6 @@ impl Profile {
         }
     }
 
-    /// Takes the open tick into account and makes it the previous one.
     pub(super) fn close_tick(&mut self) {
         self.is_open = false;
         self.ticks += 1;
@@ -111,7 +109,7 @@ impl Profile {
                 profile.leave_out_waits(&self.places);
                 let work = profile.on_snapshot(snapshot, self.open.time, &seen, left, text);
                 if let Some(owned) = self.owned_before.remove(&device) {
-                    profile.set_owners_of_before(&owned);
+                    profile.set_older_owners(&owned);
                 }
                 self.memory.add_work(work as usize);
             }
@@ -120,13 +118,13 @@ impl Profile {
             std::mem::swap(&mut self.open, &mut self.previous);
             self.previously_at_work.clone_from(&self.at_work);
         } else {
-            // A map alone says nothing of the threads: those seen last stay where they were.
+            // Snapshots have no threads: keep the last ones.
             self.at_work.clone_from(&self.previously_at_work);
         }
         self.open.sampled = false;
     }
 
-    pub(super) fn stack_facts(&self) -> StackFacts<'_> {
+    pub(in crate::analysis) fn stack_facts(&self) -> StackFacts<'_> {
         StackFacts {
             stacks: &self.stacks,
             engine: &self.engine,
@@ -136,28 +134,30 @@ impl Profile {
         }
     }
 
-    /// Charges the interval between the previous tick and the open one.
     fn step_devices(&mut self) {
-        let looks: FxHashMap<CudaIndex, CounterReading> =
-            self.open_counters.drain(..).map(|look| (look.device, look)).collect();
-        let is_moving = !looks.is_empty() || self.profiles.values().any(|p| p.around.is_some());
+        let readings: FxHashMap<CudaIndex, CounterReading> =
+            self.open_counters.drain(..).map(|reading| (reading.device, reading)).collect();
+        let is_moving = !readings.is_empty() || self.profiles.values().any(|p| p.around.is_some());
         let stays = if is_moving && !self.skips_lines { self.thread_stays() } else { Vec::new() };
         let (previous, open) = (&self.previous, &self.open);
         let apart = open.time.0.saturating_sub(previous.time.0);
         let near = apart <= MAX_STAY * 2 * self.half_period();
         let (mut seen, mut seen_here) = (Vec::new(), Vec::new());
-        if !looks.is_empty() {
+        if !readings.is_empty() {
             seen_here = open.allocating(open, self.stack_facts());
             seen = allocating_between(previous, open, self.stack_facts());
         }
+        let charged = [false, true].map(|many| stacks_of(&seen, many, self.stack_facts()));
+        let charged_here =
+            [false, true].map(|many| stacks_of(&seen_here, many, self.stack_facts()));
         let alone =
             previous.at_work_alone().filter(|_| previous.at_work_alone() == open.at_work_alone());
         let lines = if self.skips_lines { 0 } else { 16 * (stays.len() + self.at_work.len()) };
-        let steps = (self.profiles.len() + looks.len()) * (16 + seen.len() + lines);
+        let steps = (self.profiles.len() + readings.len()) * (16 + seen.len() + lines);
         self.memory.add_work(steps);
-        for look in looks.values() {
+        for reading in readings.values() {
             let empty_at = self.empty_at;
-            self.profiles.entry(look.device).or_insert_with(|| match empty_at {
+            self.profiles.entry(reading.device).or_insert_with(|| match empty_at {
                 Some(time) => DeviceProfile::from_zero(time),
                 None => DeviceProfile::default(),
             });
@@ -167,30 +167,30 @@ impl Profile {
             let charge_lines = !self.skips_lines;
             let around_before = profile.around.take();
             let mut step = None;
-            if let Some(look) = looks.get(&device) {
-                let looked = profile.counters.as_ref().map_or(Nanos(0), |c| c.0);
-                let from = previous.time.max(looked);
-                let old = profile.step(from, open.time, &look.first, &seen);
+            if let Some(reading) = readings.get(&device) {
+                let read_at = profile.counters.as_ref().map_or(Nanos(0), |c| c.0);
+                let from = previous.time.max(read_at);
+                let old = profile.step(from, open.time, &reading.first, &seen);
                 if let Some(old) = old {
                     if let Some(stack) = alone
-                        && allocated_in_all(&look.first) > allocated_in_all(&old)
+                        && allocated_in_all(&reading.first) > allocated_in_all(&old)
                     {
                         self.places.works(stack);
                     }
-                    let between = IntervalBounds::between(&old, &look.first);
+                    let between = IntervalBounds::between(&old, &reading.first);
                     if charge_lines {
-                        bounds.charge(&between, &stacks_of(&seen));
+                        bounds.charge(&between, &charged[usize::from(between.has_many())]);
                     }
                     step = Some(between);
                 }
-                if let Some((time, after)) = &look.after {
+                if let Some((time, after)) = &reading.after {
                     profile.step(open.time, *time, after, &seen_here);
-                    let around = IntervalBounds::between(&look.first, after);
+                    let around = IntervalBounds::between(&reading.first, after);
                     if charge_lines {
-                        bounds.charge(&around, &stacks_of(&seen_here));
+                        bounds.charge(&around, &charged_here[usize::from(around.has_many())]);
                     }
                     profile.around = Some(Box::new(CounterBracket::between(
-                        &IntervalBounds::at(&look.first),
+                        &IntervalBounds::at(&reading.first),
                         &around,
                     )));
                 }
@@ -207,7 +207,7 @@ impl Profile {
                     stay.charge(bounds, &step, near, profile.version);
                 }
             }
-            // A stack newly seen while the counters stand still has their values at least.
+            // A new stack has at least the current values.
             let Some((_, current)) = &profile.counters else {
                 continue;
             };
@@ -221,17 +221,16 @@ impl Profile {
         }
     }
 
-    /// Takes counters into the open tick, or begins the next one with them.
     fn on_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
         let known = self.open_counters.iter().position(|l| l.device == device);
         let counters = Box::new(*counters);
-        if let Some(look) = known.map(|i| &mut self.open_counters[i])
-            && look.after.is_none()
+        if let Some(reading) = known.map(|i| &mut self.open_counters[i])
+            && reading.after.is_none()
             && time > self.open.time
             && self.open.sampled
         {
             self.last_time = self.last_time.max(time);
-            look.after = Some((time, counters));
+            reading.after = Some((time, counters));
             return;
         }
         self.enter_tick(time, known.is_some());
@@ -261,7 +260,20 @@ fn allocated_in_all(counters: &AllocatorCounters) -> i64 {
     counters.stat(Metric::AllocatedBytes, Pool::All).allocated
 }
 
-fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {
+/// As in [`BlockAttribution::shown`]; `many` says whether there were many allocations.
+fn stacks_of(
+    seen: &[(AllocationOrigin, u64)],
+    many: bool,
+    facts: StackFacts<'_>,
+) -> Vec<(u32, u64)> {
+    let charge = BlockAttribution {
+        shares: seen.to_vec(),
+        span: None,
+        allocated_at: 0,
+        certain: false,
+        contested: many,
+    };
+    let shown = charge.shown(false, |a, b| facts.common(a, b));
     let stack = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
         AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) => {
             Some((stack.0, weight))
@@ -271,11 +283,11 @@ fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {
         | AllocationOrigin::NoStack
         | AllocationOrigin::NotSeen => None,
     };
-    seen.iter().filter_map(stack).collect()
+    shown.shares.iter().filter_map(stack).collect()
 }
 
 impl Profile {
-    /// Of what lies between two stretches of records nothing is charged to anybody, and nothing stayed.
+    /// Across a gap nothing is attributed, and no line stays.
     fn on_gap(&mut self, gap: &RecordingGap) {
         self.finish();
         self.last_time = self.last_time.max(gap.to);
@@ -283,7 +295,7 @@ impl Profile {
         if self.gaps.len() < MAX_GAPS {
             self.gaps.push(gap.clone());
         }
-        // What begins with a gap has nothing to go on from.
+        // A gap at the beginning has no earlier state.
         self.after_gap = gap.from > Nanos(0);
         for threads in [&mut self.previous.threads, &mut self.at_work, &mut self.previously_at_work]
         {
@@ -318,7 +330,6 @@ impl Profile {
         }
     }
 
-    /// Adds the level at an event to the timeline of events; `reserved` where the event tells it.
     fn on_level(&mut self, time: Nanos, device: CudaIndex, allocated: i64, reserved: Option<i64>) {
         let Some(timelines) = &mut self.event_timelines else { return };
         let timeline = timelines.entry(device).or_default();
@@ -327,7 +338,7 @@ impl Profile {
             return;
         }
         let reserved = reserved.or(last.map(|last| last.reserved));
-        // Of a free before the first allocation, nothing tells what was reserved.
+        // Before the first allocation, reserved bytes are unknown.
         if let Some(reserved) = reserved {
             timeline.add(TimelinePoint { time, allocated, reserved });
         }
@@ -367,7 +378,7 @@ impl RecordSink for Profile {
                 }
             }
             Record::Events(batch) => {
-                // One event may stand for very much work, and a record has many.
+                // An event can cause much work.
                 for events in batch.events.chunks(64) {
                     self.check_work()?;
                     events.iter().for_each(|event| self.on_event(event));
@@ -421,11 +432,11 @@ impl RecordSink for Profile {
             Record::Snapshot(snapshot) if self.exact.is_some() => {
                 self.last_time = self.last_time.max(snapshot.time);
                 if let Some(exact) = &mut self.exact {
-                    // It is compared with all blocks that live.
+                    // It is compared with all live blocks.
                     self.memory.add_work(exact.memory() as usize / 64);
                     exact.on_snapshot(snapshot);
                     if let Some(owned) = self.owned_before.remove(&snapshot.device) {
-                        exact.set_owners_of_before(snapshot.device, &owned, snapshot.time);
+                        exact.set_older_owners(snapshot.device, &owned, snapshot.time);
                     }
                 }
             }

@@ -1,8 +1,8 @@
-//! Handing on: what the records of a dropped beginning told, for a recording that goes on without them.
+//! Keyframes: the state that a recording inherits from a dropped earlier part.
 //!
-//! Whoever keeps only the last minutes lets a profile read all records, asks it at the border of two segments
-//! for [`Profile::keyframe`], and puts that in front of the next one. A profile that reads from there on
-//! charges every block as the first one would have.
+//! To keep only the last minutes, let a profile read all records, ask it for [`Profile::keyframe`]
+//! between two segments, and put that before the next one. A profile that starts there attributes
+//! every block as the first would.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::model::{
     OwnerPaths, Pool, Record, StackTable,
 };
 
-/// Makers, each listed once.
+/// Allocation sources, each listed once.
 #[derive(Debug, Default)]
 pub(crate) struct SourceTable {
     list: Vec<AllocationSource>,
@@ -23,7 +23,6 @@ pub(crate) struct SourceTable {
 }
 
 impl SourceTable {
-    /// The index of a maker.
     pub(crate) fn index(&mut self, allocation_source: AllocationSource) -> u32 {
         let list = &mut self.list;
         *self.known.entry(allocation_source).or_insert_with_key(|allocation_source| {
@@ -34,13 +33,13 @@ impl SourceTable {
 }
 
 impl Profile {
-    /// Whether every block allocated so far has been charged to someone: then a recording can be cut here without
-    /// losing anything. Take the tick being collected into account first ([`Profile::finish`]).
+    /// All allocated blocks are attributed, so the recording can be cut here without loss. Call
+    /// [`Profile::finish`] first.
     pub fn is_settled(&self) -> bool {
         self.attribution().is_settled()
     }
 
-    /// What a recording that begins at `time` has to know of the memory held then.
+    /// The state of live memory for a recording that begins at `time`.
     pub fn keyframe(&self, time: Nanos) -> Keyframe {
         let mut allocation_sources = SourceTable::default();
         let mut memory = Vec::new();
@@ -48,7 +47,6 @@ impl Profile {
         Keyframe { time, allocation_sources: allocation_sources.list, memory }
     }
 
-    /// The blocks that live by the last maps of a sampled recording.
     pub(super) fn add_sampled_to_keyframe(
         &self,
         sources: &mut SourceTable,
@@ -83,8 +81,8 @@ impl Profile {
         }
     }
 
-    /// The records that say how things stand, in the numbers of [`Profile::stacks`]: what a recording that begins now
-    /// puts before its inheritance. Definitions and sources are for whoever writes them to add.
+    /// Records that a new recording puts before the keyframe, numbered as in [`Profile::stacks`].
+    /// The caller adds definitions and sources.
     pub fn state_records(&self) -> Vec<Record> {
         let mut records = Vec::new();
         records.extend(self.start().cloned().map(Record::Start));
@@ -102,16 +100,15 @@ impl Profile {
         records
     }
 
-    /// Begins with what an earlier part of the recording handed on.
     pub(super) fn on_keyframe(&mut self, inherited: &Keyframe) {
         self.finish();
-        let goes_on = std::mem::take(&mut self.after_gap);
-        if !goes_on {
+        let continues = std::mem::take(&mut self.after_gap);
+        if !continues {
             self.begins = Some(inherited.time);
         }
         self.last_time = self.last_time.max(inherited.time);
         if let Some(exact) = &mut self.exact {
-            exact.restore(inherited, &mut self.stacks, goes_on);
+            exact.restore(inherited, &mut self.stacks, continues);
             return;
         }
         let paths = &mut self.stacks.owners;
@@ -136,7 +133,7 @@ impl Profile {
                     });
                 (*block, charge.clone())
             });
-            self.profiles.entry(device).or_default().restore(mapped, blocks, goes_on);
+            self.profiles.entry(device).or_default().restore(mapped, blocks, continues);
         }
     }
 }
@@ -164,6 +161,7 @@ fn allocation_source(charge: &Arc<BlockAttribution>, table: &StackTable) -> Allo
     AllocationSource::Observed {
         shares: charge.shares.iter().map(share).collect(),
         span: charge.span.map(Nanos),
+        contested: charge.contested,
     }
 }
 
@@ -180,12 +178,12 @@ fn block_attribution(
             BlockAttribution::before_owned(&owners)
         });
     }
-    let AllocationSource::Observed { shares, span } = allocation_source else {
+    let &AllocationSource::Observed { ref shares, span, contested } = allocation_source else {
         return BlockAttribution::before();
     };
     let origin = |share: &AttributionShare| match share.by {
         Some((thread, stack)) => (AllocationOrigin::Stack(thread, stack), share.weight),
-        // The trace does not say whether a stack was seen: that nobody was seen allocating is true of both.
+        // The trace does not say whether a stack was read; `NotSeen` is true either way.
         None => (AllocationOrigin::NotSeen, share.weight),
     };
     let mut shares: Vec<(AllocationOrigin, u64)> = shares.iter().map(origin).collect();
@@ -197,6 +195,6 @@ fn block_attribution(
         span: span.map(|span| span.0),
         allocated_at: born,
         certain: false,
-        contested: false,
+        contested,
     })
 }

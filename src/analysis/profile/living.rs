@@ -1,4 +1,4 @@
-//! The blocks of a sampled recording's last snapshot, each with whom it is charged to.
+//! Blocks of a sampled recording's last snapshot, with their attribution.
 
 use std::sync::Arc;
 
@@ -6,24 +6,21 @@ use super::Profile;
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::model::CudaIndex;
 
-/// A block of the last snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct ChargedBlock {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// `None` where it is older than the recording.
+    /// `None` if older than the recording.
     pub(crate) charge: Option<Arc<BlockAttribution>>,
 }
 
 impl Profile {
-    /// Whether a block of the last map is left out, as the blocks of the map were not all alive at
-    /// once.
+    /// The block is left out, because an inconsistent snapshot lists more than was allocated.
     pub(crate) fn is_surplus(&self, device: CudaIndex, address: u64) -> bool {
         self.profiles.get(&device).is_some_and(|profile| profile.is_surplus(address))
     }
 
-    /// The allocated blocks of a device's last snapshot, by address: no more of them than were
-    /// allocated at once.
+    /// Allocated blocks of the last snapshot by address, without surplus ones.
     pub(crate) fn charged_blocks(&self, device: CudaIndex) -> Vec<ChargedBlock> {
         let Some(profile) = self.profiles.get(&device) else { return Vec::new() };
         let block = |(address, group, charge): (u64, _, Option<&Arc<BlockAttribution>>)| {

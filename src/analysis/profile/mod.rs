@@ -1,4 +1,4 @@
-//! `Profile`: takes records one by one and keeps what the answers need.
+//! `Profile`: takes records, keeps what reports need.
 
 pub(super) mod attributed_snapshot;
 mod before_owners;
@@ -45,42 +45,38 @@ use crate::model::{
 };
 use memory::ProfileMemoryLimit;
 
-/// Greatest values that NVML told of a device.
+/// Greatest values of a device in NVML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsagePeak {
-    /// Memory of the device in bytes.
+    /// Device memory in bytes.
     pub total: u64,
-    /// Greatest bytes in use by all processes.
+    /// Greatest use by all processes.
     pub used: u64,
-    /// Greatest bytes in use by the target.
+    /// Greatest use by the target.
     pub process: ProcessUsage,
-    /// The last look.
+    /// Latest values.
     pub last: DeviceUsage,
 }
 
-/// One device's counters in a tick.
 #[derive(Debug)]
 struct CounterReading {
     device: CudaIndex,
     first: Box<AllocatorCounters>,
-    /// Those read right after the stacks, when they differ from the first, read right before them.
+    /// Read right after the stacks; `None` if equal to `first`, which was read right before them.
     after: Option<(Nanos, Box<AllocatorCounters>)>,
 }
 
-/// Everything known from the records so far, in memory that grows with what is different (stacks,
-/// blocks alive, devices), not with how long it was recorded.
+/// The result of all records so far, in memory that grows with distinct stacks, live blocks and
+/// devices, not with time.
 ///
-/// Records of one tick (a sample, the counters of the devices, snapshots) may come in any order
-/// and up to half a period apart; they are taken together when the next tick begins, at the end of
-/// the recording, or at [`Profile::finish`].
+/// Records of one tick (sample, counters, snapshots) come in any order, up to half a period apart.
+/// They are evaluated when the next tick begins, at the end, or at [`Profile::finish`].
 #[derive(Debug, Default)]
 pub struct Profile {
     choice: ThreadChoice,
-    /// Threads seen that held the GIL.
     gil_threads: u64,
     exact: Option<Box<ExactProfile>>,
     min_lifetime: u64,
-    /// Whether nobody will ask for the table of lines.
     skips_lines: bool,
     owners: OwnershipHistory,
     owned_before: PendingOwners,
@@ -94,14 +90,14 @@ pub struct Profile {
     sources: FxHashMap<FunctionId, SourceText>,
     start: Option<RecordingStart>,
     runtime: Option<TargetRuntime>,
-    /// When there was last known to be no allocator: what one counts was counted since.
+    /// No allocator existed then, so its counters start from 0.
     empty_at: Option<Nanos>,
     devices: Vec<GpuDevice>,
     end: Option<RecordingEnd>,
     losses: LossCounts,
     usage: BTreeMap<u32, UsagePeak>,
     profiles: BTreeMap<CudaIndex, DeviceProfile>,
-    /// The levels at exact events; `None` where nobody will ask for them.
+    /// `None` unless asked for.
     event_timelines: Option<BTreeMap<CudaIndex, Timeline>>,
     bounds: BTreeMap<CudaIndex, BoundsByStack>,
     samples_of_stack: Vec<u64>,
@@ -110,90 +106,88 @@ pub struct Profile {
     stacks_read: u64,
     ticks: u64,
     last_time: Nanos,
-    /// From when on the recording is whole; `None`: from its beginning.
+    /// The recording is complete from then; `None`: from its beginning.
     begins: Option<Nanos>,
     bad_definitions: u64,
     warnings: Vec<String>,
-    /// Stretches of which records are missing: the first few, and how many there are.
+    /// The first gaps, and the number of all.
     gaps: Vec<RecordingGap>,
     gap_count: u64,
-    /// Whether such a stretch has just been passed: what is inherited next goes on from there.
+    /// The next keyframe continues after a gap.
     after_gap: bool,
     memory: ProfileMemoryLimit,
-    /// The tick being collected, and whether there is one.
     open: SampleWindow,
     is_open: bool,
     open_counters: Vec<CounterReading>,
     open_snapshots: Vec<(CudaIndex, SnapshotBlocks)>,
     previous: SampleWindow,
-    /// The threads at work in the open tick and in the previous one.
     at_work: Vec<ThreadSample>,
     previously_at_work: Vec<ThreadSample>,
 }
 
 impl Profile {
-    /// A profile without records.
+    /// Empty.
     pub fn new() -> Profile {
         Profile::default()
     }
 
-    /// A profile without records that charges memory to the threads chosen.
+    /// Empty; attributes memory to the chosen threads only.
     pub fn with_filter(choice: ThreadChoice) -> Profile {
         Profile { choice, ..Profile::default() }
     }
 
-    /// Lets only blocks count that live for `least_life`; of exact recordings only, and before their records.
+    /// Counts only blocks that live this long (exact recordings). Call before adding records.
     pub fn with_min_lifetime(mut self, min_lifetime: Nanos) -> Profile {
         self.min_lifetime = min_lifetime.0;
         self
     }
 
-    /// Leaves out what only [`Profile::lines`] needs, which takes hundreds of bytes for every stack; before the records.
+    /// Skips what only [`Profile::lines`] needs, hundreds of bytes a stack. Call before adding
+    /// records.
     pub fn without_line_statistics(mut self) -> Profile {
         self.skips_lines = true;
         self
     }
 
-    /// Lets [`Profile::timeline`] have the levels at exact events, which counters read once in a while miss; before the records.
+    /// Adds exact events to [`Profile::timeline`]. Call before adding records.
     pub fn with_event_timelines(mut self) -> Profile {
         self.event_timelines = Some(BTreeMap::new());
         self
     }
 
-    /// Whether the statistics of lines are gathered.
     pub(crate) fn gathers_lines(&self) -> bool {
         !self.skips_lines
     }
 
-    /// Lets `clock` tell where iterations end, with the bytes of each parameter if `by_parameter`; before the records.
+    /// Finds iterations with `clock`, and the bytes of each parameter if `by_parameter`. Call
+    /// before adding records.
     pub fn with_iterations(mut self, clock: IterationClock, by_parameter: bool) -> Profile {
         self.clock = RunningClock::new(clock);
         self.iterations = IterationBuilder::asked_for(by_parameter);
         self
     }
 
-    /// What tells where iterations end.
+    /// What marks the ends of iterations.
     pub fn iteration_clock(&self) -> &IterationClock {
         self.clock.clock()
     }
 
-    /// What counted the recorded steps; `None` where none were.
+    /// What counted the recorded steps.
     pub fn step_clock(&self) -> Option<StepSource> {
         self.iterations.step_clock()
     }
 
-    /// Whether steps were seen to begin exactly between two events; `false` also where the last one was not.
+    /// Whether steps begin exactly between two events; `false` if the last one did not.
     pub fn steps_at_events(&self) -> bool {
         self.iterations.at_events()
     }
 
-    /// What exact events tell; `None` in a recording without them.
+    /// Results of exact events.
     pub fn exact(&self) -> Option<&ExactProfile> {
         self.exact.as_deref()
     }
 
-    /// The memory of a device by owner, at the recorded look with most of it or at the last one; `None` when the
-    /// recording has none.
+    /// Memory by owner, at the snapshot with most of it or at the last.
     pub fn owners(&self, device: CudaIndex, moment: Moment) -> Option<OwnerStacks> {
         let made_at = |account| match &self.exact {
             Some(exact) => exact.account_path(account, &self.stacks),
@@ -202,24 +196,24 @@ impl Profile {
         self.owners.stacks(device, moment, &made_at)
     }
 
-    /// The owners on a device at the last look, and for how long the process stood still for it; `None` without a look.
+    /// Owners at the last snapshot, and how long it stopped the process.
     pub fn last_owners(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
         self.owners.last(device)
     }
 
-    /// The whole iterations of training that were recorded, and how many more there were than are kept.
+    /// Complete iterations, and the number of those not kept.
     pub fn iterations(&self) -> (&[Iteration], u64) {
         (self.iterations.done(), self.iterations.left_out())
     }
 
-    /// The iteration that the loop's variable says to be under way at the end of the recording; `None` where none is, or
-    /// something else counts. The loop may be over: nothing tells.
+    /// The unfinished iteration at the end, if the loop's variable is the clock. The loop may have
+    /// ended.
     pub fn iteration_under_way(&self) -> Option<Iteration> {
         self.iterations.under_way(self.last_time)
     }
 
-    /// Takes the tick being collected into account. Called by the record of the end; call it yourself when a
-    /// recording ends abruptly, or to see the latest tick of a live one.
+    /// Evaluates the open tick. The end record calls it; call it for a recording without one, or a
+    /// live one.
     pub fn finish(&mut self) {
         if self.is_open {
             self.close_tick();
@@ -229,12 +223,12 @@ impl Profile {
         }
     }
 
-    /// Adds a warning for the head of the report, from the reader of the file, who knows more than the records tell.
+    /// Adds a warning of the file reader.
     pub fn warn(&mut self, warning: impl Into<String>) {
         self.warnings.push(warning.into());
     }
 
-    /// What stands at the head of a report: what was given to [`Profile::warn`] and what follows from the records.
+    /// All warnings.
     pub fn warnings(&self) -> Vec<RecordingWarning> {
         let mut all: Vec<_> = self.warnings.iter().cloned().map(RecordingWarning::File).collect();
         if self.end.is_none() {
@@ -284,7 +278,7 @@ impl Profile {
         self.start.as_ref()
     }
 
-    /// What ran in the target, as last told.
+    /// Latest runtime of the target.
     pub fn runtime(&self) -> Option<&TargetRuntime> {
         self.runtime.as_ref()
     }
@@ -294,27 +288,31 @@ impl Profile {
         &self.devices
     }
 
-    /// The recording's end; `None` while it lasts, or when it ended abruptly.
+    /// `None` if it lasts or ended abruptly.
     pub fn end(&self) -> Option<&RecordingEnd> {
         self.end.as_ref()
     }
 
-    /// What was missed.
+    /// Missed observations.
     pub fn losses(&self) -> &LossCounts {
         &self.losses
     }
 
-    /// Looks at the threads' stacks.
+    /// Number of samples.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Changes of the allocator's counters that were followed.
+    /// Number of counter deltas.
     pub fn followed_changes(&self) -> u64 {
         self.followed_changes
     }
 
-    /// All that was allocated on a device by whom; `None` where the allocator was not followed.
+    /// Whether the allocator was followed.
+    pub(in crate::analysis) fn is_followed(&self) -> bool {
+        self.profiles.values().any(DeviceProfile::is_followed)
+    }
+
     pub(in crate::analysis) fn followed_totals(
         &self,
         device: CudaIndex,
@@ -322,12 +320,12 @@ impl Profile {
         self.profiles.get(&device)?.followed_totals()
     }
 
-    /// Thread stacks read.
+    /// Number of thread stacks read.
     pub fn stacks_read(&self) -> u64 {
         self.stacks_read
     }
 
-    /// Instants at which anything was looked at.
+    /// Number of instants with readings.
     pub fn ticks(&self) -> u64 {
         self.ticks
     }
@@ -337,7 +335,7 @@ impl Profile {
         self.last_time
     }
 
-    /// From when on the recording has everything; `None`: from its beginning, nothing was dropped.
+    /// The recording is complete from then; `None`: from its beginning.
     pub fn begins(&self) -> Option<Nanos> {
         self.begins
     }
@@ -347,12 +345,12 @@ impl Profile {
         self.sources.get(&function)
     }
 
-    /// NVML's figures by its device numbers.
+    /// NVML's values, by its device numbers.
     pub fn usage(&self) -> &BTreeMap<u32, UsagePeak> {
         &self.usage
     }
 
-    /// The devices with counters or maps, as the target numbers them.
+    /// Devices with counters or snapshots, in the target's numbering.
     pub fn gpus(&self) -> impl Iterator<Item = CudaIndex> + '_ {
         let exact = self.exact.iter().flat_map(|exact| exact.devices());
         self.profiles.keys().copied().chain(exact).collect::<BTreeSet<_>>().into_iter()
@@ -361,9 +359,9 @@ impl Profile {
     /// High-water mark of `reserved_bytes.all`.
     pub fn peak_reserved(&self, device: CudaIndex) -> Option<HighWater> {
         let counted = self.profiles.get(&device).and_then(|profile| profile.reserved);
-        // It grows within an allocation, whose event tells it; every later event repeats it, also one of a mark that was
-        // reached before the recording. So an event tells the moment only where it tells more than the counters.
-        match self.exact().and_then(|exact| exact.top_reserved(device)) {
+        // Events repeat even older marks: an event gives the time only where it exceeds the
+        // counters.
+        match self.exact().and_then(|exact| exact.greatest_reserved(device)) {
             Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event > mark)),
             None => counted,
         }
@@ -374,8 +372,7 @@ impl Profile {
         Some(&self.profiles.get(&device)?.counters.as_ref()?.1)
     }
 
-    /// Allocated and reserved bytes over time: at the readings of the counters, or of an exact recording at every event, where
-    /// that was asked for.
+    /// Levels at counter readings, or at exact events if asked for.
     pub fn timeline(&self, device: CudaIndex) -> Option<&Timeline> {
         let of_events = self.event_timelines.as_ref().and_then(|all| all.get(&device));
         if of_events.is_some() {
@@ -384,7 +381,7 @@ impl Profile {
         Some(&self.profiles.get(&device)?.timeline)
     }
 
-    /// The snapshot kept for a moment; `None` when the device has none.
+    /// The snapshot kept for a moment.
     pub fn snapshot(&self, device: CudaIndex, moment: Moment) -> Option<&Arc<AttributedSnapshot>> {
         let profile = self.profiles.get(&device)?;
         match moment {
@@ -393,8 +390,8 @@ impl Profile {
         }
     }
 
-    /// The highest moment of a device of which the blocks are known: where the allocator was
-    /// followed, it may lie between two maps. Reports ask [`Profile::peak`].
+    /// The highest moment with known blocks, perhaps between two snapshots. Reports use
+    /// [`Profile::peak`].
     pub(in crate::analysis) fn highest(
         &self,
         device: CudaIndex,
@@ -402,7 +399,7 @@ impl Profile {
         self.profiles.get(&device)?.highest()
     }
 
-    /// How high a device's counters and levels came, without what exact events tell.
+    /// Without exact events.
     pub(in crate::analysis) fn device_mark(&self, device: CudaIndex) -> Option<HighWater> {
         self.profiles.get(&device)?.mark()
     }
@@ -419,7 +416,6 @@ impl Profile {
         self.samples_of_stack.get(stack as usize).copied().unwrap_or(0)
     }
 
-    /// Number of stacks defined.
     pub(crate) fn known_stacks(&self) -> u32 {
         self.depths.len() as u32
     }

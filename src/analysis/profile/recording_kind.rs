@@ -1,4 +1,4 @@
-//! What recordings of samples and recordings of exact events answer differently, behind one interface.
+//! One interface for the answers that differ between sampled and exact recordings.
 
 use crate::analysis::exact::{ExactProfile, LineDoubt, UnknownReason};
 use crate::analysis::flame::fold::{AllocatedStack, FoldError, FoldOptions, FoldedProfile};
@@ -8,15 +8,13 @@ use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::analysis::profile::keyframe::SourceTable;
 use crate::model::{CudaIndex, KeyframeMemory, ReaderKind, SourceText, StatField, StatKey};
 
-/// How memory was charged to stacks.
 pub(in crate::analysis) trait Attribution {
-    /// Whether every block allocated so far has been charged to someone.
+    /// All allocated blocks are attributed.
     fn is_settled(&self) -> bool;
 
-    /// Adds the blocks that live, and who made them, to what a recording hands on.
+    /// Adds the live blocks with their sources to a keyframe.
     fn add_to_keyframe(&self, sources: &mut SourceTable, memory: &mut Vec<KeyframeMemory>);
 
-    /// The memory of a moment by stack.
     fn fold(
         &self,
         device: CudaIndex,
@@ -24,27 +22,25 @@ pub(in crate::analysis) trait Attribution {
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError>;
 
-    /// All that was allocated, by stack; `None` where that is not known.
+    /// All allocations by stack; `None` where unknown.
     fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>>;
 
-    /// What every stack has by itself: allocated bytes first, then the columns.
+    /// Each stack's own values: allocated bytes, then the columns.
     fn line_nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats>;
 
-    /// How far the values of lines can be trusted, and why none of them is marked exact.
+    /// Accuracy of line values, and why none is marked exact.
     fn line_accuracy(&self, device: CudaIndex) -> (SumAccuracy, Option<LineDoubt>);
 
-    /// Why a statistic of lines has no value.
     fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason>;
 
-    /// Whether a line that is nowhere in the recording is known to have done nothing of this kind.
+    /// A line absent from the recording certainly has none of this.
     fn knows_none(&self, field: StatField) -> bool;
 
-    /// Lets the lines of one statement share what is known of all of it.
+    /// Lets the lines of one statement share its values.
     fn join_statements(&self, rows: &mut [LineRow], source: Option<&SourceText>);
 }
 
 impl Profile {
-    /// How memory was charged in this recording.
     pub(in crate::analysis) fn attribution(&self) -> Box<dyn Attribution + '_> {
         match self.exact() {
             Some(exact) => Box::new(ExactAttribution { profile: self, exact }),
@@ -53,7 +49,6 @@ impl Profile {
     }
 }
 
-/// By the rule for samples.
 struct SampledAttribution<'a>(&'a Profile);
 
 impl Attribution for SampledAttribution<'_> {
@@ -97,7 +92,6 @@ impl Attribution for SampledAttribution<'_> {
     fn join_statements(&self, _rows: &mut [LineRow], _source: Option<&SourceText>) {}
 }
 
-/// By the event of each allocation.
 struct ExactAttribution<'a> {
     profile: &'a Profile,
     exact: &'a ExactProfile,

@@ -1,4 +1,4 @@
-//! Where threads were at both ends of a tick.
+//! Stacks of threads at both ends of a tick.
 
 use rustc_hash::FxHashMap;
 
@@ -6,17 +6,15 @@ use super::Profile;
 use crate::analysis::lines::bounds::{BoundsByStack, IntervalBounds};
 use crate::model::{StackId, ThreadId, ThreadSample};
 
-/// Where a thread was seen at the begin and at the end of a tick.
 pub(super) struct ThreadStay {
     pub(super) left: Option<StackId>,
     pub(super) came: Option<StackId>,
-    /// What both have in common, where they differ.
+    /// The common stack, if they differ.
     pub(super) common: Option<StackId>,
 }
 
 impl ThreadStay {
-    /// Charges the lines of its stacks with what a device had in `step`. `near` says whether the ends of the tick are so close together that
-    /// the thread was, in all likelihood, there all the time.
+    /// Gives the lines the levels in `step`. `near`: the thread probably stayed in between.
     pub(super) fn charge(
         &self,
         bounds: &mut BoundsByStack,
@@ -44,11 +42,11 @@ impl ThreadStay {
 }
 
 impl Profile {
-    /// Where each thread at work at an end of the tick was at both.
+    /// Stacks at both ends, of threads at work at either.
     pub(super) fn thread_stays(&mut self) -> Vec<ThreadStay> {
         let (previous, open) = (by_thread(&self.previous.threads), by_thread(&self.open.threads));
         let at_work = by_thread(&self.at_work);
-        // A thread idle at one end only is followed to that end: its lines stayed on its stack.
+        // A thread idle at one end keeps its lines up to that end.
         let came = self.at_work.iter().map(|now| (previous.get(&now.thread), Some(&now.stack)));
         let left =
             self.previously_at_work.iter().filter(|then| !at_work.contains_key(&then.thread));
@@ -76,7 +74,7 @@ impl Profile {
     }
 }
 
-/// The first of each thread's stacks.
+/// The first stack of each thread.
 fn by_thread(threads: &[ThreadSample]) -> FxHashMap<ThreadId, StackId> {
     let mut stacks = FxHashMap::default();
     for thread in threads {

@@ -2,39 +2,38 @@
 
 use crate::model::Nanos;
 
-/// The most points a timeline holds.
 const MAX_POINTS: usize = 4096;
 
-/// What was seen in one stretch of time.
+/// Greatest levels in one stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelinePoint {
-    /// When the first value of the stretch was seen.
+    /// Time of the first value.
     pub time: Nanos,
-    /// Greatest allocated bytes seen.
+    /// Greatest allocated bytes.
     pub allocated: i64,
-    /// Greatest reserved bytes seen.
+    /// Greatest reserved bytes.
     pub reserved: i64,
 }
 
-/// Points in time order; between two points the values of the earlier one hold.
+/// Points in time order; a point's values hold until the next.
 #[derive(Debug, Default)]
 pub struct Timeline {
     points: Vec<TimelinePoint>,
-    /// Length of a stretch in nanoseconds; doubles when the points do not fit.
+    /// Length of a stretch in nanoseconds; doubles when there are too many points.
     width: u64,
 }
 
 impl Timeline {
-    /// The points, at most 4,096, earliest first.
+    /// At most 4,096 points, earliest first.
     pub fn points(&self) -> &[TimelinePoint] {
         &self.points
     }
 
-    /// Notes a level that was seen at `time` besides the readings that make the points.
+    /// Adds a level at `time` that is not a counter reading.
     pub(crate) fn raise(&mut self, time: Nanos, allocated: i64) {
         let Some(last) = self.points.last_mut() else { return };
         let point = TimelinePoint { time, allocated, reserved: last.reserved };
-        // A point that arrives late joins the last stretch, which is at most milliseconds later.
+        // A late point joins the last stretch, at most milliseconds later.
         match point.time < last.time {
             true => merge(last, &point),
             false => self.add(point),
@@ -50,7 +49,7 @@ impl Timeline {
         }
         self.points.push(point);
         while self.points.len() > MAX_POINTS {
-            // At its widest there is one stretch: doubling ends, whatever the times say.
+            // Terminates: at the greatest width there is one stretch.
             self.width = self.width.saturating_mul(2).max(1_000_000);
             let width = self.width;
             self.points.dedup_by(|later, earlier| {
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_leap_to_and_fro_are_no_more_work_than_others() {
+    fn alternating_times_stay_within_the_limit() {
         let mut timeline = Timeline::default();
         for i in 0..20_000u64 {
             let time = Nanos(if i % 2 == 0 { 0 } else { u64::MAX });

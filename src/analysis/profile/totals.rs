@@ -1,8 +1,8 @@
-//! Sums over the records that were kept of a recording, for its trailer.
+//! Sums over the kept records, for the trailer.
 
 use crate::model::{MissReason, ReaderKind, Record, RecordingTotals, SnapshotConsistency};
 
-/// Counts what a recorder would have counted.
+/// Counts as a recorder does.
 #[derive(Debug, Default)]
 pub struct TotalsCounter {
     totals: RecordingTotals,
@@ -36,7 +36,7 @@ impl TotalsCounter {
         }
     }
 
-    /// The sums so far. Those of exact events are unknown: some of them cannot be told from the records.
+    /// The sums so far, without exact events: records do not determine these.
     pub fn totals(&self) -> RecordingTotals {
         self.totals
     }

@@ -1,83 +1,83 @@
-//! What stands at the head of every report on a recording: what of it is missing, torn or in doubt.
+//! Warnings at the head of a report.
 
 use crate::analysis::exact::ByteBalance;
 use crate::model::{CudaIndex, RecordingGap};
 
-/// What is missing, torn or in doubt. The text is that of `render`.
+/// A warning. `render` has the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordingWarning {
-    /// What the reader of its file found, in its words.
+    /// From the file's reader.
     File(String),
-    /// It has no end: it ended abruptly, or goes on.
+    /// The recording ended abruptly, or lasts.
     NoEnd,
     /// Records are missing.
     Gap(RecordingGap),
-    /// So many more gaps.
+    /// Further gaps.
     MoreGaps(u64),
-    /// Only threads that hold the GIL were asked for, and none was seen to hold it.
+    /// Only threads with the GIL were asked for, and none had it.
     NoGilSeen,
-    /// So many definitions could not be used.
+    /// Unusable definitions.
     BadDefinitions(u64),
-    /// So many events were lost.
+    /// Lost events.
     LostEvents(u64),
-    /// Blocks came or went without an event.
+    /// Blocks without an event.
     WithoutEvent {
         /// The device.
         device: CudaIndex,
-        /// How many were allocated.
+        /// Blocks allocated.
         allocated: u64,
-        /// How many were freed.
+        /// Blocks freed.
         freed: u64,
     },
-    /// Known blocks exceed what the allocator counts.
+    /// Known blocks exceed the counter.
     Excess {
         /// The device.
         device: CudaIndex,
-        /// By at most so many bytes.
+        /// Greatest excess in bytes.
         bytes: u64,
     },
-    /// The bytes of blocks differ from the allocator's counters.
+    /// Bytes differ from the counters.
     Unbalanced {
         /// The device.
         device: CudaIndex,
-        /// By how much.
+        /// Difference.
         balance: ByteBalance,
     },
-    /// The first blocks came before the counters could be read, and were not compared with them later.
+    /// Early sizes were never confirmed by counters.
     NotCompared {
         /// The device.
         device: CudaIndex,
     },
-    /// Snapshots were read while the job changed them.
+    /// Snapshots changed during the read.
     TornSnapshots {
         /// The device.
         device: CudaIndex,
-        /// How many.
+        /// Number of inconsistent snapshots.
         torn: u64,
-        /// Of how many.
+        /// Number of all snapshots.
         all: u64,
     },
-    /// So many blocks were freed whose allocation was not seen.
+    /// Frees without an allocation.
     UnknownFrees(u64),
     /// Snapshots of owners failed.
     FailedOwners {
-        /// How many.
+        /// Number of failures.
         count: u64,
-        /// Why most of them did.
+        /// Most frequent reason.
         why: String,
     },
-    /// The allocator's counters differed from the events.
+    /// Events differ from the counters.
     CountersDiffer {
         /// The device.
         device: CudaIndex,
-        /// In how many comparisons.
+        /// Comparisons with a difference.
         differing: u64,
-        /// Of how many.
+        /// Comparisons.
         checks: u64,
-        /// By how many allocations at last.
+        /// Difference in allocations, at the last one.
         allocations: i64,
-        /// By how many bytes at last.
+        /// Difference in bytes, at the last one.
         bytes: i64,
     },
 }

@@ -1,4 +1,4 @@
-//! `ReportBuilder`: reads a recording with a profile, and notes at every key moment which blocks live and who allocated them.
+//! `ReportBuilder`: keeps live blocks and their allocation sites at key moments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,25 +16,22 @@ use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, SinkResult};
 
-/// Blocks looked at in all, before moments that nobody asked for are passed over.
+/// After this many blocks, unrequested moments are skipped.
 const MAX_WORK: u64 = 80_000_000;
-/// Events come in batches: what is so much later than a moment tells that none of its events follows.
+/// Batches delay events by less than this.
 const LONGEST_DELAY: u64 = 1_000_000_000;
 
-/// No allocator gives out addresses from here on: for blocks of which it is not known where they
-/// lay.
-const UNKNOWN_PLACES: u64 = 1 << 63;
+/// For blocks of unknown address; no allocator uses these.
+const UNKNOWN_ADDRESSES: u64 = 1 << 63;
 
-/// Who allocated.
 #[derive(Debug, Clone)]
 pub(super) enum ReportSource {
     /// An account of an exact recording.
     Account(usize),
-    /// Those who were seen, in a sampled recording.
+    /// The attribution in a sampled recording.
     Charge(Arc<BlockAttribution>),
 }
 
-/// Numbers of sources.
 #[derive(Debug, Default)]
 struct SourceNumbers {
     list: Vec<ReportSource>,
@@ -61,7 +58,7 @@ impl SourceNumbers {
     fn charge(&mut self, charge: Option<&Arc<BlockAttribution>>) -> u32 {
         let before = self.before.get_or_insert_with(BlockAttribution::before);
         let charge = charge.unwrap_or(before);
-        // Blocks that are charged alike share one; kept in the list, its address stays its own.
+        // Equal attributions share one `Arc`; kept in the list, its address stays unique.
         let list = &mut self.list;
         *self.charges.entry(Arc::as_ptr(charge) as usize).or_insert_with(|| {
             list.push(ReportSource::Charge(charge.clone()));
@@ -70,15 +67,14 @@ impl SourceNumbers {
     }
 }
 
-/// What is known of one kind of memory so far.
 #[derive(Debug, Default)]
 struct OpenTrack {
     lifetimes: BlockLifetimes,
-    /// By moment what the counters said: allocated and reserved.
+    /// By moment: (allocated, reserved) by the counters.
     counted: Vec<(Option<u64>, Option<u64>)>,
-    /// By source, all that it had allocated at the last moment.
+    /// By source: allocated up to the last moment.
     allocated: FxHashMap<u32, BlockSum>,
-    /// By source and moment what was allocated and freed since the moment before.
+    /// By (source, moment): allocated and freed since the previous moment.
     churned: FxHashMap<(u32, u32), BlockSum>,
     maps: SegmentMaps,
 }
@@ -88,16 +84,14 @@ struct OpenTrack {
 pub struct ReportBuilder {
     profile: Profile,
     length: Nanos,
-    /// The moments to keep, earliest first, and how many of them have passed.
+    /// Moments in order, and how many have passed.
     schedule: Vec<(Nanos, MemoryKind)>,
     passed: usize,
-    /// The same of a sampled recording, where they are snapshots.
+    /// In a sampled recording, moments are snapshots.
     wanted: BTreeSet<(MemoryKind, Nanos)>,
-    /// The highest moments of which the blocks are known, as all reports of the recording have
-    /// them.
     peaks: BTreeMap<MemoryKind, PeakMoment>,
     seen: BTreeMap<MemoryKind, Nanos>,
-    /// The kinds of which the peak lies between two maps, and has passed.
+    /// Peaks between two snapshots that are already kept.
     between: BTreeSet<MemoryKind>,
     tracks: BTreeMap<MemoryKind, OpenTrack>,
     sources: SourceNumbers,
@@ -106,7 +100,7 @@ pub struct ReportBuilder {
 }
 
 impl ReportBuilder {
-    /// Of these moments; `profile` is empty and reads the records anew.
+    /// `profile` is empty: records are read again.
     pub fn new(
         profile: Profile,
         length: Nanos,
@@ -136,7 +130,7 @@ impl ReportBuilder {
         self.peaks.get(&kind).is_some_and(|peak| peak.time == time)
     }
 
-    /// Keeps the moments up to `time`, which have passed.
+    /// Keeps the moments before `time`.
     fn pass(&mut self, time: Nanos) {
         while let Some(&(at, kind)) = self.schedule.get(self.passed)
             && at < time
@@ -221,8 +215,8 @@ impl ReportBuilder {
         self.map(kind, time, is_peak, &blocks);
     }
 
-    /// Keeps the peak of a sampled recording once it has passed, where it lies between two maps.
-    fn keep_between_maps(&mut self, kind: MemoryKind, until: Nanos) {
+    /// Keeps a sampled peak once it has passed.
+    fn keep_between_snapshots(&mut self, kind: MemoryKind, until: Nanos) {
         let Some(peak) = self.peaks.get(&kind).filter(|peak| peak.time < until) else { return };
         let Some(snapshot) = peak.snapshot.clone().filter(|s| !s.addresses.is_empty()) else {
             return;
@@ -236,9 +230,8 @@ impl ReportBuilder {
             (0..).zip(snapshot.blocks.iter().zip(&snapshot.addresses))
         {
             blocks.push(ReportedBlock {
-                // Where it lay is known of what the map before has; the others get a place of their
-                // own.
-                address: address.unwrap_or(UNKNOWN_PLACES + number),
+                // Only the previous snapshot's blocks have a known address.
+                address: address.unwrap_or(UNKNOWN_ADDRESSES + number),
                 size: *size,
                 stands_for: *size,
                 source: self.sources.charge(Some(charge)),
@@ -252,7 +245,7 @@ impl ReportBuilder {
         track.counted.push((Some(snapshot.allocated), snapshot.reserved));
     }
 
-    /// Keeps the last snapshot with who allocated its blocks, if it is wanted.
+    /// Keeps the last snapshot with allocation sites, if wanted.
     fn map(&mut self, kind: MemoryKind, time: Nanos, is_peak: bool, blocks: &[ReportedBlock]) {
         let MemoryKind::Torch(device) = kind else { return };
         let Some(snapshot) = self.snapshots.get(&device).filter(|map| map.time <= time) else {
@@ -264,14 +257,13 @@ impl ReportBuilder {
         }
     }
 
-    /// Looks whether a snapshot of a sampled recording has been taken into account.
     fn after_record(&mut self) {
         let gpus: Vec<_> = self.snapshots.keys().copied().collect();
         for device in gpus {
             let kind = MemoryKind::Torch(device);
             let Some(snapshot) = self.profile.snapshot(device, Moment::End) else { continue };
             let time = snapshot.time;
-            self.keep_between_maps(kind, time);
+            self.keep_between_snapshots(kind, time);
             if self.seen.insert(kind, time) != Some(time) && self.wanted.contains(&(kind, time)) {
                 self.keep_sampled(kind, time);
             }
@@ -293,7 +285,7 @@ impl ReportBuilder {
         self.profile.record(&Record::Events(EventBatch { events: rest.to_vec() }))
     }
 
-    /// What was seen, and the profile that saw it. The sums of each kind of memory are those of its counters.
+    /// The profile, and tracks with the counters' totals.
     pub fn build(mut self) -> (Profile, Vec<MemoryTrack>) {
         self.profile.finish();
         match self.profile.exact().is_some() {
@@ -301,7 +293,9 @@ impl ReportBuilder {
             false => {
                 self.after_record();
                 let kinds: Vec<MemoryKind> = self.peaks.keys().copied().collect();
-                kinds.into_iter().for_each(|kind| self.keep_between_maps(kind, Nanos(u64::MAX)));
+                kinds
+                    .into_iter()
+                    .for_each(|kind| self.keep_between_snapshots(kind, Nanos(u64::MAX)));
             }
         }
         let sources = self.sources.list;

@@ -1,15 +1,15 @@
-//! The level of one kind of memory over time, in columns of equal length that lose no maximum.
+//! Levels over time, in columns that lose no maximum.
 
 use crate::model::Nanos;
 
-/// One stretch of time, in bytes.
+/// One column, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LevelColumn {
     /// Greatest allocated bytes seen.
     pub highest: u64,
     /// Least allocated bytes seen.
     pub lowest: u64,
-    /// Greatest reserved bytes seen; `None` for memory that nobody reserves.
+    /// Greatest reserved bytes seen, if memory is reserved.
     pub reserved: Option<u64>,
 }
 
@@ -18,13 +18,12 @@ pub struct LevelColumn {
 pub struct LevelHistory {
     from: u64,
     width: u64,
-    /// By column what was seen in it, and last of that; `None` where nothing changed, so that the last value before holds.
+    /// Extremes and last value; `None` if nothing changed.
     columns: Vec<Option<(LevelColumn, LevelColumn)>>,
     now: Option<LevelColumn>,
 }
 
 impl LevelHistory {
-    /// From one moment to another, in this many columns.
     pub(crate) fn new(from: Nanos, to: Nanos, columns: usize) -> LevelHistory {
         let length = to.0.saturating_sub(from.0).max(1);
         let width = length.div_ceil(columns.max(1) as u64).max(1);
@@ -32,7 +31,6 @@ impl LevelHistory {
         LevelHistory { from: from.0, width, columns: vec![None; count], now: None }
     }
 
-    /// The column of a moment; what lies outside belongs to the first or the last.
     pub(crate) fn column_of(&self, time: Nanos) -> usize {
         let column = time.0.saturating_sub(self.from) / self.width;
         usize::try_from(column).unwrap_or(usize::MAX).min(self.columns.len() - 1)
@@ -41,7 +39,7 @@ impl LevelHistory {
     pub(crate) fn add(&mut self, time: Nanos, allocated: u64, reserved: Option<u64>) {
         let column = self.column_of(time);
         let seen = LevelColumn { highest: allocated, lowest: allocated, reserved };
-        // What held until then was seen in this column, too.
+        // The previous value belongs here, too.
         let before = self.columns[column].map(|column| column.0).or(self.now).unwrap_or(seen);
         let whole = LevelColumn {
             highest: before.highest.max(allocated),
@@ -52,12 +50,11 @@ impl LevelHistory {
         self.now = Some(seen);
     }
 
-    /// The bytes allocated and reserved as last seen.
     pub(crate) fn now(&self) -> Option<LevelColumn> {
         self.now
     }
 
-    /// Its begin, and the length of a column.
+    /// Its start, and a column's length.
     pub fn scale(&self) -> (Nanos, Nanos) {
         (Nanos(self.from), Nanos(self.width))
     }
@@ -79,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_holds_until_the_next_and_no_maximum_is_lost() {
+    fn value_holds_until_the_next_and_maxima_are_kept() {
         let mut levels = LevelHistory::new(Nanos(100), Nanos(1100), 10);
         for (time, bytes) in [(250, 5), (260, 90), (270, 7), (600, 3)] {
             levels.add(Nanos(time), bytes, None);

@@ -1,33 +1,31 @@
-//! From which key moment to which one blocks lived, found by comparing what lived at one with what lived at the one before.
+//! Lifetimes of blocks between key moments, by comparing successive moments.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::Nanos;
 
-/// A block that lives at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReportedBlock {
     pub(super) address: u64,
     pub(super) size: u64,
-    /// Bytes that it stands for where only a sample of the allocations has a stack.
+    /// Bytes that it represents, if stacks are sampled.
     pub(super) stands_for: u64,
-    /// The number of who allocated it.
+    /// Number of its allocation site.
     pub(super) source: u32,
-    /// In nanoseconds; 0 where that was not seen.
+    /// In nanoseconds; 0 if not seen.
     pub(super) allocated_at: u64,
-    /// Whether it is older than the recording.
     pub(super) is_from_before: bool,
 }
 
 impl ReportedBlock {
-    /// Whether `later`, at the same address, is this one. Of what is older than the recording the owner may be known later.
+    /// Whether `later` at this address is the same block. The owner of a block older than the
+    /// recording may be known later.
     fn is_still(&self, later: &ReportedBlock) -> bool {
         let are_from_before = self.is_from_before && later.is_from_before;
         self.allocated_at == later.allocated_at && (self.source == later.source || are_from_before)
     }
 }
 
-/// Blocks taken together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct BlockSum {
     pub(super) bytes: u64,
@@ -57,29 +55,26 @@ impl From<&ReportedBlock> for BlockSum {
     }
 }
 
-/// Who allocated, the first moment at which the blocks lived, and the first one at which they did not any more.
+/// Allocation site, first moment live, first moment not live.
 pub(super) type SpanKey = (u32, u32, u32);
 
-/// The blocks of one kind of memory.
 #[derive(Debug, Default)]
 pub(super) struct BlockLifetimes {
-    /// Whether blocks can have lived at moments that have passed before they were told of, as those
-    /// of events can. What a map did not show was not there.
-    is_told_late: bool,
+    /// Whether blocks may arrive after moments at which they lived: from events, not from
+    /// snapshots.
+    arrive_late: bool,
     times: Vec<Nanos>,
-    /// Those that lived at the last moment by address, each with the first moment at which it did.
+    /// Blocks live at the last moment by address, with their first moment.
     living: Vec<(ReportedBlock, u32)>,
     ended: FxHashMap<SpanKey, BlockSum>,
 }
 
 impl BlockLifetimes {
-    /// Of the events of an exact recording, or else of maps.
     pub(super) fn new(is_exact: bool) -> BlockLifetimes {
-        BlockLifetimes { is_told_late: is_exact, ..BlockLifetimes::default() }
+        BlockLifetimes { arrive_late: is_exact, ..BlockLifetimes::default() }
     }
 
-    /// Takes the blocks that live at the next moment, sorted by address. Gives what was not there at the last one, by who
-    /// allocated it.
+    /// Takes live blocks sorted by address; returns the new ones by allocation site.
     pub(super) fn advance(
         &mut self,
         time: Nanos,
@@ -96,7 +91,7 @@ impl BlockLifetimes {
                 self.end(&gone, from, now);
             }
             let known = old.next_if(|(old, _)| old.address == block.address);
-            let may_grow = self.is_told_late;
+            let may_grow = self.arrive_late;
             let lived_on = known
                 .filter(|(old, _)| old.is_still(block) && (may_grow || old.size == block.size));
             if let (Some((gone, from)), None) = (known, lived_on) {
@@ -105,7 +100,7 @@ impl BlockLifetimes {
             if lived_on.is_some_and(|(old, _)| old.source != block.source) {
                 appeared.entry(block.source).or_default().add(block.into());
             }
-            // Its size or its owner may be known only now: it has always had the one now known.
+            // A size or owner learned late holds from the start.
             let from = lived_on.map(|(_, from)| from).unwrap_or_else(|| {
                 appeared.entry(block.source).or_default().add(block.into());
                 self.first_moment(block, now)
@@ -119,13 +114,12 @@ impl BlockLifetimes {
         appeared
     }
 
-    /// The first moment at which a block lived that is first seen `now`.
     fn first_moment(&self, block: &ReportedBlock, now: u32) -> u32 {
         match block.allocated_at {
-            _ if !self.is_told_late => now,
+            _ if !self.arrive_late => now,
             _ if block.is_from_before => 0,
             0 => now,
-            // Events may be understood later than they came.
+            // Events may be decoded late.
             at => (self.times.partition_point(|time| time.0 < at) as u32).min(now),
         }
     }
@@ -134,12 +128,11 @@ impl BlockLifetimes {
         self.ended.entry((block.source, from, to)).or_default().add(block.into());
     }
 
-    /// When the moments were.
     pub(super) fn times(&self) -> &[Nanos] {
         &self.times
     }
 
-    /// All lifetimes; those of blocks that still live end one behind the last moment.
+    /// Blocks still live end one behind the last moment.
     pub(super) fn finish(mut self) -> FxHashMap<SpanKey, BlockSum> {
         let end = self.times.len() as u32;
         for (block, from) in std::mem::take(&mut self.living) {
@@ -159,10 +152,10 @@ mod tests {
     }
 
     #[test]
-    fn blocks_live_from_their_allocation_to_the_moment_at_which_they_are_gone() {
+    fn blocks_live_from_allocation_to_the_first_moment_without_them() {
         let mut lifetimes = BlockLifetimes::new(true);
         lifetimes.advance(Nanos(10), &[block(1, 100, 5)]);
-        // The one at 3 is first seen now, and older; the one at 1 is another block.
+        // Block 3 is seen late; block 1 was replaced.
         let appeared = lifetimes.advance(Nanos(20), &[block(1, 40, 15), block(3, 30, 8)]);
         assert_eq!(appeared[&7], BlockSum { bytes: 70, stands_for: 70, count: 2 });
         lifetimes.advance(Nanos(30), &[block(1, 50, 15), block(9, 2, 0)]);
@@ -171,11 +164,9 @@ mod tests {
         assert_eq!(spans, [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]);
     }
 
-    /// A map that was read while the job changed it can overlook a block, and the polls can tell
-    /// later when one was made: at a moment whose map did not show it, it is not counted, and at
-    /// the others once.
+    /// A snapshot may miss a block that polls date earlier: it counts only where a snapshot has it.
     #[test]
-    fn a_block_of_maps_is_counted_at_the_moments_whose_maps_show_it() {
+    fn sampled_block_counts_only_where_a_snapshot_shows_it() {
         let mut lifetimes = BlockLifetimes::new(false);
         lifetimes.advance(Nanos(10), &[block(1, 100, 5), block(2, 30, 4)]);
         lifetimes.advance(Nanos(20), &[block(2, 30, 8)]);
@@ -187,9 +178,9 @@ mod tests {
         assert_eq!(at, [130, 30, 137]);
     }
 
-    /// The peak of a report was higher than the allocator's own, by all that is older than the recording.
+    /// Counted twice, it raised a report's peak above the allocator's.
     #[test]
-    fn a_block_from_before_whose_owner_is_learned_later_is_counted_once() {
+    fn older_block_with_a_late_owner_counts_once() {
         let mut lifetimes = BlockLifetimes::new(true);
         let block = |source| ReportedBlock {
             address: 10,

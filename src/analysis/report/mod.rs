@@ -1,8 +1,7 @@
-//! What a report shows of a recording: its course over time, and the memory of a few hundred key moments as lifetimes of blocks.
+//! A recording over time: levels, and lifetimes of blocks between key moments.
 //!
-//! The records are read three times. [`Profile`](super::Profile) tells the peak and how long the recording is; a
-//! [`RecordingSurvey`] the levels over time, and from them which moments are worth keeping; a [`ReportBuilder`] who
-//! allocated what lived at these. Start reading at [`BlockSpan`]: every view of every moment and window follows from it.
+//! Records are read three times: [`Profile`](super::Profile) finds peak and length,
+//! [`RecordingSurvey`] key moments, [`ReportBuilder`] live blocks. Start reading at [`BlockSpan`].
 
 mod builder;
 mod levels;

@@ -1,50 +1,45 @@
-//! Which moments are worth keeping: the highest and the lowest of every stretch of time, and those that somebody asks for.
+//! Chooses key moments: extremes of every interval, and requested ones.
 
 use std::collections::BTreeSet;
 
 use crate::model::Nanos;
 
-/// The extremes of one stretch.
 #[derive(Debug, Clone, Copy)]
-struct StretchExtremes {
+struct IntervalExtremes {
     highest: (u64, Nanos),
     lowest: (u64, Nanos),
 }
 
-/// Chooses moments of one kind of memory.
 #[derive(Debug, Clone)]
 pub(super) struct MomentChoice {
     from: u64,
     width: u64,
-    stretches: Vec<Option<StretchExtremes>>,
+    intervals: Vec<Option<IntervalExtremes>>,
     wanted: BTreeSet<Nanos>,
 }
 
 impl MomentChoice {
-    /// Of a recording from one moment to another, about `count` moments.
     pub(super) fn new(from: Nanos, to: Nanos, count: usize) -> MomentChoice {
-        let stretches = (count / 2).max(1);
-        let width = to.0.saturating_sub(from.0).div_ceil(stretches as u64).max(1);
+        let intervals = (count / 2).max(1);
+        let width = to.0.saturating_sub(from.0).div_ceil(intervals as u64).max(1);
         MomentChoice {
             from: from.0,
             width,
-            stretches: vec![None; stretches],
+            intervals: vec![None; intervals],
             wanted: BTreeSet::new(),
         }
     }
 
-    /// This moment is to be kept, whatever its level.
     pub(super) fn want(&mut self, time: Nanos) {
         self.wanted.insert(time);
     }
 
-    /// The level at a moment.
     pub(super) fn add(&mut self, time: Nanos, bytes: u64) {
         let number = usize::try_from(time.0.saturating_sub(self.from) / self.width);
-        let number = number.unwrap_or(usize::MAX).min(self.stretches.len() - 1);
+        let number = number.unwrap_or(usize::MAX).min(self.intervals.len() - 1);
         let seen = (bytes, time);
         let extremes =
-            self.stretches[number].get_or_insert(StretchExtremes { highest: seen, lowest: seen });
+            self.intervals[number].get_or_insert(IntervalExtremes { highest: seen, lowest: seen });
         if bytes > extremes.highest.0 {
             extremes.highest = seen;
         }
@@ -53,9 +48,9 @@ impl MomentChoice {
         }
     }
 
-    /// The moments, earliest first.
+    /// In time order.
     pub(super) fn moments(mut self) -> Vec<Nanos> {
-        for extremes in self.stretches.iter().flatten() {
+        for extremes in self.intervals.iter().flatten() {
             self.wanted.insert(extremes.highest.1);
             self.wanted.insert(extremes.lowest.1);
         }
@@ -68,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_extremes_of_every_stretch_are_kept() {
+    fn extremes_of_every_interval_are_kept() {
         let mut choice = MomentChoice::new(Nanos(0), Nanos(100), 4);
         for (time, bytes) in [(1, 5), (2, 9), (3, 1), (4, 5), (60, 7), (70, 7)] {
             choice.add(Nanos(time), bytes);

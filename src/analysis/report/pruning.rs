@@ -1,4 +1,4 @@
-//! From sources to stacks, and from all stacks to those that can be seen: what holds too little becomes one, with its bytes.
+//! Maps sources to stacks, and joins small stacks.
 
 use rustc_hash::FxHashMap;
 
@@ -12,26 +12,25 @@ use crate::analysis::flame::fold::{PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::SiteId;
 
-/// A stack that never holds this part of the peak, nor of all that is churned, is not seen: it is narrower than a pixel.
+/// Stacks below this part of the peak, and of all churned bytes, are narrower than a pixel.
 const VISIBLE: f64 = 1.0 / 2000.0;
-/// The most stacks, and the most lifetimes, that are told apart.
+/// The most separate stacks and lifetimes.
 const MAX_STACKS: usize = 3000;
 const MAX_SPANS: usize = 300_000;
-/// Labels of all paths: a recording can have many stacks, each of very many frames.
+/// A recording can have many deep stacks.
 const MAX_LABELS: usize = 3_000_000;
 
-/// The number of the stack that stands for all that are not seen.
+/// The stack that joins the small ones.
 const SMALL_STACK: u32 = 0;
 
-/// The stacks behind sources.
 pub(super) struct TrackStacks<'a> {
     profile: &'a Profile,
     sources: &'a [ReportSource],
     list: Vec<ReportStack>,
     known: FxHashMap<(Vec<StackLabel>, bool), u32>,
-    /// By source the stack of its bytes; the likeliest where several come into question.
+    /// By source: the stack with most of its bytes.
     of_source: FxHashMap<u32, u32>,
-    /// One number for all sites with an autograd node of one class.
+    /// One site per class of autograd node.
     nodes: FxHashMap<std::sync::Arc<str>, SiteId>,
     labels: usize,
 }
@@ -70,7 +69,7 @@ impl<'a> TrackStacks<'a> {
         })
     }
 
-    /// The stack of what a counter has and no block shows.
+    /// The stack of counted bytes without a block.
     fn remainder(&mut self, is_exact: bool) -> u32 {
         let frame = if is_exact { PseudoFrame::NoEvent } else { PseudoFrame::Unmatched };
         let path = vec![StackLabel::Pseudo(frame)];
@@ -82,14 +81,13 @@ impl<'a> TrackStacks<'a> {
         self.profile.exact().is_some_and(|exact| exact.is_estimated())
     }
 
-    /// Whether the bytes of a source are shared among all such, in proportion to what each stands for.
+    /// Whether a source's bytes are estimated in proportion.
     fn shares(&self, source: u32) -> bool {
         let account = self.sources.get(source as usize);
         self.is_estimated()
             && matches!(account, Some(ReportSource::Account(a)) if (SITES..OWNED).contains(a))
     }
 
-    /// Splits what a source allocated among its stacks.
     fn split(&mut self, source: u32, sum: BlockSum, take: &mut dyn FnMut(u32, u64, u64)) {
         let is_estimate = self.shares(source);
         match self.sources.get(source as usize).cloned() {
@@ -111,6 +109,7 @@ impl<'a> TrackStacks<'a> {
                 }
             }
             Some(ReportSource::Charge(charge)) => {
+                let charge = self.profile.shown(&charge);
                 let is_sole = charge.shares.len() == 1;
                 let mut parts = Vec::new();
                 charge.split(sum.bytes, |origin, bytes| parts.push((origin, bytes)));
@@ -148,7 +147,7 @@ impl<'a> TrackStacks<'a> {
         vec![StackLabel::Pseudo(mark)]
     }
 
-    /// The likeliest stack of a source.
+    /// The stack with most of the source's bytes.
     pub(super) fn stack_of(&self, source: u32) -> Option<u32> {
         self.of_source.get(&source).copied()
     }
@@ -158,21 +157,18 @@ impl<'a> TrackStacks<'a> {
     }
 }
 
-/// Bytes that are known at a moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct KnownBytes {
-    /// In blocks.
     pub(super) bytes: u64,
-    /// Of these, those of blocks that are shared among stacks in proportion.
+    /// The part estimated in proportion.
     pub(super) shared: u64,
 }
 
-/// Lifetimes by stack, before it is known which stacks can be seen.
 #[derive(Debug)]
 pub(super) struct TrackDraft {
     pub(super) spans: Vec<BlockSpan>,
     pub(super) churned: Vec<ChurnedBytes>,
-    /// By moment, by how much known bytes grow and shrink.
+    /// By moment: growth of (known, shared) bytes.
     changes: Vec<(i128, i128)>,
 }
 
@@ -217,7 +213,6 @@ impl TrackDraft {
         });
     }
 
-    /// What is known by moment.
     pub(super) fn known(&self) -> Vec<KnownBytes> {
         let mut now = (0i128, 0i128);
         let moments = self.changes.len() - 1;
@@ -228,7 +223,7 @@ impl TrackDraft {
         known.collect()
     }
 
-    /// Adds by moment what no block shows.
+    /// Adds counted bytes without a block.
     pub(super) fn add_remainder(
         &mut self,
         stacks: &mut TrackStacks<'_>,
@@ -253,7 +248,6 @@ impl TrackDraft {
 }
 
 impl MemoryTrack {
-    /// The same with only the stacks that can be seen; their sums stay equal.
     pub(super) fn pruned(mut self) -> MemoryTrack {
         let mut visible = VISIBLE;
         loop {
@@ -266,7 +260,7 @@ impl MemoryTrack {
         }
     }
 
-    /// By stack, the greatest part of the peak that it holds at any moment, or of all that is churned.
+    /// By stack: the greatest part of the peak at any moment, or of all churned bytes.
     fn weights(&self) -> Vec<f64> {
         let top = self.moments.iter().map(|moment| moment.total).max().unwrap_or(0).max(1) as f64;
         let mut changes: Vec<(u32, u32, i128)> = Vec::with_capacity(2 * self.spans.len());
@@ -299,7 +293,7 @@ impl MemoryTrack {
         order.sort_unstable_by(|a, b| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b)));
         let is_kept = |(rank, stack): (usize, &usize)| {
             let stack = &self.stacks[*stack];
-            // An estimate and a remainder are not of one kind with what is small.
+            // Never joined with small stacks.
             stack.is_remainder || (rank < MAX_STACKS && weights[order[rank]] >= visible)
         };
         let mut kept: Vec<usize> =
@@ -308,7 +302,7 @@ impl MemoryTrack {
         kept.sort_unstable();
         let mut renumbered = vec![SMALL_STACK; self.stacks.len()];
         let mut stacks = vec![self.stacks[0].clone()];
-        // What is small and estimated stays an estimate: a stack of its own.
+        // Small estimates join in a stack of their own.
         let mut small_estimate = None;
         for (number, stack) in self.stacks.iter().enumerate().skip(1) {
             if kept.binary_search(&number).is_ok() {
@@ -355,7 +349,6 @@ impl MemoryTrack {
     }
 }
 
-/// Adds up those with the same key.
 fn merge<T: Ord, K: PartialEq>(all: &mut Vec<T>, key: impl Fn(&T) -> K, add: impl Fn(&mut T, &T)) {
     all.sort_unstable();
     all.dedup_by(|later, earlier| {

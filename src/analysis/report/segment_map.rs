@@ -1,4 +1,4 @@
-//! The segments of the allocator at a moment, each block with the stack that allocated it.
+//! Segments at a moment, each block with its stack.
 
 use rustc_hash::FxHashMap;
 
@@ -8,17 +8,17 @@ use crate::model::{
     AllocatorSnapshot, BlockState, CudaIndex, KeyframeBlock, Nanos, Segment, SnapshotConsistency,
 };
 
-/// The most blocks of one map; neighbours in the same state become one where there are more.
+/// Above this, neighbours of equal state are joined.
 const MAX_BLOCKS: usize = 20_000;
 
-/// A block, or several neighbours in the same state.
+/// A block, or joined neighbours of equal state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MappedBlock {
     /// Its state.
     pub state: BlockState,
     /// Bytes.
     pub size: u64,
-    /// The number of its stack in [`MemoryTrack::stacks`](super::MemoryTrack::stacks); `None` where it is not known.
+    /// Index in [`MemoryTrack::stacks`](super::MemoryTrack::stacks), if known.
     pub stack: Option<u32>,
 }
 
@@ -27,37 +27,37 @@ pub struct MappedBlock {
 pub struct MappedSegment {
     /// Bytes.
     pub size: u64,
-    /// Whether it is of the pool of small blocks.
+    /// Whether it is in the pool of small blocks.
     pub small: bool,
-    /// Whether it expands.
+    /// Whether it is expandable.
     pub expandable: bool,
-    /// Whether it belongs to a private pool.
+    /// Whether it is in a private pool.
     pub private: bool,
-    /// The stream of its blocks, as the allocator numbers them.
+    /// The stream of its blocks, as the allocator numbers it.
     pub stream: u64,
-    /// Its blocks by address; where they do not fill it, the rest is unknown.
+    /// By address; the rest of the segment is unknown.
     pub blocks: Vec<MappedBlock>,
 }
 
 /// All segments of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentMap {
-    /// The moment that it shows.
+    /// The moment.
     pub time: Nanos,
-    /// When the snapshot was read that the segments are of.
+    /// When the segments were read.
     pub segments_at: Nanos,
-    /// Bytes of blocks in segments that are newer than this: they are not in the map.
+    /// Bytes in newer segments, which are missing here.
     pub unplaced: u64,
-    /// Whether it is one instant's truth.
+    /// Whether the snapshot is consistent.
     pub consistent: bool,
     /// Segments by address.
     pub segments: Vec<MappedSegment>,
-    /// Whether neighbours were put together, as there are very many blocks.
+    /// Whether neighbours were joined.
     pub merged: bool,
 }
 
 impl SegmentMap {
-    /// The blocks that live at a moment, by address, in the segments of the last snapshot before it.
+    /// Puts live blocks into the segments of the last snapshot.
     pub(super) fn new(
         snapshot: &AllocatorSnapshot,
         time: Nanos,
@@ -65,7 +65,7 @@ impl SegmentMap {
     ) -> SegmentMap {
         let source_of: FxHashMap<u64, u32> =
             blocks.iter().map(|block| (block.address, block.source)).collect();
-        // Without events the snapshot itself is the moment.
+        // A sampled moment is the snapshot itself.
         let segments: Vec<Segment> = match snapshot.time == time {
             true => snapshot.segments.clone(),
             false => {
@@ -111,13 +111,11 @@ impl SegmentMap {
         }
     }
 
-    /// How many blocks it has.
     pub(super) fn blocks(&self) -> usize {
         self.segments.iter().map(|segment| segment.blocks.len() + 1).sum()
     }
 }
 
-/// The maps kept of a device: some along the whole recording, in bounded memory.
 #[derive(Debug, Default)]
 pub(super) struct SegmentMaps {
     pub(super) kept: Vec<SegmentMap>,
@@ -136,11 +134,10 @@ fn living_block(block: &ReportedBlock) -> KeyframeBlock {
     }
 }
 
-/// The most blocks of all maps of a device, but for that of its peak.
+/// Per device, without the peak; spread over the recording.
 const MAX_BLOCKS_IN_ALL: u64 = 150_000;
 
 impl SegmentMaps {
-    /// Whether the map of a moment is to be kept: as many as there is room for, spread over the recording.
     pub(super) fn wants(&self, time: Nanos, length: Nanos) -> bool {
         let passed = time.0 as f64 / length.0.max(1) as f64;
         self.blocks as f64 <= MAX_BLOCKS_IN_ALL as f64 * passed
@@ -152,5 +149,5 @@ impl SegmentMaps {
     }
 }
 
-/// The snapshots that a recording has, the last one of each device.
+/// The last snapshot of each device.
 pub(super) type LastSnapshots = std::collections::BTreeMap<CudaIndex, AllocatorSnapshot>;

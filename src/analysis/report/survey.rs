@@ -1,4 +1,4 @@
-//! `RecordingSurvey`: the course of a recording over time, without asking who allocated, and the moments worth keeping.
+//! `RecordingSurvey`: levels over time and key moments, without attribution.
 
 use std::collections::BTreeMap;
 
@@ -11,49 +11,48 @@ use crate::model::{
     Record, RecordSink, SinkResult, SnapshotConsistency,
 };
 
-/// Columns of a timeline: more than a wide screen has pixels for a curve.
+/// More columns than a wide screen has pixels.
 const COLUMNS: usize = 1600;
-/// Looks of NVML, of owners, and changes of the reserved bytes that are kept.
+/// Kept readings of NVML, owner snapshots, changes of reserved bytes.
 const MAX_USAGE: usize = 2000;
 const MAX_LOOKS: usize = 150;
 const MAX_RESERVED_CHANGES: usize = 400;
-/// Out-of-memory errors that are told one by one.
 const MAX_OOMS: usize = 100;
 
-/// What a survey has to know before it begins.
+/// What a survey needs before it begins.
 #[derive(Debug, Clone, Default)]
 pub struct SurveyOptions {
-    /// From when on the recording is whole.
+    /// Start of the complete part.
     pub from: Nanos,
     /// Its end.
     pub to: Nanos,
     /// Whether it has exact events.
     pub is_exact: bool,
-    /// About how many moments of each device are to be kept.
+    /// Moments to keep per device, about.
     pub moments: usize,
-    /// Moments of devices to be kept in any case: of a sampled recording, those of snapshots.
+    /// Moments to keep in any case.
     pub wanted: Vec<(MemoryKind, Nanos)>,
 }
 
-/// What the driver said at one moment, in bytes.
+/// The driver's figures, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsageReading {
-    /// When.
+    /// The time.
     pub time: Nanos,
-    /// In use on the device, by all processes.
+    /// In use by all processes.
     pub used: u64,
-    /// In use by the job; `None` where that is not known.
+    /// In use by the job, if known.
     pub process: Option<u64>,
 }
 
 /// An out-of-memory error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomMark {
-    /// When.
+    /// The time.
     pub time: Nanos,
-    /// What is known of it.
+    /// The message, if known.
     pub text: String,
-    /// Bytes that the driver refused, where that was seen.
+    /// Bytes that the driver refused, if seen.
     pub refused: Option<u64>,
 }
 
@@ -62,11 +61,11 @@ pub struct OomMark {
 pub struct SurveyedMemory {
     /// Its level over time.
     pub levels: LevelHistory,
-    /// When reserved bytes changed, and by how much: segments obtained and returned. The greatest changes only.
+    /// The greatest changes of reserved bytes.
     pub reserved_changes: Vec<(Nanos, i64)>,
     choice: MomentChoice,
     last_snapshot: Option<Nanos>,
-    /// The allocator's own mark, as last read.
+    /// The allocator's peak at the last poll.
     mark: Option<i64>,
 }
 
@@ -75,17 +74,17 @@ pub struct SurveyedMemory {
 pub struct RecordingSurvey {
     options: SurveyOptions,
     memory: BTreeMap<MemoryKind, SurveyedMemory>,
-    /// By NVML's number of the device.
+    /// By NVML index.
     usage: BTreeMap<u32, Vec<UsageReading>>,
     ooms: Vec<OomMark>,
     looks: Vec<OwnershipBreakdown>,
-    /// Every how many looks one is kept, and how many came since.
+    /// Every how many owner snapshots one is kept, and how many came since.
     look_every: (usize, usize),
     blocks: FxHashMap<(AddressSpace, u64), (MemoryKind, u64)>,
 }
 
 impl RecordingSurvey {
-    /// A survey that has seen nothing.
+    /// An empty survey.
     pub fn new(options: SurveyOptions) -> RecordingSurvey {
         let wanted = options.wanted.clone();
         let mut survey = RecordingSurvey {
@@ -108,7 +107,7 @@ impl RecordingSurvey {
         self.memory.iter().map(|(kind, memory)| (*kind, memory))
     }
 
-    /// What the driver said, by NVML's number of the device.
+    /// The driver's figures, by NVML index.
     pub fn usage(&self) -> &BTreeMap<u32, Vec<UsageReading>> {
         &self.usage
     }
@@ -118,12 +117,12 @@ impl RecordingSurvey {
         &self.ooms
     }
 
-    /// Looks at owners; of very many, some.
+    /// Owner snapshots, thinned out if many.
     pub fn looks(&self) -> &[OwnershipBreakdown] {
         &self.looks
     }
 
-    /// The moments to keep, by kind of memory.
+    /// The key moments, by kind of memory.
     pub fn moments(&self) -> BTreeMap<MemoryKind, Vec<Nanos>> {
         let mut moments: BTreeMap<MemoryKind, Vec<Nanos>> = BTreeMap::new();
         for (kind, memory) in &self.memory {
@@ -140,7 +139,7 @@ impl RecordingSurvey {
 
     fn memory(&mut self, kind: MemoryKind) -> &mut SurveyedMemory {
         let SurveyOptions { from, to, moments, .. } = self.options;
-        // What is not PyTorch's changes seldom.
+        // Memory outside PyTorch changes seldom.
         let moments = if matches!(kind, MemoryKind::Torch(_)) { moments } else { moments / 4 };
         self.memory.entry(kind).or_insert_with(|| SurveyedMemory {
             levels: LevelHistory::new(from, to, COLUMNS),
@@ -180,7 +179,7 @@ impl RecordingSurvey {
             EventKind::Allocated { memory_kind, address, size, levels, block } => {
                 let Some(kind) = whole_kind(memory_kind) else { return };
                 let size = size.min(1 << 48);
-                // PyTorch's blocks are multiples of 512 bytes; the counters correct what is more than that.
+                // PyTorch rounds to 512 bytes; counters correct larger rounding.
                 let is_torch = matches!(kind, MemoryKind::Torch(_));
                 let taken = if is_torch { size.max(1).next_multiple_of(512) } else { size };
                 let taken = block.map_or(taken, |block| block.min(1 << 48));
@@ -188,7 +187,7 @@ impl RecordingSurvey {
                 match levels {
                     Some(levels) => {
                         let allocated = levels.allocated.max(0) as u64;
-                        // Just before it, after all that was freed since the last one.
+                        // The level before the event, after all frees.
                         self.set_level(kind, time, allocated.saturating_sub(taken), None);
                         self.set_level(kind, time, allocated, Some(levels.reserved.max(0) as u64));
                     }
@@ -213,7 +212,7 @@ impl RecordingSurvey {
     }
 
     fn on_oom(&mut self, time: Nanos, refused: Option<u64>, text: String) {
-        // The driver refuses, PyTorch frees its cache and asks again, and raises: one error.
+        // One error: driver refusal, cache freed, retry, exception.
         let near = |mark: &&mut OomMark| time.0.saturating_sub(mark.time.0) < 1_000_000_000;
         if let Some(mark) = self.ooms.last_mut().filter(near) {
             mark.refused = mark.refused.max(refused);
@@ -229,7 +228,6 @@ impl RecordingSurvey {
         self.want_all(time);
     }
 
-    /// Keeps this moment of all devices.
     fn want_all(&mut self, time: Nanos) {
         let is_exact = self.options.is_exact;
         for (kind, memory) in &mut self.memory {
@@ -278,7 +276,7 @@ impl RecordingSurvey {
     }
 }
 
-/// Drivers do not tell on which device: a ledger is of all.
+/// Drivers name no device: one ledger for all.
 pub(super) fn whole_kind(kind: MemoryKind) -> Option<MemoryKind> {
     match kind {
         MemoryKind::Driver(_) => Some(MemoryKind::Driver(None)),
@@ -301,11 +299,11 @@ impl RecordSink for RecordingSurvey {
             Record::Counters { time, device, counters } => {
                 let kind = MemoryKind::Torch(*device);
                 let (allocated, reserved) = (counters.allocated(), counters.reserved());
-                // Where there are events, they tell more: counters are read beside them.
+                // Events are more detailed than the counters.
                 if !self.options.is_exact || self.memory(kind).levels.now().is_none() {
                     let reserved = Some(reserved.max(0) as u64);
                     let mark = counters.max_allocated();
-                    // It was as high as that since the last reading.
+                    // This peak was reached since the last poll.
                     if self.memory(kind).mark.replace(mark).is_some_and(|before| mark > before) {
                         self.set_level(kind, *time, mark.max(0) as u64, reserved);
                     }
@@ -347,7 +345,7 @@ impl RecordSink for RecordingSurvey {
                     readings.push(reading);
                 }
                 if readings.len() > MAX_USAGE {
-                    // Every second one; the last always.
+                    // Every second one, and the last.
                     let mut number = readings.len();
                     readings.retain(|_| {
                         number -= 1;

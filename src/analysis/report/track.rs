@@ -1,43 +1,42 @@
-//! `MemoryTrack`: one kind of memory of a recording, at a few hundred moments, by stack.
+//! `MemoryTrack`: memory at key moments, by stack.
 
 use crate::analysis::flame::fold::StackLabel;
 use crate::model::{MemoryKind, Nanos};
 
 use super::segment_map::SegmentMap;
 
-/// A moment that is kept.
+/// A key moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportMoment {
-    /// When.
+    /// The time.
     pub time: Nanos,
-    /// Bytes allocated: by the allocator's counter, or in blocks where no counter was read.
+    /// Allocated bytes, by counter or blocks.
     pub total: u64,
-    /// Bytes reserved, where they are known.
+    /// Reserved bytes, if known.
     pub reserved: Option<u64>,
-    /// Of the total, bytes that are shared among stacks in proportion to what each stands for; 0 where every allocation has
-    /// its stack.
+    /// The part estimated in proportion.
     pub shared: u64,
 }
 
-/// Where memory was allocated.
+/// An allocation site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportStack {
-    /// From the outermost frame to the innermost; empty for [`MemoryTrack::small`].
+    /// Outermost frame first; empty for [`MemoryTrack::small`].
     pub path: Vec<StackLabel>,
-    /// Whether its bytes are an estimate, of a sample of the allocations.
+    /// Whether bytes are estimated from sampled allocations.
     pub is_estimate: bool,
-    /// Whether it stands for what a counter has and no block shows: then nothing is known of lifetimes.
+    /// Whether it stands for counted bytes without a block, of unknown lifetimes.
     pub is_remainder: bool,
 }
 
-/// Blocks of one stack that lived from one key moment to another.
+/// Blocks of one stack and one lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockSpan {
-    /// Number of the stack.
+    /// Index of the stack.
     pub stack: u32,
-    /// The first moment at which they lived.
+    /// Their first moment.
     pub from: u32,
-    /// The first moment at which they did not live any more; the number of moments for those that never ended.
+    /// The first moment without them; past the last if still live.
     pub to: u32,
     /// Their bytes.
     pub bytes: u64,
@@ -45,12 +44,12 @@ pub struct BlockSpan {
     pub count: u64,
 }
 
-/// Blocks of one stack that were allocated and freed between two moments next to each other.
+/// Blocks of one stack that lived between two moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChurnedBytes {
-    /// Number of the stack.
+    /// Index of the stack.
     pub stack: u32,
-    /// The moment before which they were freed.
+    /// The moment after their free.
     pub before: u32,
     /// Their bytes.
     pub bytes: u64,
@@ -61,26 +60,26 @@ pub struct ChurnedBytes {
 /// One kind of memory.
 #[derive(Debug, Clone)]
 pub struct MemoryTrack {
-    /// Which.
+    /// Which kind.
     pub kind: MemoryKind,
     /// The moments, earliest first.
     pub moments: Vec<ReportMoment>,
-    /// The peak as other reports of the recording have it.
+    /// The peak of the other reports.
     pub peak_time: Option<Nanos>,
-    /// Stacks; the first one is what stands for all that hold too little to be seen.
+    /// Stacks; the first joins the small ones.
     pub stacks: Vec<ReportStack>,
-    /// How many stacks the first one stands for.
+    /// How many stacks the first one joins.
     pub small: u64,
     /// Lifetimes.
     pub spans: Vec<BlockSpan>,
-    /// What lived too short to be in any moment; `None` where no events were recorded.
+    /// Blocks live at no moment; `None` without events.
     pub churned: Option<Vec<ChurnedBytes>>,
-    /// Some of the allocator's segments along the recording.
+    /// Some snapshots of the segments.
     pub maps: Vec<SegmentMap>,
 }
 
 impl MemoryTrack {
-    /// The bytes of each stack at a moment. They add up to [`ReportMoment::total`].
+    /// Bytes of each stack, adding up to [`ReportMoment::total`].
     pub fn live(&self, moment: usize) -> Vec<u64> {
         let mut bytes = vec![0u64; self.stacks.len()];
         for span in &self.spans {
@@ -92,7 +91,7 @@ impl MemoryTrack {
         let estimated = |stack: &ReportStack| stack.is_estimate;
         let all = bytes.iter().zip(&self.stacks).filter(|(_, stack)| estimated(stack));
         let all: u128 = all.map(|(bytes, _)| u128::from(*bytes)).sum();
-        // Differences of running portions add up to the whole.
+        // Running portions add up to the whole.
         let portion = |upto: u128| (shared * upto).checked_div(all).unwrap_or(0);
         let mut done: u128 = 0;
         for (bytes, _) in bytes.iter_mut().zip(&self.stacks).filter(|(_, s)| estimated(s)) {
@@ -104,7 +103,7 @@ impl MemoryTrack {
         bytes
     }
 
-    /// The number of the peak as the other reports have it, else of the highest moment.
+    /// The moment of the other reports' peak, else the highest.
     pub fn peak(&self) -> Option<usize> {
         let highest = |number: &usize| {
             let moment = &self.moments[*number];
@@ -115,8 +114,7 @@ impl MemoryTrack {
     }
 }
 
-/// Scales the bytes down to `total`. Frees can be recorded late, so more blocks seem alive than the
-/// allocator had.
+/// Scales to `total`: late frees make more blocks seem live than there were.
 fn fit(bytes: &mut [u64], total: u64) {
     let sum: u128 = bytes.iter().map(|bytes| u128::from(*bytes)).sum();
     if sum <= u128::from(total) {

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_two_modes_are_refused() {
+    fn options_of_two_modes_are_refused() {
         for words in [
             "--mode follow -r 100",
             "--mode exact --cpu 50",

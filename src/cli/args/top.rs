@@ -74,7 +74,7 @@ mod tests {
     use crate::cli::args::{CliArgs, Command};
 
     #[test]
-    fn the_words_of_top() {
+    fn options_of_top_are_parsed() {
         let parse = |line: &str| CliArgs::try_parse_from(line.split(' ')).map(|args| args.command);
         let Ok(Command::Top(top)) = parse("memspy top -p 0x10 --refresh 2") else { panic!() };
         assert_eq!(

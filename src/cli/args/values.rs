@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_are_octal_and_only_of_reading_and_writing() {
+    fn file_modes_are_octal_and_not_executable() {
         for (text, value) in [("600", 0o600), ("0644", 0o644), ("0o440", 0o440), ("0", 0)] {
             assert_eq!(file_mode(text), Ok(value), "{text}");
         }

@@ -1,5 +1,5 @@
-//! A small HTTP server for one page. Connections, request size and time are limited, so no client
-//! can block it.
+//! A small HTTP server for one page; connections, sizes and times are limited, so no client can
+//! block it.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,38 +9,30 @@ use std::time::{Duration, Instant};
 
 use crate::sampler::{StopSignal, Worker};
 
-/// Most connections at once. A further one closes the oldest, so slow clients cannot keep others
-/// out.
+/// Another connection closes the oldest, so slow clients keep nobody out.
 const MAX_CONNECTIONS: usize = 8;
-/// Longest request.
 const MAX_REQUEST: usize = 8 << 10;
-/// Headers of a request.
 const MAX_HEADERS: usize = 64;
-/// Limit from the first byte of a request to the last byte of its answer.
+/// From a request's first byte to its answer's last.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval for accepting connections and checking the stop flag.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What is served.
 pub(super) struct ServedPage {
-    /// Its content type.
     pub(super) content_type: &'static str,
-    /// Its text.
     pub(super) body: String,
 }
 
-/// Creates the page for a request with this `Accept` header; an error becomes status 500.
+/// Makes the page for this `Accept` header; an error becomes status 500.
 pub(super) type MakePage = dyn Fn(&str) -> Result<ServedPage, String> + Send + Sync;
 
-/// A server that runs until it is dropped.
+/// Runs until dropped.
 pub(super) struct MetricsServer {
     address: SocketAddr,
     thread: Worker,
 }
 
 impl MetricsServer {
-    /// Listens on `address` and serves `/metrics` to requests for its own address or for one of
-    /// `hosts`.
+    /// Serves `/metrics` to requests for its own address or one of `hosts`.
     pub(super) fn start(
         address: SocketAddr,
         hosts: Vec<String>,
@@ -54,12 +46,10 @@ impl MetricsServer {
         Ok(MetricsServer { address, thread })
     }
 
-    /// The address that it listens on.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether it has ended by itself.
     pub(super) fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
@@ -70,7 +60,7 @@ fn serve(listener: &TcpListener, hosts: &Arc<[String]>, page: &Arc<MakePage>, st
     let mut connections: VecDeque<(TcpStream, Worker)> = VecDeque::new();
     while !stop.is_set() {
         connections.retain(|(_, connection)| !connection.is_finished());
-        // The error is either the connection's (ECONNABORTED) or temporary (EMFILE).
+        // The connection's error (ECONNABORTED), or a temporary one (EMFILE).
         let Ok((stream, _)) = listener.accept() else {
             stop.sleep(POLL_INTERVAL);
             continue;
@@ -84,7 +74,7 @@ fn serve(listener: &TcpListener, hosts: &Arc<[String]>, page: &Arc<MakePage>, st
         let Ok(handle) = stream.try_clone() else { continue };
         let (page, hosts) = (Arc::clone(page), Arc::clone(hosts));
         let answer = move |stop: &StopSignal| {
-            // A client that has gone cannot be told of an error.
+            // A client that has gone gets no error.
             let until = Instant::now() + TIMEOUT;
             let _ = ClientConnection { stream, hosts: &hosts, until, stop }.answer(&*page);
         };
@@ -153,7 +143,6 @@ impl ClientConnection<'_> {
         Ok(())
     }
 
-    /// Reads or writes once within the time limit.
     fn in_time<T>(
         &mut self,
         mut act: impl FnMut(&mut TcpStream) -> io::Result<T>,
@@ -163,7 +152,7 @@ impl ClientConnection<'_> {
             if left.is_zero() || self.stop.is_set() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // In short waits, so that memspy can end meanwhile.
+            // Short waits, so that memspy can end meanwhile.
             let piece = Some(left.min(Duration::from_millis(200)));
             self.stream.set_read_timeout(piece)?;
             self.stream.set_write_timeout(piece)?;
@@ -180,12 +169,12 @@ impl ClientConnection<'_> {
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
-/// Quotes nothing of the request: it may come from a foreign page by DNS rebinding.
+/// Quotes nothing of the request: a foreign page may have sent it (DNS rebinding).
 const OTHER_HOST: &str = "this exporter answers to its own address only; \
     to let it answer to the name in the request, start it with --allow-host NAME\n";
 
-/// Whether a request for this `Host` is meant for an exporter at address `own`. A browser page
-/// whose name was rebound to this address (DNS rebinding) sends its own name.
+/// Whether a request for this `Host` is meant for this exporter. A browser page rebound to its
+/// address sends its own name.
 fn is_own(host: &str, own: IpAddr, allowed: &[String]) -> bool {
     let bare = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, _port)) => address,
@@ -197,7 +186,6 @@ fn is_own(host: &str, own: IpAddr, allowed: &[String]) -> bool {
     is_address || is_local || is_allowed
 }
 
-/// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum RequestTarget {
     Metrics { host: String, accept: String, head: bool },
@@ -206,7 +194,7 @@ enum RequestTarget {
 }
 
 impl RequestTarget {
-    /// Parses `request`; `None` while it is incomplete.
+    /// `None` while it is incomplete.
     fn parse(request: &[u8]) -> Option<RequestTarget> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut parsed = httparse::Request::new(&mut headers);

@@ -1,4 +1,4 @@
-//! The server with hostile and slow clients, and wrong requests.
+//! Hostile and slow clients, wrong requests.
 
 use super::*;
 
@@ -17,7 +17,6 @@ fn connect(server: &MetricsServer) -> TcpStream {
     TcpStream::connect(server.address()).unwrap()
 }
 
-/// The whole answer to `request`; a closed or reset connection ends it.
 fn ask(server: &MetricsServer, request: &[u8]) -> String {
     let mut stream = connect(server);
     let _ = stream.write_all(request);
@@ -93,7 +92,7 @@ fn silent_clients_do_not_block_others() {
     let server = server();
     let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut slow: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
-    // Half of them request the page and do not read it.
+    // Half of them never read the page.
     slow.iter_mut().step_by(2).for_each(|stream| drop(stream.write_all(request)));
     for _ in 0..20 {
         assert!(ask(&server, request).starts_with("HTTP/1.1 200"));

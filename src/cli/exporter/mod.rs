@@ -19,12 +19,10 @@ use super::{eprint_line, hints};
 use http::{MakePage, MetricsServer, ServedPage};
 use watched_jobs::WatchedJobs;
 
-/// Most processes watched at once; each takes memory and a thread.
+/// Each takes memory and a thread.
 const MAX_PROCESSES: usize = 64;
-/// Interval for finding ended and new processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Runs it.
 pub(super) fn run(args: &ExporterArgs) -> Result<()> {
     let stop = StopSignals::watch()?.stop;
     let jobs = Arc::new(WatchedJobs::new(args.into()));
@@ -64,7 +62,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
     }
     eprint_line(&format!("serving http://{address}/metrics of process {pid}, until Ctrl-C"));
     let mut is_full = false;
-    let mut is_told = false;
+    let mut is_announced = false;
     let mut refused = HashSet::new();
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
         if server.is_finished() {
@@ -105,7 +103,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
             ));
             return Ok(());
         }
-        if is_over && !std::mem::replace(&mut is_told, true) {
+        if is_over && !std::mem::replace(&mut is_announced, true) {
             eprint_line(&format!("process {pid} has ended; serving no series of it, until Ctrl-C"));
         }
         sleep_unless(POLL_INTERVAL, || stop.load(std::sync::atomic::Ordering::Relaxed));

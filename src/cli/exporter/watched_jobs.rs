@@ -1,4 +1,4 @@
-//! The watched processes of the exporter: a recording of each, and the figures served.
+//! The exporter's processes: their recordings and figures.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,14 +20,12 @@ use crate::sampler::{
 };
 use crate::tui::{BoxError, LiveRecording};
 
-/// Least time between two snapshots of a device's blocks.
+/// Between two snapshots of a device's blocks.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
-/// The least age at which the page is rebuilt, however often it is requested.
+/// The page is not rebuilt sooner, however often requested.
 const MIN_AGE: Duration = Duration::from_millis(500);
-/// The name of the remainder.
 const OTHER: &str = "[other]";
 
-/// How each process is recorded and shown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WatchOptions {
     rate: u32,
@@ -47,14 +45,12 @@ impl From<&ExporterArgs> for WatchOptions {
     }
 }
 
-/// A process that is watched.
 struct WatchedJob {
     pid: u32,
     rank: Option<u32>,
     recording: LiveRecording,
 }
 
-/// All watched processes.
 pub(super) struct WatchedJobs {
     options: WatchOptions,
     jobs: Mutex<Vec<WatchedJob>>,
@@ -66,7 +62,6 @@ impl WatchedJobs {
         WatchedJobs { options, jobs: Mutex::default(), last: Mutex::default() }
     }
 
-    /// Begins to watch process `pid`; the first time with `readers`, if given.
     pub(super) fn add(
         &self,
         pid: u32,
@@ -97,12 +92,10 @@ impl WatchedJobs {
         Ok(())
     }
 
-    /// How many are watched.
     pub(super) fn count(&self) -> usize {
         self.jobs.lock().len()
     }
 
-    /// Removes processes whose recording has ended; returns their pids and reasons.
     pub(super) fn remove_ended(&self) -> Vec<(u32, String)> {
         let mut ended = Vec::new();
         let mut gone = Vec::new();
@@ -121,12 +114,11 @@ impl WatchedJobs {
         if !ended.is_empty() {
             *self.last.lock() = None;
         }
-        // Joins their threads after the lock is released.
+        // Joins their threads after releasing the lock.
         drop(gone);
         ended
     }
 
-    /// The figures served now.
     pub(super) fn export(&self) -> Vec<ExportedJob> {
         let mut last = self.last.lock();
         if let Some((at, jobs)) = &*last
@@ -147,7 +139,7 @@ impl WatchedJobs {
         let command = live.profile().start().map(|start| start.command.join(" "));
         let used = |device: &DeviceSnapshot| device.counters.is_some();
         let devices = live.devices();
-        // Before the job uses a GPU, the list has all of the machine, none of which is the job's.
+        // Before the job uses a GPU, this list has all GPUs of the machine.
         let devices = devices.iter().filter(|device| used(device));
         ExportedJob {
             pid: job.pid,
@@ -200,7 +192,6 @@ impl WatchedJobs {
         }
     }
 
-    /// The program's lines with most live bytes.
     fn lines(&self, live: &LiveProfile, found: &LiveRows<LiveLine>) -> Vec<NamedBytes> {
         let labels = FrameLabels::new(live.profile(), false);
         let rows = found.rows.iter().map(|row| NamedBytes {
@@ -211,7 +202,6 @@ impl WatchedJobs {
         greatest(rows, self.options.rows)
     }
 
-    /// The largest owners.
     fn owners(&self, held: &OwnedOnDevice) -> Vec<NamedBytes> {
         let groups = recorded_owner_groups(held).into_iter().map(|group| NamedBytes {
             name: group_label(&group),
@@ -225,7 +215,6 @@ impl WatchedJobs {
     }
 }
 
-/// The bytes whose line is proven, probable or unattributed.
 fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
     let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
     vec![
@@ -235,7 +224,7 @@ fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
     ]
 }
 
-/// Sums equal names; returns the `most` largest and the sum of the others.
+/// The `most` largest names, and the sum of the others.
 fn greatest(rows: impl Iterator<Item = NamedBytes>, most: usize) -> Vec<NamedBytes> {
     let mut sums = std::collections::BTreeMap::<(Option<String>, String), u64>::new();
     for row in rows.filter(|row| row.bytes > 0) {
@@ -262,8 +251,8 @@ mod tests {
     fn equal_names_and_the_remainder_are_summed() {
         let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
         let rows = [row("a", 5), row("b", 9), row("a", 5), row("c", 1), row("d", 2), row("e", 0)];
-        let told = greatest(rows.into_iter(), 2);
-        assert_eq!(told, [row("a", 10), row("b", 9), row(OTHER, 3)]);
+        let sums = greatest(rows.into_iter(), 2);
+        assert_eq!(sums, [row("a", 10), row("b", 9), row(OTHER, 3)]);
         assert_eq!(greatest([row("a", 5)].into_iter(), 0), [row(OTHER, 5)]);
     }
 }

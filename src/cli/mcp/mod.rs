@@ -1,8 +1,7 @@
-//! `memspy mcp`: the read-only commands, for programs that speak the Model Context Protocol on
-//! standard input and output.
+//! `memspy mcp`: the read-only commands over the Model Context Protocol.
 //!
-//! Each call runs a new memspy: a hanging call is ended, a failing call fails alone, and no job's
-//! data stays in memory. The kernel ends running calls when the server ends in any way.
+//! Each call runs a new memspy: it fails alone and keeps no job's data, and the kernel ends it with
+//! the server.
 
 mod protocol;
 mod tools;
@@ -24,34 +23,26 @@ use super::lifetime;
 use protocol::{ClientRequest, RpcError, ServerMessage, understand};
 use tools::McpTool;
 
-/// Most calls at once; further ones wait.
 const MAX_CALLS: usize = 4;
-/// Most waiting calls; one more is refused.
+/// Another waiting call is refused.
 const MAX_WAITING: usize = 64;
-/// Longest message.
 const MAX_MESSAGE: u64 = 1 << 20;
-/// Longest answer of a tool.
 const MAX_ANSWER: u64 = 16 << 20;
-/// Longest text of standard error in an answer.
 const MAX_ERROR: u64 = 64 << 10;
-/// The longest time of a call.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
-/// Interval for checking whether a call is done.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs it, until standard input ends.
+/// Runs until standard input ends.
 pub(super) fn run(args: &McpArgs) -> Result<()> {
     let mut input = io::stdin().lock();
     let mut calls = ToolCalls::default();
     loop {
         let line = match next_line(&mut input).context("cannot read standard input")? {
             InputLine::End => {
-                // Requests from before the end are answered.
                 calls.wait();
                 return Ok(());
             }
             InputLine::TooLong => {
-                // Its id, if any, was not read.
                 let why = format!("a message is longer than {} MiB", MAX_MESSAGE >> 20);
                 send(&ServerMessage::new(Value::Null, Err(RpcError::invalid_request(why))))?;
                 continue;
@@ -79,13 +70,10 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
     }
 }
 
-/// An item of standard input.
 enum InputLine {
-    /// A line, with its end if it has one.
     Line(Vec<u8>),
-    /// A line longer than any message; all of it was skipped.
+    /// A line longer than any message was skipped.
     TooLong,
-    /// End of input.
     End,
 }
 
@@ -97,7 +85,7 @@ fn next_line(input: &mut impl BufRead) -> io::Result<InputLine> {
     if line.len() as u64 <= MAX_MESSAGE {
         return Ok(InputLine::Line(line));
     }
-    // Skips the rest in pieces, so that an endless line takes no memory.
+    // Skipped in pieces: an endless line takes no memory.
     while line.last() != Some(&b'\n') {
         line.clear();
         if input.take(MAX_MESSAGE).read_until(b'\n', &mut line)? == 0 {
@@ -107,7 +95,7 @@ fn next_line(input: &mut impl BufRead) -> io::Result<InputLine> {
     Ok(InputLine::TooLong)
 }
 
-/// Writes a message under a lock, so that threads do not mix theirs.
+/// Locks the output, so that threads do not mix messages.
 fn send(answer: &ServerMessage) -> Result<()> {
     let mut text = serde_json::to_string(answer)?;
     text.push('\n');
@@ -117,15 +105,14 @@ fn send(answer: &ServerMessage) -> Result<()> {
         .context("cannot write to standard output")
 }
 
-/// A call of a tool.
 struct ToolCall {
     id: Value,
     tool: &'static McpTool,
     words: Vec<String>,
 }
 
-/// The waiting calls, and the number of threads that will take them. One lock for both: a thread
-/// without work signs off under the lock, so no call can rely on it.
+/// Waiting calls, and the number of threads that take them. One lock for both: a thread without
+/// work signs off under it, so no call relies on it.
 #[derive(Default)]
 struct CallQueue {
     calls: VecDeque<ToolCall>,
@@ -133,7 +120,7 @@ struct CallQueue {
 }
 
 impl CallQueue {
-    /// Queues a call; returns whether it needs another thread. `None`: too many wait.
+    /// Returns whether the call needs another thread. `None`: too many wait.
     fn push(&mut self, call: ToolCall) -> Result<bool, ToolCall> {
         if self.calls.len() >= MAX_WAITING {
             return Err(call);
@@ -144,7 +131,7 @@ impl CallQueue {
         Ok(needs_taker)
     }
 
-    /// The next call for a thread; with `None` the thread no longer takes calls.
+    /// The next call; after `None` the thread takes no more.
     fn take(&mut self) -> Option<ToolCall> {
         let call = self.calls.pop_front();
         if call.is_none() {
@@ -154,7 +141,6 @@ impl CallQueue {
     }
 }
 
-/// The running and the waiting calls.
 #[derive(Default)]
 struct ToolCalls {
     running: Vec<(Arc<Mutex<Option<Value>>>, Worker)>,
@@ -184,7 +170,6 @@ impl ToolCalls {
         Ok(())
     }
 
-    /// No thread could be started: if no other one takes the waiting calls, each gets an error.
     fn give_up(&mut self, error: &io::Error) -> Result<()> {
         let mut queue = self.queue.lock();
         queue.takers -= 1;
@@ -198,7 +183,6 @@ impl ToolCalls {
             .try_for_each(|call| send(&ServerMessage::new(call.id, Ok(failure(why.clone())))))
     }
 
-    /// Ends a call, which then gets no answer.
     fn cancel(&mut self, id: &Value) {
         self.queue.lock().calls.retain(|call| call.id != *id);
         for (current, _) in &self.running {
@@ -216,7 +200,7 @@ impl ToolCalls {
     }
 }
 
-/// Answers calls until none waits. `current` names the running call; cancelling the call clears it.
+/// Answers calls until none waits. `current` is the running one; cancelling clears it.
 fn answer_all(queue: &Mutex<CallQueue>, current: &Mutex<Option<Value>>, stop: &StopSignal) {
     loop {
         let Some(call) = queue.lock().take() else { return };
@@ -227,7 +211,6 @@ fn answer_all(queue: &Mutex<CallQueue>, current: &Mutex<Option<Value>>, stop: &S
         if current.lock().take().is_some()
             && send(&ServerMessage::new(call.id, Ok(result))).is_err()
         {
-            // The client no longer reads answers.
             let mut queue = queue.lock();
             queue.calls.clear();
             queue.takers -= 1;
@@ -236,7 +219,6 @@ fn answer_all(queue: &Mutex<CallQueue>, current: &Mutex<Option<Value>>, stop: &S
     }
 }
 
-/// Runs memspy for a call.
 fn call_tool(call: &ToolCall, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
     let program = std::env::current_exe().context("cannot find memspy's own program")?;
     let child = Command::new(program)
@@ -283,7 +265,7 @@ fn call_tool(call: &ToolCall, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
     Ok(result)
 }
 
-/// The printed document; several, one for each process, as a list.
+/// The printed document, or a list with one for each process.
 fn documents(text: &str) -> Result<Value> {
     let read: Result<Vec<Value>, _> =
         serde_json::Deserializer::from_str(text).into_iter().collect();
@@ -294,29 +276,27 @@ fn documents(text: &str) -> Result<Value> {
     })
 }
 
-/// The result of a tool that failed.
 fn failure(text: String) -> Value {
     json!({"content": [{"type": "text", "text": text}], "isError": true})
 }
 
-/// The text up to a length, plus one byte if there is more. The rest is read too, as a program that
-/// cannot write does not end.
+/// Reads up to `most` bytes, plus one if there is more, and drops the rest: a program that cannot
+/// write does not end.
 fn read_at_most(from: Option<impl Read>, most: u64) -> String {
     let Some(mut from) = from else { return String::new() };
     let mut bytes = Vec::new();
-    // The JSON parser notices text that could not be read.
+    // The JSON parser notices unreadable text.
     let _ = (&mut from).take(most + 1).read_to_end(&mut bytes);
     let _ = io::copy(&mut from, &mut io::sink());
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A program that ends with its call.
 struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // SIGTERM first: a memspy that has stopped a job resumes it before it ends.
+            // SIGTERM first: a memspy that stopped a job resumes it before it ends.
             let pid = rustix::process::Pid::from_child(&self.0);
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             let until = Instant::now() + Duration::from_secs(5);
@@ -344,8 +324,7 @@ mod tests {
         let starts: Vec<bool> = (0..6).map(|id| queue.push(call(id)).ok().unwrap()).collect();
         assert_eq!(starts, [true, true, true, true, false, false]);
         assert!((0..6).all(|id| queue.take().unwrap().id == id));
-        // One of the four finds no work, and its thread has not ended yet: the next call needs
-        // another.
+        // One of four finds no work, and its thread has not ended: the next call needs another.
         assert!(queue.take().is_none());
         assert!(queue.push(call(6)).ok().unwrap());
         assert!(!queue.push(call(7)).ok().unwrap(), "four are there again");
@@ -356,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_line_that_is_too_long_is_skipped() {
+    fn only_the_too_long_line_is_skipped() {
         let long = vec![b'a'; 3 * MAX_MESSAGE as usize];
         let most = [&long[..MAX_MESSAGE as usize - 1], b"\n"].concat();
         let mut input = io::Cursor::new([&long[..], b"\nping\n", &most, &long].concat());

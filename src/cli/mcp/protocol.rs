@@ -1,18 +1,17 @@
-//! JSON-RPC 2.0 as in the Model Context Protocol over standard input and output: one message a
-//! line.
+//! JSON-RPC 2.0 as in the Model Context Protocol: one message a line.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Protocol versions that agree in the parts used here, newest first.
+/// Newest first; they agree in the parts used here.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// A message from the client: a request, or without `id` a notification.
+/// A request, or a notification if it has no `id`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ClientMessage {
     #[serde(default)]
     jsonrpc: String,
-    /// The id for the answer; only numbers and texts.
+    /// Only numbers and texts are accepted.
     #[serde(default)]
     pub(super) id: Option<Value>,
     #[serde(default)]
@@ -21,7 +20,6 @@ pub(super) struct ClientMessage {
     params: Value,
 }
 
-/// An answer.
 #[derive(Debug, Serialize)]
 pub(super) struct ServerMessage {
     jsonrpc: &'static str,
@@ -32,7 +30,6 @@ pub(super) struct ServerMessage {
     error: Option<RpcError>,
 }
 
-/// Why a request has no result.
 #[derive(Debug, Serialize)]
 pub(super) struct RpcError {
     code: i32,
@@ -40,19 +37,16 @@ pub(super) struct RpcError {
 }
 
 impl RpcError {
-    /// An invalid message.
     pub(super) fn invalid_request(message: impl Into<String>) -> RpcError {
         RpcError { code: -32600, message: message.into() }
     }
 
-    /// Invalid parameters.
     pub(super) fn invalid_params(message: impl Into<String>) -> RpcError {
         RpcError { code: -32602, message: message.into() }
     }
 }
 
 impl ServerMessage {
-    /// The answer to request `id`.
     pub(super) fn new(id: Value, outcome: Result<Value, RpcError>) -> ServerMessage {
         let (result, error) = match outcome {
             Ok(result) => (Some(result), None),
@@ -62,16 +56,11 @@ impl ServerMessage {
     }
 }
 
-/// What a message asks for.
 #[derive(Debug)]
 pub(super) enum ClientRequest {
-    /// To call a tool.
     Call { id: Value, name: String, arguments: Value },
-    /// To end the call that `id` asked for.
     Cancel { id: Value },
-    /// Something that is answered at once.
     Answer(ServerMessage),
-    /// No answer is due.
     Nothing,
 }
 
@@ -82,7 +71,6 @@ struct CallParams {
     arguments: Value,
 }
 
-/// Parses a line of the client; `tools` lists the tools.
 pub(super) fn understand(line: &str, tools: impl FnOnce() -> Value) -> ClientRequest {
     let message: ClientMessage = match serde_json::from_str(line) {
         Ok(message) => message,
@@ -123,7 +111,7 @@ pub(super) fn understand(line: &str, tools: impl FnOnce() -> Value) -> ClientReq
     ClientRequest::Answer(ServerMessage::new(id, outcome))
 }
 
-/// The client's protocol version if known, else the newest.
+/// The client's version if known, else the newest.
 fn initialize(params: &Value) -> Value {
     let asked = params["protocolVersion"].as_str();
     let version =

@@ -1,4 +1,4 @@
-//! The tools of `memspy mcp`: each is a read-only command with typed arguments.
+//! Tools of `memspy mcp`: read-only commands with typed arguments.
 
 use std::time::Duration;
 
@@ -14,20 +14,17 @@ use crate::model::parse_time;
 /// The part of a call's time that is not for observing the job.
 const TIME_BESIDES: Duration = Duration::from_secs(60);
 
-/// Arguments for memspy's command line.
 type CommandWords = Vec<String>;
 
-/// A tool.
 pub(super) struct McpTool {
     pub(super) name: &'static str,
     description: &'static str,
     arguments: &'static [Argument],
     words: fn(Value) -> Result<CommandWords, RpcError>,
-    /// Whether the answer is JSON.
     pub(super) is_json: bool,
 }
 
-/// An argument of a tool: name, JSON type, whether it is required, description.
+/// Name, JSON type, whether required, description.
 type Argument = (&'static str, &'static str, bool, &'static str);
 
 const PID: Argument = ("pid", "integer", true, "Process id of the job");
@@ -95,7 +92,6 @@ struct DiffArguments {
     gpu: Option<u32>,
 }
 
-/// All tools.
 pub(super) const TOOLS: &[McpTool] = &[
     McpTool {
         name: "summary",
@@ -206,12 +202,10 @@ pub(super) const TOOLS: &[McpTool] = &[
 ];
 
 impl McpTool {
-    /// The tool with this name.
     pub(super) fn find(name: &str) -> Option<&'static McpTool> {
         TOOLS.iter().find(|tool| tool.name == name)
     }
 
-    /// The command line for these arguments; `no_stop` forbids stopping the job.
     pub(super) fn words(&self, arguments: Value, no_stop: bool) -> Result<CommandWords, RpcError> {
         let mut given = if arguments.is_null() { json!({}) } else { arguments };
         let Some(object) = given.as_object_mut() else {
@@ -236,7 +230,6 @@ impl McpTool {
         (self.words)(given)
     }
 
-    /// Its entry in `tools/list`.
     fn schema(&self) -> Value {
         let mut properties = serde_json::Map::new();
         for (name, kind, _, meaning) in self.arguments {
@@ -274,7 +267,6 @@ impl McpTool {
     }
 }
 
-/// The answer to `tools/list`.
 pub(super) fn list() -> Value {
     json!({"tools": TOOLS.iter().map(McpTool::schema).collect::<Vec<_>>()})
 }
@@ -283,7 +275,7 @@ fn read<T: DeserializeOwned>(given: Value) -> Result<T, RpcError> {
     serde_json::from_value(given).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// Each client value is one argument behind `=` or `--`, and never an option.
+/// Each client value follows `=` or `--`, so it is never an option.
 fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     let given: JobArguments = read(given)?;
     let mut words = vec![command.to_owned(), "--json".to_owned(), format!("--pid={}", given.pid)];
@@ -298,7 +290,7 @@ fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     Ok(words)
 }
 
-/// Whether a job can be observed for this long within a call's time.
+/// Whether a job can be observed for this long within a call.
 fn check_duration(text: &str) -> Result<(), String> {
     let most = super::TIMEOUT - TIME_BESIDES;
     let time = parse_time(text).map_err(|error| format!("duration: {error}"))?;

@@ -13,16 +13,13 @@ use crate::probe::perf_probes::raise_file_limit;
 use crate::probe::placement::{Placement, ProbeAction};
 use crate::probe::syscall;
 
-/// Probes ended in parallel: the kernel waits some 30 ms at each.
+/// The kernel waits some 30 ms at each probe's end.
 const MAX_THREADS: usize = 64;
 
-/// The descriptors of one request, in closing order within each group.
+/// Descriptors of one request, in closing order within each group.
 type PlacedProbes = Vec<Vec<OwnedFd>>;
 
-/// Keeps probes for the process at the other end of the socket at standard input, until that ends.
-///
-/// # Errors
-/// Standard input is no such socket.
+/// Keeps probes for the process at the socket on standard input; fails without such a socket.
 pub fn keep_probes() -> io::Result<()> {
     // Only memspy may end it.
     let _ = SigSet::all().thread_block();
@@ -54,10 +51,10 @@ pub fn keep_probes() -> io::Result<()> {
                     (RequestedAction::Run { .. }, None) => continue,
                 };
                 let placement = Placement { file: file.as_fd(), points: &points, pid, action };
-                // No answer is a refusal; memspy then asks the kernel itself for the reason.
+                // No answer is a refusal; memspy then asks the kernel for the reason.
                 let Ok(placed) = placement.place() else { continue };
                 let all: Vec<_> = placed.iter().flatten().map(AsFd::as_fd).collect();
-                // Without the answer memspy places its own probes, so drop these.
+                // Without the answer memspy places its own probes.
                 match answer(&to, &all) {
                     Ok(()) => _ = held.insert(number, placed),
                     Err(_) => end_all(placed),
@@ -65,7 +62,6 @@ pub fn keep_probes() -> io::Result<()> {
             }
             Some(ProbeRequest::End { number }) => {
                 let placed = held.remove(&number).unwrap_or_default();
-                // On a thread, so that the next request need not wait.
                 let end = move || {
                     end_all(placed);
                     drop(to);
@@ -82,7 +78,7 @@ pub fn keep_probes() -> io::Result<()> {
     };
     end_all(held.into_values().flatten().collect());
     for thread in ending {
-        // The process's end would kill its threads and leave their probes.
+        // The process's end would kill the threads and leave their probes.
         let _ = thread.join();
     }
     ended
@@ -96,14 +92,12 @@ fn end_all(placed: PlacedProbes) {
     let left = Mutex::new(placed);
     let end = || {
         loop {
-            // Do not hold the lock while closing.
             let Some(next) = left.lock().pop() else { break };
             drop(next);
         }
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // Everything is closed however many threads start.
             let _ = thread::Builder::new().spawn_scoped(scope, end);
         }
         end();

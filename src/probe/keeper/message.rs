@@ -1,4 +1,4 @@
-//! Messages between memspy and its keeper, with descriptors.
+//! Messages with descriptors between memspy and its keeper.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,23 +14,26 @@ use crate::model::ProbeBackend;
 use crate::probe::placement::{Placement, ProbeAction, SampledWords};
 use crate::probe::syscall::ProbePoint;
 
-/// Descriptors of one message: the kernel allows 253.
+/// The kernel allows 253 in one message.
 const MAX_DESCRIPTORS: usize = 250;
 const MAX_BYTES: usize = 1 << 14;
-/// Probe points of one request: the driver has some forty.
+/// The driver has some forty.
 const MAX_POINTS: usize = 512;
 
-/// memspy's request. Each comes with a socket for its answer.
 pub(super) enum ProbeRequest {
-    /// Answered with the descriptors; `number` identifies the keeper's copies.
-    Place { number: u32, pid: u32, points: Vec<ProbePoint>, action: RequestedAction },
-    /// Ends the probes with this number; then the socket ends.
-    End { number: u32 },
-    /// Answered with nothing.
+    /// `number` names the keeper's copies of the descriptors.
+    Place {
+        number: u32,
+        pid: u32,
+        points: Vec<ProbePoint>,
+        action: RequestedAction,
+    },
+    End {
+        number: u32,
+    },
     Check,
 }
 
-/// [`ProbeAction`], with its program among the descriptors.
 pub(super) enum RequestedAction {
     Run { way: ProbeBackend, at_return: bool },
     Sample(SampledWords),
@@ -44,7 +47,7 @@ const PERF: u64 = 2;
 const SAMPLE: u64 = 3;
 
 impl ProbeRequest {
-    /// Bytes and descriptors of a request to place probes; `None`: too many points.
+    /// `None` if there are too many points.
     pub(super) fn place<'a>(
         number: u32,
         placement: &Placement<'a>,
@@ -75,7 +78,6 @@ impl ProbeRequest {
         bytes(&[CHECK])
     }
 
-    /// `None`: invalid.
     pub(super) fn read(bytes: &[u8]) -> Option<ProbeRequest> {
         let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
         let words: Vec<u64> = words.map(u64::from_le_bytes).collect();
@@ -118,7 +120,7 @@ fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Answers with `descriptors` in as many messages as needed; each gives the total number.
+/// Each message gives the total number of descriptors.
 pub(super) fn answer(to: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let total = (descriptors.len() as u64).to_le_bytes();
     if descriptors.is_empty() {
@@ -148,7 +150,6 @@ impl MessageReader<'_> {
         MessageReader { from, buffer: vec![0; MAX_BYTES] }
     }
 
-    /// The next message and its descriptors; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<(&[u8], Vec<OwnedFd>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -166,7 +167,7 @@ impl MessageReader<'_> {
         Ok((!bytes.is_empty()).then_some((bytes, descriptors)))
     }
 
-    /// All descriptors of an answer; `None`: no answer, which is a refusal.
+    /// `None` is a refusal.
     pub(super) fn descriptors(&mut self) -> io::Result<Option<Vec<OwnedFd>>> {
         let mut all = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Resolves (code object, instruction offset) pairs that another component recorded.
+//! Resolves pairs of code object and instruction offset.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::python::layouts::layout::CodeLayout;
 use crate::python::objects::text;
 use crate::target::{Addr, Field, Memory};
 
-/// Function, file and line of one instruction.
+/// An instruction's function, file and line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressedCode {
     /// `co_name`.
     pub name: Arc<str>,
     /// `co_filename`.
     pub file: Arc<str>,
-    /// The line, as `PyCode_Addr2Line` gives it; 0 if there is none.
+    /// 0 for none.
     pub line: u32,
 }
 
 type NamedCode = (Arc<str>, Arc<str>, CodeLines);
 
-/// Reads code objects that their recorder keeps alive, each once.
+/// Reads code objects that their recorder keeps alive.
 pub struct CodeReader {
     memory: Box<dyn Memory>,
     interpreter: Interpreter,
@@ -36,20 +36,19 @@ impl CodeReader {
         CodeReader { memory, interpreter, codes: FxHashMap::default() }
     }
 
-    /// Clears the cache, for when addresses may have been reused.
+    /// Addresses may have been reused.
     pub fn forget(&mut self) {
         self.codes.clear();
     }
 
-    /// The instruction at byte `offset` of the code object at `code`; `None` if no code object is
-    /// there.
+    /// `None` if no code object is at `code`.
     pub fn at(&mut self, code: Addr, offset: i32) -> Option<AddressedCode> {
         let (memory, interpreter) = (&*self.memory, &self.interpreter);
         let known = self.codes.entry(code).or_insert_with(|| {
             let code =
                 CodeObject::read(memory, &interpreter.layout, interpreter.code_type, code).ok()?;
-            // Since 3.11 the layout names `co_qualname`. `co_filename`, `co_name` and `co_qualname`
-            // follow each other (Include/cpython/code.h, 3.11 to 3.15).
+            // Since 3.11 the layout names `co_qualname`, which follows `co_filename` and `co_name`
+            // (Include/cpython/code.h).
             let CodeLayout { name, file, .. } = interpreter.layout.code;
             let name = match name.offset == file.offset + 16 {
                 true => {

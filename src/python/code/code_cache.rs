@@ -1,15 +1,7 @@
-//! Code objects: read once, cached by address, and checked at every use for replacement.
-//!
-//! A freed code object (a notebook cell, `exec`) leaves its address to the next one. So the system
-//! call that copies the frames also copies, after them, what identifies their code objects: the
-//! pointers to name, file and line table, the first line, and `co_version`, which is unique per
-//! interpreter (3.12+). Before 3.12 those three objects are compared as well, because their
-//! addresses are reused too.
-//!
-//! 3.14+ counts freed code objects in the interpreter; while the count is constant, nothing needs
-//! comparing. The count is copied before and after the frames and is valid only for frames copied
-//! while it was constant: a freed code object looks alive until its memory is reused, and is
-//! already counted.
+//! Caches code objects by address and checks at every use that they were not replaced: one call
+//! copies with the frames their pointers to name, file and line table, the first line, and the
+//! unique `co_version` (3.12+; before, the three objects are compared too). While the count of
+//! freed code objects (3.14+) is constant, nothing needs comparing.
 
 use rustc_hash::FxHashMap;
 
@@ -23,17 +15,14 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Ranges closer than this are read as one; less than a page, so every page read has one.
+/// Ranges this near are read as one. Less than a page, so each page read contains a range.
 const MAX_GAP_BYTES: u64 = 1024;
 const MAX_COMPARED_LEN: usize = 1024;
-/// A code object is checked in advance if the previous sample used it. One more range costs about
-/// half a microsecond in the kernel, an extra call for unexpected ones about five.
+/// Checks in advance what the previous sample used: one more range costs 0.5 µs in the kernel, one
+/// more call about five.
 const FORGOTTEN_AFTER: u64 = 2;
-/// Maximum lines of a generated function to define frames for.
 const MAX_GENERATED_LINES: usize = 1 << 12;
-/// More live code objects than any program has.
 const MAX_CODES: usize = 1 << 17;
-/// All code objects of a job may share one table of a million lines.
 const MAX_LINE_BYTES: usize = 128 << 20;
 
 #[derive(Debug)]
@@ -61,9 +50,8 @@ struct CachedCode {
     frames: FxHashMap<i64, FrameId>,
     bytecode: BytecodeLocation,
     marks: Vec<Fingerprint>,
-    /// The last batch that found it unchanged.
     verified: u64,
-    /// The interpreters' generation at which a frame was known to keep it alive.
+    /// A frame kept it alive at this generation.
     generation: Option<u64>,
     used: u64,
     watched: bool,
@@ -73,7 +61,7 @@ struct CachedCode {
 pub(in crate::python) enum CodeLookup {
     /// The frame, and whether it is a known wait.
     Frame(FrameId, bool),
-    /// This batch has not checked the code object: read again.
+    /// This batch has not checked it: read again.
     Unchecked,
     Unknown,
 }
@@ -85,14 +73,11 @@ pub(in crate::python) struct CodeCache {
     plan: Vec<ReadRange>,
     planned: bool,
     asked: bool,
-    /// Used by frames of this batch, but not checked by it.
-    doubtful: Vec<Addr>,
+    unchecked: Vec<Addr>,
     batch: u64,
     sample: u64,
-    /// Line bytes of all code objects; a lower bound.
     line_bytes: usize,
     generation: Option<u64>,
-    /// Whether no code object was freed while this batch copied frames.
     still: bool,
     cut: Option<FrameId>,
 }
@@ -119,7 +104,6 @@ impl CodeCache {
         self.planned &= self.watched.len() == before;
     }
 
-    /// Requests the fingerprints, unless no code object can have been freed since the last batch.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead) {
         self.batch += 1;
         self.asked = !self.watched.iter().all(|addr| {
@@ -165,7 +149,7 @@ impl CodeCache {
         }
     }
 
-    /// `generations`: the interpreters' counts of freed code objects before and after the frames.
+    /// `generations`: counts of freed code objects before and after the frames.
     pub(in crate::python) fn compare(
         &mut self,
         batch: &ScatterRead,
@@ -173,7 +157,7 @@ impl CodeCache {
     ) {
         self.generation = generations.map(|[_, after]| after);
         self.still = generations.is_some_and(|[before, after]| before == after);
-        self.doubtful.clear();
+        self.unchecked.clear();
         if !self.asked {
             return;
         }
@@ -185,27 +169,26 @@ impl CodeCache {
     }
 
     pub(in crate::python) fn has_doubts(&self) -> bool {
-        !self.doubtful.is_empty()
+        !self.unchecked.is_empty()
     }
 
-    /// Checks those in another system call. A fingerprint equal to the learned one was also equal
-    /// when the frames were copied in between.
+    /// Compares in another call. A fingerprint that is equal now was equal in between.
     pub(in crate::python) fn settle(
         &mut self,
         memory: &dyn Memory,
         batch: &mut ScatterRead,
     ) -> Result<(), MemoryError> {
-        let mut doubtful = std::mem::take(&mut self.doubtful);
-        self.make_plan(&doubtful);
+        let mut unchecked = std::mem::take(&mut self.unchecked);
+        self.make_plan(&unchecked);
         self.planned = false;
         batch.clear();
         for range in &mut self.plan {
             range.slot = batch.push(Addr(range.start), (range.end - range.start) as usize);
         }
         batch.read(memory)?;
-        self.verify(&mut doubtful, batch);
-        doubtful.clear();
-        self.doubtful = doubtful;
+        self.verify(&mut unchecked, batch);
+        unchecked.clear();
+        self.unchecked = unchecked;
         Ok(())
     }
 
@@ -226,7 +209,7 @@ impl CodeCache {
         });
     }
 
-    /// `raw` must belong to a stack that this batch read completely.
+    /// `raw` must belong to a completely read stack.
     pub(in crate::python) fn frame(
         &mut self,
         raw: &RawFrame,
@@ -240,15 +223,15 @@ impl CodeCache {
                 self.planned = false;
                 self.watched.push(raw.code);
             }
-            if !self.doubtful.contains(&raw.code) {
-                self.doubtful.push(raw.code);
+            if !self.unchecked.contains(&raw.code) {
+                self.unchecked.push(raw.code);
             }
             return CodeLookup::Unchecked;
         }
         if self.still {
             code.generation = self.generation;
         }
-        // A thread copied the bytecode after the code object was read.
+        // A thread copied the bytecode later.
         let Some(offset) = code.bytecode.offset(raw.instruction) else {
             return CodeLookup::Unknown;
         };
@@ -276,7 +259,7 @@ impl CodeCache {
         lines.map(|line| table.frame(Frame { function, line })).collect()
     }
 
-    /// Reads a code object. It is trusted once a later batch finds it unchanged.
+    /// Trusted once a later batch finds it unchanged.
     pub(in crate::python) fn learn(
         &mut self,
         memory: &dyn Memory,
@@ -285,7 +268,7 @@ impl CodeCache {
         at: Addr,
     ) -> Result<(), ObjectDecodeError> {
         let fields = &layout.code;
-        // Until the cache is cleared. One table byte takes at most 16 in memory.
+        // A byte of the table takes at most 16 in memory.
         let room = (2 * MAX_LINE_BYTES).saturating_sub(self.line_bytes) / 16;
         let most = room.min(MAX_TABLE_LEN);
         let object = CodeObject::read_within(memory, layout, code_type, at, most)?;
@@ -335,11 +318,11 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Begins a check of frames copied earlier; no code object is trusted until compared again.
+    /// No code object is trusted until compared again.
     pub(in crate::python) fn begin_check(&mut self) {
         self.batch += 1;
         self.begin_sample();
-        self.doubtful.clear();
+        self.unchecked.clear();
         self.generation = None;
         self.still = false;
     }
@@ -348,8 +331,7 @@ impl CodeCache {
         self.by_addr.contains_key(&at)
     }
 
-    /// Whether `copy`, the first bytes of the code object at `at` from before it was learned, has
-    /// its fingerprint.
+    /// `copy` must be from before it was learned.
     pub(in crate::python) fn is_as_copied(&self, at: Addr, copy: &[u8]) -> bool {
         let mark = self.by_addr.get(&at).and_then(|code| code.marks.first());
         mark.is_some_and(|mark| {
@@ -361,7 +343,7 @@ impl CodeCache {
         })
     }
 
-    /// A new thread may reuse the slot of one that ended.
+    /// A new thread may reuse the slot of an ended one.
     pub(in crate::python) fn forget_copies(&mut self) {
         self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());
     }

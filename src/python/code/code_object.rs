@@ -1,4 +1,4 @@
-//! Reads a code object: name, file, lines, and what identifies it.
+//! Reads a code object: name, file, lines.
 
 use crate::model::Function;
 use crate::python::code::line_table::CodeLines;
@@ -9,18 +9,18 @@ use crate::target::{Addr, Field, Memory};
 
 const MAX_COPIES: u64 = 1 << 16;
 pub(in crate::python) const MAX_TABLE_LEN: usize = 16 << 20;
-/// Bytes of an instruction (`_Py_CODEUNIT`).
+/// `_Py_CODEUNIT`.
 const UNIT: u64 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::python) enum BytecodeLocation {
-    /// Frames store offsets.
     Offsets,
-    /// Bytecode at this address.
     At(u64),
-    /// The code object's bytecode first, then the known copies of it per thread, each of `len`
-    /// bytes.
-    Copied { starts: Vec<u64>, len: u64 },
+    /// First the original, then the threads' copies, each of `len` bytes.
+    Copied {
+        starts: Vec<u64>,
+        len: u64,
+    },
 }
 
 impl BytecodeLocation {
@@ -36,7 +36,7 @@ impl BytecodeLocation {
         }
     }
 
-    /// An ended thread's copy may be freed and reallocated elsewhere.
+    /// An ended thread's copy may be freed.
     pub(in crate::python) fn forget_copies(&mut self) {
         if let BytecodeLocation::Copied { starts, .. } = self {
             starts.truncate(1);
@@ -53,13 +53,11 @@ pub(in crate::python) struct CodeObject {
     pub(in crate::python) table_at: Addr,
     pub(in crate::python) function: Function,
     pub(in crate::python) lines: CodeLines,
-    /// Whether its frames wait without allocating.
     pub(in crate::python) waits: bool,
     pub(in crate::python) bytecode: BytecodeLocation,
 }
 
 impl CodeObject {
-    /// `Odd` if there is no code object at `at`.
     pub(in crate::python) fn read(
         memory: &dyn Memory,
         layout: &PythonLayout,
@@ -69,7 +67,7 @@ impl CodeObject {
         CodeObject::read_within(memory, layout, code_type, at, MAX_TABLE_LEN)
     }
 
-    /// Leaves the lines out if their table is longer than `most`.
+    /// Omits a line table longer than `most`.
     pub(in crate::python) fn read_within(
         memory: &dyn Memory,
         layout: &PythonLayout,
@@ -121,7 +119,7 @@ impl CodeObject {
         })
     }
 
-    /// Its bytecode and the threads' copies of it so far (Include/cpython/code.h, `_PyCodeArray`).
+    /// `_PyCodeArray` (Include/cpython/code.h).
     pub(in crate::python) fn with_copies(
         &self,
         memory: &dyn Memory,
@@ -162,8 +160,7 @@ mod tests {
         }
         bytecode.forget_copies();
         assert_eq!((bytecode.offset(0x1002), bytecode.offset(0x5002)), (Some(2), None));
-        // Up to 3.12 frames store the previous instruction, so before the first one the offset is
-        // negative.
+        // Up to 3.12 frames store the previous instruction.
         assert_eq!(BytecodeLocation::At(0x1000).offset(0xffe), Some(-2));
         assert_eq!(BytecodeLocation::Offsets.offset(u64::MAX), Some(-1));
     }

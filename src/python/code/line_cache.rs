@@ -1,4 +1,4 @@
-//! Source text that is in no file (notebook cells, executed code), from the target's `linecache`.
+//! Source text without a file (notebook cells, `exec`), from the target's `linecache`.
 
 use crate::python::heap::PythonHeap;
 use crate::python::layouts::interpreter::Interpreter;
@@ -6,7 +6,7 @@ use crate::target::{Memory, PageCache, Process};
 
 const MAX_LINES: usize = 65_536;
 
-/// Reads `linecache.cache` while the process runs; ignores entries that are not well-formed.
+/// Reads `linecache.cache`; skips malformed entries.
 pub struct LineCache {
     process: Process,
     interpreter: Interpreter,
@@ -17,11 +17,7 @@ impl LineCache {
         LineCache { process, interpreter }
     }
 
-    /// The lines of the file that the target knows by this name, with line ends; `None` if it has
-    /// none.
-    ///
-    /// `linecache.cache` (Lib/linecache.py) maps a name to `(size, mtime, lines, fullname)`;
-    /// one-item entries are files not read yet.
+    /// Lines with line ends, from `(size, mtime, lines, fullname)` (Lib/linecache.py).
     pub fn text(&self, name: &str) -> Option<String> {
         let memory: Box<dyn Memory> = Box::new(self.process.memory());
         let memory = PageCache::new(memory);

@@ -1,11 +1,11 @@
-//! Maps instructions to lines: the three formats of CPython 3.8 to 3.15.
+//! Maps instructions to lines, in the three formats of CPython 3.8 to 3.15.
 
 use crate::python::layouts::layout::LineFormat;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::python) struct CodeLines {
     first_line: u32,
-    /// First byte of each run of instructions, and its line (0: no line).
+    /// First byte of each run, and its line or 0.
     runs: Vec<(u32, u32)>,
     last_line: u32,
 }
@@ -26,7 +26,6 @@ impl CodeLines {
         lines
     }
 
-    /// For a table that is too long to read.
     pub(in crate::python) fn unknown(first_line: u32) -> CodeLines {
         CodeLines { first_line, runs: vec![(0, 0)], last_line: first_line }
     }
@@ -47,7 +46,7 @@ impl CodeLines {
         lines
     }
 
-    /// 0 for an instruction without a line; the first line before the first instruction.
+    /// 0 if the instruction has no line.
     pub(in crate::python) fn at(&self, offset: i64) -> u32 {
         if offset < 0 {
             return self.first_line;
@@ -69,7 +68,7 @@ impl CodeLines {
         }
     }
 
-    /// Pairs of unsigned byte increment and signed line increment (Objects/lnotab_notes.txt, 3.9).
+    /// Byte and line increments (Objects/lnotab_notes.txt, 3.9).
     fn increments(&mut self, table: &[u8]) {
         let (mut start, mut line) = (0u32, i64::from(self.first_line));
         self.push(0, line);
@@ -80,8 +79,7 @@ impl CodeLines {
         }
     }
 
-    /// Pairs of length in bytes and signed line increment, -128 for "no line"
-    /// (Objects/lnotab_notes.txt, 3.10).
+    /// Lengths in bytes and line increments, -128 for no line (Objects/lnotab_notes.txt, 3.10).
     fn ranges(&mut self, table: &[u8]) {
         let (mut start, mut line) = (0u32, i64::from(self.first_line));
         for pair in table.chunks_exact(2) {
@@ -98,8 +96,7 @@ impl CodeLines {
         }
     }
 
-    /// Entries of a first byte, `1 kkkk lll`: kind and length in code units less one
-    /// (Objects/locations.md, 3.11).
+    /// First byte `1 kkkk lll`: kind, length in code units less one (Objects/locations.md, 3.11).
     fn locations(&mut self, table: &[u8]) {
         let (mut start, mut line) = (0u32, i64::from(self.first_line));
         let mut at = 0;
@@ -128,7 +125,7 @@ impl CodeLines {
     }
 }
 
-/// Six bits per byte, lowest first; bit 6 is set on all but the last.
+/// Six bits per byte, lowest first; bit 6 marks all but the last.
 fn unsigned(table: &[u8], at: &mut usize) -> u64 {
     let (mut value, mut shift) = (0u64, 0);
     while let Some(&byte) = table.get(*at) {
@@ -158,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_example_of_lnotab_notes() {
-        // Objects/lnotab_notes.txt: byte code offsets 0 6 50 350 361, source lines 1 2 7 207 208.
+        // From Objects/lnotab_notes.txt.
         let table = [6, 1, 44, 5, 255, 0, 45, 127, 0, 73, 11, 1];
         let lines = CodeLines::decode(LineFormat::Increments, &table, 1);
         let at: Vec<u32> = [-1, 0, 6, 49, 50, 349, 350, 361].map(|o| lines.at(o)).to_vec();
@@ -175,7 +172,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_location_is_decoded() {
-        // RESUME without columns (+0), short form, one-line form +1, long form -1 line, none.
+        // RESUME without columns (+0), short, one-line (+1), long (-1), none.
         let table = [0xe8, 0x00, 0x80, 0x11, 0xd9, 1, 2, 0xf0, 0x03, 0, 1, 2, 0xf8];
         let lines = CodeLines::decode(LineFormat::Locations, &table, 5);
         assert_eq!([0, 2, 4, 6, 8, 10].map(|o| lines.at(o)), [5, 5, 6, 6, 5, 0]);
@@ -184,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_table_fails(table in proptest::collection::vec(any::<u8>(), 0..300), first in any::<u32>(), at in any::<i64>()) {
+        fn any_line_table_can_be_decoded(table in proptest::collection::vec(any::<u8>(), 0..300), first in any::<u32>(), at in any::<i64>()) {
             for format in [LineFormat::Increments, LineFormat::Ranges, LineFormat::Locations] {
                 let lines = CodeLines::decode(format, &table, first);
                 let _ = (lines.at(at), lines.last_line());

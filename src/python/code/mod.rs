@@ -1,4 +1,4 @@
-//! Code objects: names, files and line tables, cached by address and fingerprint.
+//! Code objects: names, files, line tables.
 
 pub(super) mod addressed;
 pub(super) mod code_cache;

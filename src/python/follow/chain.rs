@@ -1,16 +1,14 @@
-//! One thread's chain of frames, as copied by one poll.
+//! One thread's frames, as copied by one poll.
 
 use super::pieces::StackPieces;
 use crate::python::layouts::layout::{EntryFrame, FrameLayout};
 use crate::python::stacks::walk::{FrameFields, RawFrame, WalkOutcome, follow_callers};
 use crate::target::Addr;
 
-/// Fewer would miss a thread that returns from all of them and calls as many again within the two
-/// microseconds of a poll.
+/// A thread may return from fewer frames and call as many again within a poll (2 µs).
 pub(super) const CONFIRMED: usize = 3;
 
-/// What identifies a frame's name and line; addresses are the target's. Chains start with the
-/// innermost frame.
+/// Identifies a frame's name and line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainFrame {
     pub(in crate::python) code: Addr,
@@ -19,15 +17,14 @@ pub struct ChainFrame {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ChainKind {
-    /// A chain from the innermost frame to one that C code called.
+    /// Up to a frame that C code called.
     Frames,
     Empty,
     #[default]
     Torn,
 }
 
-/// The frame on the C stack between a frame that C code called and the caller of that C code
-/// (3.12+).
+/// On the C stack, between a frame called by C code and that code's caller (3.12+).
 #[derive(Debug, Clone, Copy)]
 struct Shim {
     at: Addr,
@@ -39,19 +36,17 @@ pub(super) struct FrameChain {
     pub(super) kind: ChainKind,
     pub(super) head: Addr,
     pub(super) frames: Vec<RawFrame>,
-    /// Whether the innermost frame looks returned (3.11 to 3.13). It is the thread's only while the
-    /// head points to it, and another frame may have been called between the copies of head and
-    /// frame. A loop in step with the polls shows such a chain twice, so only a later copy of the
-    /// head decides.
+    /// The innermost frame may have returned (3.11 to 3.13). A loop in step with the polls can show
+    /// such a chain twice, so only a later copy of the head decides.
     pub(super) may_have_returned: bool,
-    /// Whether it ends elsewhere than the thread's earlier chains: in a function newly called by C
-    /// code, or above an overwritten shim. Then all of it is copied again, including shims.
+    /// It ends in a function newly called by C code, or above an overwritten shim: copy all of it
+    /// again, with shims.
     pub(super) has_new_root: bool,
     shims: Vec<Shim>,
 }
 
 impl FrameChain {
-    /// The error is the address of a frame that was not copied.
+    /// The error is the address of a missing frame.
     pub(super) fn read(
         &mut self,
         layout: &FrameLayout,
@@ -84,7 +79,7 @@ impl FrameChain {
         self.frames.last().map(|frame| frame.at)
     }
 
-    /// Call after [`Self::read`]. `root`: where the thread's earlier chains ended.
+    /// Call after [`Self::read`]. Earlier chains ended at `root`.
     pub(super) fn compare_root(
         &mut self,
         root: Option<Addr>,
@@ -114,8 +109,7 @@ impl FrameChain {
         frames.chain(self.shims.iter().map(|shim| shim.at))
     }
 
-    /// Whether later copies, which `fetch` returns by address, equal this chain. The innermost
-    /// frame may have advanced.
+    /// `fetch` returns later copies by address. The innermost frame may have advanced.
     pub(super) fn is_still<'b>(
         &self,
         layout: &FrameLayout,
@@ -136,15 +130,12 @@ impl FrameChain {
             })
     }
 
-    /// Whether only a later copy of the head can prove that the thread had these frames.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.may_have_returned || self.has_new_root
     }
 
-    /// Whether `other` equals this chain. The innermost frame may have advanced.
-    ///
-    /// Two polls that agree have seen one stack: a copy that mixes two instants would have to be
-    /// mixed the same way twice.
+    /// Two polls that agree have seen one stack: a mixed copy would have to be mixed the same way
+    /// twice.
     pub(super) fn agrees_with(&self, other: &FrameChain) -> bool {
         let differs = self.kind != other.kind || self.kind == ChainKind::Torn;
         if differs || self.is_in_doubt() || other.is_in_doubt() {
@@ -167,8 +158,6 @@ mod tests {
     use crate::python::layouts::layout::SavedStack;
     use crate::python::layouts::layout_tables;
 
-    /// Two frames of CPython 3.13, one called by the other through C, with the shims; outermost
-    /// last.
     const LEAF: u64 = 0x1000;
     const SHIM: u64 = 0x7000;
     const CALLER: u64 = 0x1800;
@@ -238,15 +227,12 @@ mod tests {
         })
     }
 
-    /// Returned frames look like calling frames. A loop in step with the polls showed them twice,
-    /// above a new frame.
     #[test]
     fn two_agreeing_polls_do_not_confirm_a_possibly_returned_leaf() {
         let (runs, returned) = (chain(&memory(true)), chain(&memory(false)));
         assert!(runs.agrees_with(&chain(&memory(true))));
         assert!(!returned.agrees_with(&chain(&memory(false))));
         assert!(!runs.agrees_with(&returned) && !returned.agrees_with(&runs));
-        // It has not advanced, which a running frame may also show.
         assert!(is_still(&returned, &memory(false)));
         let mut later = memory(false);
         later[0].1 = frame(0x10_0000, SHIM, 0x18, false, 0);

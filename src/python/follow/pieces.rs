@@ -1,25 +1,22 @@
-//! The memory ranges of one thread's recent frames, which the next poll copies.
+//! The memory ranges of one thread's recent frames.
 
 use crate::target::{Addr, AddressRange};
 
 const PAGE: u64 = 4096;
-/// Copying a smaller gap is cheaper than one more range.
+/// Smaller gaps are cheaper than one more range.
 const BRIDGED: u64 = 1024;
-/// The job keeps writing to gaps on the C stack.
+/// The job keeps writing to these gaps.
 const BRIDGED_ON_C_STACK: u64 = 512;
-/// Room for frames that the last one will call.
+/// Room for the frames that are called next.
 const HEADROOM: u64 = 512;
-/// With more ranges, the stack is too deep or too scattered to poll.
 const MAX_PIECES: usize = 256;
 const MAX_BYTES: usize = 512 << 10;
-/// Polls after which ranges shrink to what was used. A range costs up to half a microsecond, and a
-/// KiB that the job has written costs more, also for the job. Without this, a stack that was deep
-/// during imports (60 KiB) and frames of old generators would be copied forever. Adding a range
-/// again costs as much as eight polls with one range too many.
+/// A range costs up to 0.5 µs a poll, a KiB written by the job more; a deep stack leaves 60 KiB.
+/// Adding a range again costs eight such polls.
 const POLLS_UNTIL_TRIM: u32 = 8;
 const MIN_SAVED: u64 = 512;
 
-/// Consecutive frames are closer than this: CPython's `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
+/// Consecutive frames are closer: `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
 const CHUNK: u64 = 16 << 10;
 
 pub(super) fn is_far(from: Addr, at: Addr) -> bool {
@@ -44,11 +41,8 @@ pub(super) struct StackPieces {
 }
 
 impl StackPieces {
-    /// Appends the ranges to `spans`; their copies begin at `offset`.
-    ///
-    /// The C stack comes first, the range of `leaf` (the innermost frame) last: a frame that is
-    /// still running when copied has been running since the head was copied, so its callers,
-    /// copied in between, are unchanged.
+    /// The copies begin at `offset`, with the C stack first and `leaf`, the innermost frame, last.
+    /// If that still runs when copied, its callers are unchanged.
     pub(super) fn push(
         &mut self,
         leaf: Addr,
@@ -90,15 +84,14 @@ impl StackPieces {
         bytes.get(from..from + len)
     }
 
-    /// Adds the bytes and their surroundings within the page to the next poll; `false` if
-    /// impossible.
+    /// Adds the bytes and their surroundings within the page.
     pub(super) fn want(&mut self, at: Addr, len: usize) -> bool {
         if !at.is_plausible() {
             return false;
         }
         let page_of = |address: u64| address & !(PAGE - 1);
         let end = at.0 + len as u64;
-        // A page that no frame has touched may be unmapped.
+        // An untouched page may be unmapped.
         let page_end = page_of(end + PAGE - 1);
         let start = page_of(at.0).max(at.0.saturating_sub(HEADROOM));
         self.add(
@@ -145,13 +138,12 @@ impl StackPieces {
         true
     }
 
-    /// `number`: index in the order of [`Self::push`].
+    /// `number`: in the order of [`Self::push`].
     pub(super) fn forget(&mut self, number: usize) {
         self.list.retain(|piece| piece.number != number);
     }
 
-    /// Call after each poll; returns whether the ranges changed. `used`: addresses in use now,
-    /// because an idle thread does not look its frames up.
+    /// Returns whether the ranges changed. `used`: an idle thread looks no frames up.
     pub(super) fn trim(&mut self, used: impl Iterator<Item = (Addr, usize)>) -> bool {
         self.polls += 1;
         if self.polls < POLLS_UNTIL_TRIM {
@@ -256,7 +248,6 @@ mod tests {
         assert_eq!((refused, pieces.len()), (Some(MAX_PIECES as u64 - 1), 0));
     }
 
-    /// The job writes to the surroundings of the C stack all the time.
     #[test]
     fn c_stack_ranges_have_little_surroundings() {
         let (from, far) = (Addr(0x7000_1000), Addr(0x7fff_1000));
@@ -271,8 +262,6 @@ mod tests {
         assert_eq!((pieces.len(), pieces.bytes()), (0, 0));
     }
 
-    /// Imports call hundreds of frames deep. Every later poll of a training job copied their 60
-    /// KiB.
     #[test]
     fn ranges_of_a_formerly_deep_stack_shrink() {
         let mut pieces = StackPieces::default();
@@ -281,7 +270,6 @@ mod tests {
             assert!(pieces.want(frame(number), 80));
         }
         assert!(pieces.bytes() > 60_000);
-        // The thread is idle: no frame is looked up.
         let shallow = || (0..20).map(|number| (frame(number), 80));
         for _ in 0..2 * POLLS_UNTIL_TRIM {
             pieces.trim(shallow());

@@ -1,4 +1,4 @@
-//! Polls threads: where their frames are, and what the copies show.
+//! Polls threads' frames.
 
 use super::chain::{ChainFrame, ChainKind, FrameChain};
 use super::pieces::{StackPieces, is_far};
@@ -10,13 +10,12 @@ use crate::target::{Addr, AddressRange, Memory, Scalar};
 
 const MAX_MISSES: u32 = 32;
 
-/// A `_PyCFrame` within this distance behind the copied part of the thread state is copied with it.
+/// A `_PyCFrame` this near behind the thread state is copied with it.
 const NEAR_STATE: usize = 1024;
 
 const WORD: usize = 8;
 
-/// Identifies a thread among all that the target has had: its thread state, and a number that
-/// differs between threads that reuse this memory.
+/// A thread state's address, and a number that differs when it is reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ThreadKey(u64, u64);
 
@@ -26,9 +25,9 @@ pub struct PollTarget {
     pub(in crate::python) place: ThreadEntry,
     /// Its id at the last sample.
     pub thread: ThreadId,
-    /// Its kernel id in the target's pid namespace; `None` if unknown.
+    /// Its kernel id in the target's pid namespace.
     pub os_id: Option<u64>,
-    /// Its kernel id in memspy's pid namespace; `None` if unknown.
+    /// Its kernel id in memspy's pid namespace.
     pub id_here: Option<u32>,
 }
 
@@ -42,14 +41,13 @@ impl PollTarget {
 /// A thread's stack at one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolledStack<'a> {
-    /// Its frames, innermost first, confirmed by two consecutive polls or two copies of the
-    /// innermost ones.
+    /// Confirmed by two consecutive polls or two copies.
     Frames(&'a [ChainFrame]),
-    /// Its frames from one poll only; the next may confirm them.
+    /// The next poll may confirm them.
     Unconfirmed(&'a [ChainFrame]),
     /// It executes no Python.
     NoFrames,
-    /// It changed while it was copied.
+    /// It changed during the copy.
     Torn,
 }
 
@@ -57,12 +55,10 @@ pub enum PolledStack<'a> {
 struct PolledThread {
     target: PollTarget,
     pieces: StackPieces,
-    /// Address of the innermost frame's pointer in the last `_PyCFrame`, in versions that have it.
+    /// Address of the head in the last `_PyCFrame` (3.11, 3.12).
     cframe: Option<Addr>,
-    /// The `_PyCFrame` that is copied with the state, and the offset of its copy.
     cframe_in_state: Option<(Addr, usize)>,
     again: StackPieces,
-    /// Its first span; start and end of its copies.
     first_span: usize,
     from: usize,
     to: usize,
@@ -70,9 +66,8 @@ struct PolledThread {
     rested: bool,
     now: FrameChain,
     before: FrameChain,
-    /// Where the last confirmed chain ended.
     root: Option<Addr>,
-    /// Whether a second copy or an adjacent poll agrees with `now` (`before`).
+    /// A second copy or an adjacent poll agrees.
     now_confirmed: bool,
     before_confirmed: bool,
     gone: bool,
@@ -80,7 +75,7 @@ struct PolledThread {
     still: u32,
 }
 
-/// Polls the stacks of threads. One system call must read all pushed spans in order.
+/// Polls threads; one system call must read all spans in order.
 pub struct StackPoller {
     layout: PythonLayout,
     threads: Vec<PolledThread>,
@@ -92,7 +87,7 @@ impl StackPoller {
         StackPoller { layout: interpreter.layout, threads: Vec::new(), frames: Vec::new() }
     }
 
-    /// Sets the threads to poll; keeps the state of those polled already.
+    /// Keeps the state of threads polled already.
     pub fn set_targets(&mut self, targets: &[PollTarget]) {
         let mut old = std::mem::take(&mut self.threads);
         self.threads = targets
@@ -104,20 +99,18 @@ impl StackPoller {
             .collect();
     }
 
-    /// The polled threads, in index order.
+    /// In index order.
     pub fn targets(&self) -> impl Iterator<Item = &PollTarget> {
         self.threads.iter().map(|polled| &polled.target)
     }
 
-    /// Appends the spans of all threads to `spans`, whose copies hold `bytes` bytes so far; returns
-    /// the new total.
+    /// Appends all spans. `bytes`: length of the copies so far; returns the new length.
     pub fn push(&mut self, spans: &mut Vec<AddressRange>, mut bytes: usize) -> usize {
         let (state_from, state_len) = state_part(&self.layout);
         for polled in &mut self.threads {
             polled.first_span = spans.len();
             polled.from = bytes;
             let state = polled.target.place.at + state_from as u64;
-            // A thread's first `_PyCFrame` is part of its state: one range is cheaper than two.
             polled.cframe_in_state =
                 polled.cframe.and_then(|cframe| Some((cframe, place_in_state(cframe, state)?)));
             let offset = state_len.max(polled.cframe_in_state.map_or(0, |(_, from)| from + WORD));
@@ -129,8 +122,8 @@ impl StackPoller {
         bytes
     }
 
-    /// Takes a poll's copies, and the previous poll's if it had the same spans. `true` if more
-    /// addresses must be read: discard the copies, push the spans again and read at once.
+    /// Takes a poll's copies, and the previous poll's of the same spans. `true`: addresses are
+    /// missing, so push the spans again and read at once.
     pub fn examine(&mut self, now: &[u8], before: Option<&[u8]>) -> bool {
         let mut again = false;
         for polled in &mut self.threads {
@@ -153,8 +146,7 @@ impl StackPoller {
         again
     }
 
-    /// Appends what must be read again of threads that only the last poll has seen; returns its
-    /// bytes.
+    /// Appends second spans of unconfirmed threads; returns their bytes.
     pub fn push_again(&mut self, spans: &mut Vec<AddressRange>) -> usize {
         let mut bytes = 0;
         for polled in self.threads.iter_mut().filter(|polled| polled.is_unconfirmed()) {
@@ -172,7 +164,7 @@ impl StackPoller {
         bytes
     }
 
-    /// Takes those copies and confirms the stacks that have not changed.
+    /// Takes those copies; confirms unchanged stacks.
     pub fn confirm(&mut self, mut copies: &[u8]) {
         let layout = &self.layout;
         for polled in self.threads.iter_mut().filter(|polled| polled.is_unconfirmed()) {
@@ -198,7 +190,7 @@ impl StackPoller {
         }
     }
 
-    /// Whether no stack of the last poll waits for confirmation.
+    /// No stack waits for confirmation.
     pub fn is_confirmed(&self) -> bool {
         !self.threads.iter().any(PolledThread::is_unconfirmed)
     }
@@ -213,8 +205,7 @@ impl StackPoller {
         })
     }
 
-    /// Reports that this span is unreadable; the spans must be pushed again. `false` if the span is
-    /// not one of these.
+    /// Drops an unreadable span; `false` if it is another's.
     pub fn fault(&mut self, span: usize) -> bool {
         for polled in &mut self.threads {
             let spans = 1 + polled.pieces.len();
@@ -243,12 +234,12 @@ impl StackPoller {
         self.threads.is_empty()
     }
 
-    /// Whether thread `number` changed its chain between the last two polls.
+    /// Whether the thread's chain changed since the poll before.
     pub fn moved(&self, number: usize) -> bool {
         self.threads.get(number).is_some_and(|polled| polled.still == 0)
     }
 
-    /// The same for the thread with this key.
+    /// The same by key.
     pub fn moved_by_key(&self, key: ThreadKey) -> bool {
         self.threads.iter().any(|polled| polled.still == 0 && polled.target.key() == key)
     }
@@ -259,13 +250,13 @@ impl StackPoller {
         stack(&polled.now, polled.now_confirmed, &mut self.frames)
     }
 
-    /// The stack of thread `number` at the poll before.
+    /// Its stack at the poll before.
     pub fn before(&mut self, number: usize) -> PolledStack<'_> {
         let Some(polled) = self.threads.get(number) else { return PolledStack::Torn };
         stack(&polled.before, polled.before_confirmed, &mut self.frames)
     }
 
-    /// The first bytes of the frame's code object, for a later comparison; `None` if unreadable.
+    /// A code object's first bytes, for a later comparison.
     pub fn code_copy(&self, memory: &dyn Memory, frame: &ChainFrame) -> Option<Vec<u8>> {
         memory.vec(frame.code, self.layout.code.len).ok()
     }
@@ -330,7 +321,6 @@ impl PolledThread {
         self.still = self.still.saturating_add(1);
     }
 
-    /// Another chain, or the same chain from other bytes.
     fn on_new_bytes(&mut self) {
         let agrees = self.next.agrees_with(&self.now);
         let same = agrees && self.next.frames == self.now.frames;
@@ -354,7 +344,6 @@ impl PolledThread {
         }
     }
 
-    /// `true` if a frame was not copied.
     fn read(&mut self, layout: &PythonLayout, part: &[u8]) -> bool {
         let (state_from, _) = state_part(layout);
         let word = |at: usize| u64::decode(part.get(at..at + WORD)?);
@@ -366,7 +355,6 @@ impl PolledThread {
         let head = Addr(in_state(layout.thread.head.offset).unwrap_or(0));
         let head = match layout.thread.head_through {
             None => head,
-            // A thread lacks a `_PyCFrame` only during its creation or deletion.
             Some(_) if !head.is_plausible() => Addr(0),
             Some(field) => {
                 let cframe = field.in_target(head);
@@ -397,7 +385,6 @@ impl PolledThread {
     }
 }
 
-/// First byte and length of the copied part of a thread state.
 fn state_part(layout: &PythonLayout) -> (usize, usize) {
     let thread = &layout.thread;
     let from = thread.head.offset.min(thread.identity.offset);

@@ -1,5 +1,4 @@
-//! The layout of mimalloc's structures: one row per generation in CPython, printed from its headers
-//! by a script.
+//! The layouts of mimalloc in CPython, printed by `scripts/print-cpython-layout.sh`.
 
 use crate::target::{Addr, Field};
 
@@ -7,26 +6,25 @@ use crate::target::{Addr, Field};
 /// `mi_slice_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MimallocLayout {
-    /// Bytes of a heap. A thread has several in a row, followed by their shared `tld`.
+    /// A thread's heaps are consecutive, then comes their `tld`.
     pub(super) heap_len: usize,
     pub(super) heap_tld: Field<Addr>,
     pub(super) heap_thread: Field<u64>,
     pub(super) heap_pages: Field<u64>,
     pub(super) heap_tag: Field<u8>,
-    /// Number of page queues. Each begins with its first page.
+    /// Each begins with its first page.
     pub(super) heap_queues: usize,
     pub(super) queues: usize,
     pub(super) queue_len: usize,
-    /// In the `tld`: where ending threads leave their segments.
+    /// Where ending threads leave their segments.
     pub(super) tld_abandoned: Field<Addr>,
     pub(super) abandoned: AbandonedSegments,
     pub(super) page_len: usize,
     pub(super) page_slices: Field<u32>,
-    /// The heap tag, from this bit on.
     pub(super) page_tag: Field<u8>,
     pub(super) page_tag_bit: u8,
     pub(super) page_capacity: Field<u16>,
-    /// Blocks in use, including those that other threads freed; the mask selects its bits.
+    /// Including blocks that other threads freed.
     pub(super) page_used: Field<u32>,
     pub(super) page_used_mask: u32,
     pub(super) page_free: Field<u64>,
@@ -34,7 +32,7 @@ pub(super) struct MimallocLayout {
     pub(super) page_thread_free: Field<u64>,
     pub(super) page_next: Field<Addr>,
     pub(super) blocks: PageBlocks,
-    /// Number of abandoned pages: none or all, except while a thread ends or adopts them.
+    /// Abandoned pages: none or all, except while a thread ends or adopts them.
     pub(super) segment_abandoned: Field<u64>,
     pub(super) segment_entries: Field<u64>,
     pub(super) segment_slices: u64,
@@ -42,22 +40,21 @@ pub(super) struct MimallocLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AbandonedSegments {
-    /// In lists that begin in an interpreter's `mi_abandoned_pool_t`.
+    /// In lists of an interpreter's `mi_abandoned_pool_t`.
     Listed { lists: [Field<u64>; 2], next: Field<u64> },
-    /// Counted by an interpreter's `mi_subproc_t`; each points to it and has no thread.
+    /// `mi_subproc_t` counts them and is their `owner`; `thread` is 0.
     Counted { count: Field<u64>, owner: Field<Addr>, thread: Field<u64> },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageBlocks {
-    /// Derived from their size: `xblock_size`.
+    /// From `xblock_size`.
     Computed { size: Field<u32> },
     /// `block_size`, `page_start`.
     Recorded { size: Field<u64>, start: Field<Addr> },
 }
 
 impl PageBlocks {
-    /// Bytes of a block; 0 if there is no page.
     pub(super) fn size(&self, copy: &[u8]) -> u64 {
         match self {
             PageBlocks::Computed { size } => size.get(copy).map(u64::from),
@@ -69,8 +66,7 @@ impl PageBlocks {
 
 pub(super) const GENERATIONS: [&MimallocLayout; 2] = [&V2_1, &V2_5];
 
-/// mimalloc 2.1, in CPython 3.13 and the first patch releases of 3.14.
-/// Printed by `scripts/print-cpython-layout.sh` from the headers of 3.14.4.
+/// mimalloc 2.1 (CPython 3.13, up to 3.14.4), from the headers of 3.14.4.
 #[rustfmt::skip]
 const V2_1: MimallocLayout = MimallocLayout {
     heap_len: 3064, heap_tld: Field::at(0), heap_thread: Field::at(2848), heap_pages: Field::at(3024), heap_tag: Field::at(3057), heap_queues: 1040, queues: 75, queue_len: 24,
@@ -80,8 +76,8 @@ const V2_1: MimallocLayout = MimallocLayout {
     blocks: PageBlocks::Computed { size: Field::at(28), }, segment_abandoned: Field::at(192), segment_entries: Field::at(248), segment_slices: 264,
 };
 
-/// mimalloc 2.5, in later ones and in 3.15. Known from headers only, so accepted only if all its
-/// counts are consistent. Printed by `scripts/print-cpython-layout.sh` from the headers of 3.14.10.
+/// mimalloc 2.5, from the headers of 3.14.10. Known from headers only, so all its counts must be
+/// consistent.
 #[rustfmt::skip]
 const V2_5: MimallocLayout = MimallocLayout {
     heap_len: 3088, heap_tld: Field::at(0), heap_thread: Field::at(16), heap_pages: Field::at(192), heap_tag: Field::at(249), heap_queues: 1288, queues: 75, queue_len: 24,

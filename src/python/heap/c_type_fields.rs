@@ -1,15 +1,11 @@
-//! Types written in C that hold references: by type name, the offset of each reference.
-//!
-//! All listed references are counted and visited by `tp_traverse` (CPython's sources, 3.8 to 3.15;
-//! tests compare them with `gc.get_referents`). Fields not listed are not followed.
+//! References in types written in C, all visited by `tp_traverse` (CPython 3.8 to 3.15; tests
+//! compare with `gc.get_referents`).
 
 use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, Field};
 
-/// Offset of a reference, and its name in Python.
 pub(super) type CTypeField = (u64, &'static str);
 
-/// Sorted by name.
 const TYPES: [(&str, &[CTypeField]); 69] = [
     ("Context", CONTEXT),
     ("ContextVar", CONTEXT_VARIABLE),
@@ -91,10 +87,8 @@ const TYPES: [(&str, &[CTypeField]); 69] = [
     ("zip", &[(24, "<items>"), (32, "<result>")]),
 ];
 
-/// `PyContext`; its variables are a tree of `hamt` nodes (Include/internal/pycore_context.h,
-/// pycore_hamt.h).
+/// A tree of `hamt` nodes (Include/internal/pycore_context.h, pycore_hamt.h).
 const CONTEXT: &[CTypeField] = &[(16, "<previous>"), (24, "<variables>")];
-/// Its value in the current context is not a reference of the variable itself.
 const CONTEXT_VARIABLE: &[CTypeField] = &[(24, "<default>")];
 const TOKEN: &[CTypeField] = &[(16, "<context>"), (24, "var"), (32, "old_value")];
 const HAMT_ARRAY: [CTypeField; 32] = {
@@ -106,13 +100,12 @@ const HAMT_ARRAY: [CTypeField; 32] = {
     }
     parts
 };
-/// Columns of one type in a `DataFrame` (pandas/_libs/internals.pyx, compiled by Cython; pandas 2).
+/// Columns of a `DataFrame` (pandas 2, pandas/_libs/internals.pyx).
 const PANDAS_BLOCK: &[CTypeField] = &[(24, "_mgr_locs"), (32, "refs"), (48, "values")];
 const ITERATES: &[CTypeField] = &[(16, "<items>")];
-/// After a number.
 const COUNTS: &[CTypeField] = &[(24, "<items>")];
 const FUNCTION_AND_ITEMS: &[CTypeField] = &[(16, "<function>"), (24, "<items>")];
-/// Weak references count only their callback. Type names vary between versions.
+/// Only the callback is counted. Names vary between versions.
 const WEAK: &[CTypeField] = &[(24, "__callback__")];
 const WEAK_TYPES: [&str; 6] = [
     "weakref",
@@ -123,12 +116,9 @@ const WEAK_TYPES: [&str; 6] = [
     "weakref.CallableProxyType",
 ];
 
-/// Consecutive references, some of them null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReferenceArray {
-    /// Inside the object: their count and the first offset.
     Inside { count: Field<u32>, first: u64 },
-    /// In a separate ring buffer: its address, capacity, first index and count.
     Ring { items: Field<Addr>, room: Field<u64>, first: Field<u64>, count: Field<u64> },
 }
 
@@ -138,8 +128,7 @@ const ROWS: [(&str, ReferenceArray); 3] = [
     ("itertools._tee_dataobject", ReferenceArray::Inside { count: Field::at(24), first: 40 }),
 ];
 
-/// `FutureObj` (Modules/_asynciomodule.c), the fields that can matter; then where the task's own
-/// part of a `TaskObj` begins, by minor version.
+/// `FutureObj`, then a `TaskObj`'s own part by minor version (Modules/_asynciomodule.c).
 const FUTURE: [CTypeField; 5] =
     [(16, "_loop"), (24, "<callback>"), (32, "<context>"), (40, "_callbacks"), (48, "_exception")];
 const RESULT_TO_3_9: [CTypeField; 3] =
@@ -152,13 +141,11 @@ const TASK: [&str; 4] = ["_fut_waiter", "_coro", "<name>", "_context"];
 const TASK_BEGINS: [(u8, u64); 6] =
     [(14, 120), (13, 112), (11, 128), (10, 152), (9, 144), (8, 104)];
 
-/// Types whose layout differs between versions.
 pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
     match name {
         "_asyncio.Future" | "_asyncio.Task" => {
             let mut parts = FUTURE.to_vec();
             match layout.minor {
-                // `cancel_msg` came with 3.9.
                 8 => parts.extend(&RESULT_TO_3_9[..2]),
                 9 => parts.extend(RESULT_TO_3_9),
                 _ => parts.extend(RESULT),
@@ -191,15 +178,14 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
     }
 }
 
-/// A `threading.local` has a dictionary per thread, in one dictionary.
+/// One dictionary holds a dictionary per thread.
 pub(super) const LOCAL: &str = "<threads>";
 
-/// The array that a NumPy array is a view of; only arrays have a field of this name.
+/// Only NumPy arrays have this field.
 pub(super) const ARRAY_BASE: &str = "base";
 
-/// Thread pools queue their work in it.
 const SIMPLE_QUEUE: &str = "_queue.SimpleQueue";
-/// `RingBuf` in a `simplequeueobject` since 3.13.
+/// `RingBuf` (3.13+).
 const RING_OF_QUEUE: ReferenceArray = ReferenceArray::Ring {
     items: Field::at(40),
     room: Field::at(48),
@@ -214,12 +200,12 @@ pub(super) fn row_of(layout: &PythonLayout, name: &str) -> Option<ReferenceArray
     ROWS.iter().find(|(known, _)| *known == name).map(|(_, row)| *row)
 }
 
-/// Fields of every exception after its dictionary (`PyException_HEAD`, Include/cpython/pyerrors.h).
-const OF_EVERY_EXCEPTION: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
+/// `PyException_HEAD` (Include/cpython/pyerrors.h).
+const EXCEPTION_FIELDS: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
 const ARGS: u64 = 24;
-/// Follows `args` since this minor version.
+/// After `args`, since this minor version.
 const NOTES: (u8, &str) = (11, "__notes__");
-/// Further fields of some exceptions, after `suppress_context`, and since which minor version.
+/// After `suppress_context`, since the given minor version.
 const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
     ("AttributeError", 10, &["obj", "name"]),
     ("BaseException", 0, &[]),
@@ -228,7 +214,6 @@ const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
     ("SystemExit", 0, &["code"]),
 ];
 
-/// `None` for an unknown type.
 pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
     if WEAK_TYPES.contains(&name) {
         return Some(WEAK);
@@ -237,11 +222,10 @@ pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
     Some(TYPES[index].1)
 }
 
-/// `None` if it has only the fields of its base.
 pub(super) fn of_exception(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
     let (.., own) =
         EXCEPTIONS.iter().find(|(known, since, _)| *known == name && layout.minor >= *since)?;
-    let mut names = Vec::from(OF_EVERY_EXCEPTION);
+    let mut names = Vec::from(EXCEPTION_FIELDS);
     if layout.minor >= NOTES.0 {
         names.insert(1, NOTES.1);
     }

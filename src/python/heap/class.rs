@@ -1,4 +1,4 @@
-//! Classes of objects, each read once.
+//! Classes, each read once.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use super::c_type_fields::{self, ARRAY_BASE, CTypeField, ReferenceArray};
 use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory};
 
-/// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the object head.
+/// `PyTypeObject` (Include/cpython/object.h, 3.8 to 3.15).
 const NAME: Field<Addr> = Field::at(24);
 const BASIC_SIZE: Field<u64> = Field::at(32);
 const ITEM_SIZE: Field<u64> = Field::at(40);
@@ -18,11 +18,9 @@ const DICT: Field<Addr> = Field::at(264);
 const DICT_OFFSET: Field<i64> = Field::at(288);
 const MRO: Field<Addr> = Field::at(344);
 const LAST: Field<Addr> = MRO;
-/// No class has so many nested bases.
 const MAX_CLASS_DEPTH: u32 = 128;
 const MAX_NAME_LEN: usize = 256;
-/// Flags (Include/object.h): created by a `class` statement or `PyType_FromSpec`; has a `__dict__`
-/// (3.11+); subclasses of builtins.
+/// Include/object.h; `MANAGED_DICT` since 3.11.
 const HEAP_TYPE: u64 = 1 << 9;
 const MANAGED_DICT: u64 = 1 << 4;
 const LIST: u64 = 1 << 25;
@@ -31,20 +29,20 @@ const TEXT: u64 = 1 << 28;
 const MAPPING: u64 = 1 << 29;
 const EXCEPTION: u64 = 1 << 30;
 const TYPE: u64 = 1 << 31;
-/// `PyMemberDescrObject.d_member`, after the object head.
+/// `PyMemberDescrObject.d_member`.
 const MEMBER: Field<Addr> = Field::at(40);
 /// `PyMemberDef`: name, type, offset; the types that are references (Include/structmember.h).
 const MEMBER_LEN: usize = 24;
 const REFERENCES: [i32; 2] = [6, 16];
 
-/// What is known of the references of a class's instances.
+/// Which references a class's instances have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClassKind {
-    /// `dict` and its subclasses.
+    /// `dict` and subclasses.
     Dict,
-    /// `list` and its subclasses.
+    /// `list` and subclasses.
     List,
-    /// `tuple` and its subclasses.
+    /// `tuple` and subclasses.
     Tuple,
     /// `str`.
     Text,
@@ -52,7 +50,7 @@ pub enum ClassKind {
     Set,
     /// `collections.deque`.
     Deque,
-    /// A variable that a closure shares.
+    /// A closure's variable.
     Cell,
     /// A Python function.
     Function,
@@ -64,26 +62,26 @@ pub enum ClassKind {
     Frame,
     /// A module.
     Module,
-    /// A pointer of C, wrapped.
+    /// A wrapped C pointer.
     Capsule,
     /// A class.
     Type,
-    /// Created by a class statement: attributes and slots.
+    /// Of a `class` statement: attributes and slots.
     Instance,
-    /// Anything else; only its attributes are known.
+    /// Only its attributes are known.
     Other,
 }
 
 /// A class.
 #[derive(Debug)]
 pub struct PyClass {
-    /// Its address: `id(class)`.
+    /// `id(class)`.
     pub at: Addr,
-    /// `tp_name`; includes the module for C classes.
+    /// `tp_name`; with the module for C classes.
     pub name: Arc<str>,
-    /// Kind of its instances.
+    /// The kind of its instances.
     pub kind: ClassKind,
-    /// `tp_mro`: the class and all its bases.
+    /// `tp_mro`.
     pub bases: Vec<Addr>,
     /// Bytes of an instance without items.
     pub basic_size: u64,
@@ -94,12 +92,11 @@ pub struct PyClass {
     pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
     /// References in the C part of its instances.
     pub(super) parts: Option<Cow<'static, [CTypeField]>>,
-    /// A further array of references, whose length each instance stores.
     pub(super) row: Option<ReferenceArray>,
 }
 
 impl PyClass {
-    /// Whether it is `base` or derived from it.
+    /// Whether it is `base` or derives from it.
     pub fn is_a(&self, base: Addr) -> bool {
         self.bases.contains(&base)
     }
@@ -177,13 +174,12 @@ fn kind(name: &str, flags: u64) -> ClassKind {
 }
 
 impl PythonHeap<'_> {
-    /// The class at `at`; `None` if unreadable.
+    /// `None` if unreadable.
     pub fn class_at(&self, at: Addr) -> Option<Arc<PyClass>> {
         if let Some(known) = self.classes.borrow().get(&at) {
             return known.clone();
         }
-        // In damaged or changing memory, classes may be each other's bases. Return nothing on
-        // re-entry, and limit the depth.
+        // Damaged classes may be each other's bases; a re-entry finds nothing.
         let depth = self.class_depth.get();
         if depth >= MAX_CLASS_DEPTH {
             return None;
@@ -196,13 +192,12 @@ impl PythonHeap<'_> {
         let mut classes = self.classes.borrow_mut();
         match self.memory.refused() == refused {
             true => _ = classes.insert(at, class.clone()),
-            // Read within a cycle, it may be incomplete.
             false => _ = classes.remove(&at),
         }
         class
     }
 
-    /// The class of the object at `at`.
+    /// An object's class.
     pub fn class_of(&self, at: Addr) -> Option<Arc<PyClass>> {
         self.class_at(self.class_address(at)?)
     }
@@ -214,7 +209,7 @@ impl PythonHeap<'_> {
         self.memory.reader().pointer(self.layout.object.type_of.in_target(at)).ok()
     }
 
-    /// Whether the object at `at` has no known references ([`PyClass::is_leaf`]) or is unreadable.
+    /// No known references, or unreadable.
     pub fn is_leaf(&self, at: Addr) -> bool {
         let Some(class) = self.class_address(at) else { return true };
         if let Some(known) = self.classes.borrow().get(&class) {
@@ -233,7 +228,7 @@ impl PythonHeap<'_> {
         let flags = head.shift(FLAGS).get(&bytes)?;
         let bases =
             self.items_at(head.shift(MRO).get(&bytes)?, ClassKind::Tuple).unwrap_or_default();
-        // A Python class may share its name with a builtin one, but its name has no module.
+        // A Python class may have a C class's name, but without the module.
         let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
         let own = match flags & EXCEPTION {
             0 => c_type_fields::of_type(&name)
@@ -263,7 +258,7 @@ impl PythonHeap<'_> {
         others.filter_map(|base| self.class_at(*base)).find_map(|base| base.parts.clone())
     }
 
-    /// The module of the class statement (`__module__`).
+    /// `__module__`.
     pub fn module_of(&self, class: &PyClass) -> Option<String> {
         if !class.is_heap_type() {
             return class.name.rsplit_once('.').map(|(module, _)| module.to_owned());
@@ -273,7 +268,7 @@ impl PythonHeap<'_> {
         self.text(module)
     }
 
-    /// The value of an attribute in the class's own namespace, without its bases.
+    /// From the class's own namespace, without its bases.
     pub fn class_attribute(&self, class: &PyClass, name: &str) -> Option<Addr> {
         if !class.is_heap_type() {
             return None;

@@ -1,4 +1,4 @@
-//! Contents of containers: dictionaries, lists, tuples, sets, instances.
+//! Contents of containers and instances.
 
 use std::sync::Arc;
 
@@ -8,22 +8,19 @@ use super::c_type_fields::ReferenceArray;
 use super::{ClassKind, PyClass, PythonHeap};
 use crate::target::{Addr, Field, Memory};
 
-/// A container with more items is damaged.
 const MAX_ITEMS: u64 = 1 << 26;
-/// Maximum length of a reference array in a C object (a `hamt` node; `tee` has 57).
+/// `tee` has 57 references.
 const MAX_ROW: u64 = 1 << 12;
 const MAX_RING: u64 = 1 << 20;
-/// A list has null items only while it is being filled.
 const MAX_EMPTY: u32 = 1 << 16;
-/// `PyVarObject.ob_size`, `PyListObject.ob_item` and `.allocated`, `PySetObject.fill`, `.mask` and
-/// `.table`: the same from 3.8 to 3.15 after the object head.
+/// `ob_size`, `ob_item`, `allocated`; `PySetObject.fill`, `mask`, `table` (3.8 to 3.15).
 const SIZE: Field<u64> = Field::at(16);
 const LIST_ITEMS: Field<Addr> = Field::at(24);
 const LIST_ROOM: Field<u64> = Field::at(32);
 const SET_FILL: Field<u64> = Field::at(16);
 const SET_MASK: Field<u64> = Field::at(32);
 const SET_TABLE: Field<Addr> = Field::at(40);
-/// `dequeobject`: `leftblock`, `leftindex`. A block is a link, its items, a link.
+/// `leftblock`, `leftindex`. A block is a link, items, a link.
 const DEQUE_BLOCK: Field<Addr> = Field::at(24);
 const DEQUE_INDEX: Field<u64> = Field::at(40);
 const DEQUE_BLOCK_ITEMS: u64 = 64;
@@ -31,7 +28,6 @@ const DEQUE_BLOCK_ITEMS: u64 = 64;
 const MAX_NAME_LEN: usize = 64;
 const MAX_NAMES: usize = 1 << 16;
 
-/// Words read at once, so that damage is noticed before much is copied.
 const WORDS: usize = 512;
 
 fn each_word(
@@ -69,13 +65,13 @@ impl PythonHeap<'_> {
         self.memory
     }
 
-    /// The text of a `str`; `None` for other objects.
+    /// `None` unless a `str`.
     pub fn text(&self, at: Addr) -> Option<String> {
         self.with_text(at, str::to_owned)
     }
 
     fn with_text<T>(&self, at: Addr, of: impl FnOnce(&str) -> T) -> Option<T> {
-        // Attribute names are shared objects: a hundred thousand modules have the same few dozen.
+        // Modules share a few dozen attribute names.
         if let Some(known) = self.texts.borrow().get(&at) {
             return Some(of(known));
         }
@@ -83,15 +79,15 @@ impl PythonHeap<'_> {
             return None;
         }
         let text = text(self.memory(), &self.layout.object, at).ok()?.text;
-        let made = of(&text);
+        let result = of(&text);
         let mut texts = self.texts.borrow_mut();
         if text.len() <= MAX_NAME_LEN && texts.len() < MAX_NAMES {
             texts.insert(at, text.into());
         }
-        Some(made)
+        Some(result)
     }
 
-    /// The value of a small non-negative `int`; `None` for anything else.
+    /// `None` unless a small non-negative `int`.
     pub fn integer(&self, at: Addr) -> Option<u64> {
         if &*self.class_of(at)?.name != "int" {
             return None;
@@ -105,7 +101,7 @@ impl PythonHeap<'_> {
             && small_int(self.memory(), &self.layout.object, at) == Ok(1)
     }
 
-    /// Keys and values of a dictionary.
+    /// A dictionary's keys and values.
     pub fn entries(&self, dict: Addr) -> Vec<(Addr, Addr)> {
         self.entries_by_keys(dict).entries
     }
@@ -117,24 +113,24 @@ impl PythonHeap<'_> {
         })
     }
 
-    /// Keys and values; `None` if the object is not a dictionary.
+    /// `None` unless a dictionary.
     pub fn entries_if_dict(&self, at: Addr) -> Option<Vec<(Addr, Addr)>> {
         (self.class_of(at)?.kind == ClassKind::Dict).then(|| self.entries(at))
     }
 
-    /// The entries of a dictionary that have string keys.
+    /// The entries with string keys.
     pub fn named_entries(&self, dict: Addr) -> Vec<(String, Addr)> {
         let named = |(key, value): (Addr, Addr)| Some((self.text(key)?, value));
         self.entries(dict).into_iter().filter_map(named).collect()
     }
 
-    /// The value of one string key; reads only the keys before it.
+    /// Reads only the keys before it.
     pub fn named_value(&self, dict: Addr, name: &str) -> Option<Addr> {
         let is_it = |(key, _): &(Addr, Addr)| self.text(*key).is_some_and(|key| key == name);
         self.entries(dict).into_iter().find(is_it).map(|(_, value)| value)
     }
 
-    /// The items of a list, a tuple, a deque or a set; empty for anything else.
+    /// Of a list, tuple, deque or set; else empty.
     pub fn items(&self, at: Addr) -> Vec<Addr> {
         let mut items = Vec::new();
         self.each_item(at, &mut |item| items.push(item));
@@ -162,8 +158,7 @@ impl PythonHeap<'_> {
         Ok(items)
     }
 
-    /// Stops at the first word that cannot be an object's address: the object is damaged, and its
-    /// size is wrong.
+    /// Stops at the first word that is no object's address.
     fn each_item_at(
         &self,
         at: Addr,
@@ -200,12 +195,10 @@ impl PythonHeap<'_> {
                 let fill = memory.u64(object.shift(SET_FILL).in_target(at))?;
                 let mask = memory.u64(object.shift(SET_MASK).in_target(at))?;
                 let table = memory.pointer(object.shift(SET_TABLE).in_target(at))?;
-                // A power of two less one, with at least `fill` slots.
                 if mask >= MAX_ITEMS || mask & (mask + 1) != 0 || fill > mask + 1 {
                     return Err(ObjectDecodeError::Malformed);
                 }
                 let mut key = None;
-                // Key and hash alternate.
                 each_word(memory, table, 2 * (mask + 1), &mut |word| match key.take() {
                     None => {
                         key = Some(word);
@@ -221,7 +214,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// A chain of blocks (Modules/_collectionsmodule.c); the first and the last are partly filled.
+    /// A chain of blocks (Modules/_collectionsmodule.c).
     fn each_item_of_deque(
         &self,
         at: Addr,
@@ -243,7 +236,7 @@ impl PythonHeap<'_> {
         Ok(())
     }
 
-    /// The attributes of an object: its slots and its `__dict__`.
+    /// Slots and `__dict__`.
     pub fn attributes(&self, at: Addr) -> Vec<(String, Addr)> {
         let Some(class) = self.class_of(at) else { return Vec::new() };
         let slots = self.slots_of(at, &class).into_iter();
@@ -281,7 +274,7 @@ impl PythonHeap<'_> {
         all.filter_map(|(index, to)| Some((index, to.filter(|to| to.is_plausible())?))).collect()
     }
 
-    /// The values of the attributes with these names.
+    /// The attributes with these names.
     pub fn attributes_called<const N: usize>(
         &self,
         at: Addr,
@@ -321,23 +314,22 @@ impl PythonHeap<'_> {
         )
     }
 
-    /// The instance's `__dict__`; `None` if not created yet.
+    /// `__dict__`; `None` if not created yet.
     pub fn dict_of_instance(&self, at: Addr, class: &PyClass) -> Option<Addr> {
         dicts::owned_by_instance(self.memory(), &self.layout, at, &class.place()).ok()?.dict
     }
 
-    /// The value of one attribute.
+    /// One attribute's value.
     pub fn attribute(&self, at: Addr, name: &str) -> Option<Addr> {
         self.attributes(at).into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// Name and dictionary of every imported module (`sys.modules` of the main interpreter).
+    /// Names and dictionaries of the main interpreter's `sys.modules`.
     pub fn modules(&self) -> Vec<(String, Addr)> {
         let memory = self.memory();
         let (runtime, interpreter) = (&self.layout.runtime, &self.layout.interpreter);
         let modules = (|| {
             let first = memory.pointer(runtime.interpreters_head.in_target(self.runtime)).ok()?;
-            // The main interpreter is the oldest, so the last in the list.
             let mut main = first;
             for _ in 0..64 {
                 match memory.pointer(interpreter.next.in_target(main)).ok()? {

@@ -1,18 +1,15 @@
-//! References owned by frames that do not run: frames of suspended generators, and frames kept by
-//! tracebacks.
+//! References of frames of suspended generators, or kept by tracebacks.
 
 use super::{HeapObject, PythonHeap};
 use crate::python::layouts::layout::GeneratorFrame;
 use crate::target::{Addr, Field};
 
 const MAX_SLOTS: u64 = 1 << 16;
-/// A frame object that owns its frame stores it within this distance.
+/// Maximum distance of an object's own frame.
 const OWN_FRAME: u64 = 256;
-/// Tag of an uncounted reference in a frame: borrowed, immortal, or a number (3.14+:
-/// `Py_TAG_REFCNT`).
+/// Borrowed, immortal, or a number (3.14+, `Py_TAG_REFCNT`).
 const UNCOUNTED: u64 = 1;
-/// `gi_frame_state` and the handled exception of a generator, before its frame
-/// (`_PyGenObject_HEAD`, 3.11+).
+/// `gi_frame_state`, handled exception: before a generator's frame (`_PyGenObject_HEAD`, 3.11+).
 const STATE_BEFORE: u64 = 5;
 const EXCEPTION_BEFORE: u64 = 32;
 /// `PyFrameObject.f_back`, `f_trace` (3.11+).
@@ -28,22 +25,19 @@ enum ValuesEnd {
     Either(Field<Addr>, Field<Addr>),
     /// `f_valuestack` and `f_stackdepth`, which is negative while the frame runs.
     Depth { stack: Field<Addr>, depth: Field<i32> },
-    /// `stacktop`: number of values from the first local variable on.
+    /// `stacktop`: number of values, counted from the first local variable.
     Index(Field<i32>),
 }
 
-/// References that a frame (`_PyInterpreterFrame`, or `PyFrameObject` up to 3.10) owns besides its
-/// values.
+/// References of a frame besides its values.
 #[derive(Debug)]
 struct FrameReferences {
-    /// First minor version.
     since: u8,
     fields: &'static [Field<Addr>],
     end: ValuesEnd,
-    /// States of a suspended generator, first and last (`enum _framestate`, 3.11+).
+    /// First and last state of a suspended generator (`enum _framestate`, 3.11+).
     waits: (u8, u8),
-    /// The exception that a generator handles; since 3.11 one reference at a fixed distance before
-    /// its frame.
+    /// A generator's handled exception; since 3.11 before its frame.
     handles: &'static [Field<Addr>],
 }
 
@@ -62,7 +56,7 @@ const OWNS: [FrameReferences; 6] = [
         waits: (253, 255),
         handles: &[],
     },
-    // The function, the namespace of a class body, the frame object.
+    // Function, class namespace, frame object.
     FrameReferences {
         since: 12,
         fields: &[Field::at(16), Field::at(40), Field::at(48)],
@@ -77,7 +71,7 @@ const OWNS: [FrameReferences; 6] = [
         waits: (254, 255),
         handles: &[],
     },
-    // The caller's frame, builtins, globals, the namespace of a class body, the trace function.
+    // Caller, builtins, globals, class namespace, trace function.
     FrameReferences {
         since: 10,
         fields: &[Field::at(24), Field::at(40), Field::at(48), Field::at(56), Field::at(72)],
@@ -106,8 +100,8 @@ impl PythonHeap<'_> {
         state.is_ok_and(|[state]| (from..=to).contains(&state))
     }
 
-    /// Also returns whether the function has returned, so that the object owns the frame. Up to
-    /// 3.10 a generator owns its frame.
+    /// Also returns whether the function has returned: then the object owns the frame. Up to 3.10 a
+    /// generator owns its frame.
     pub(super) fn frame_of_object(&self, at: Addr) -> Option<(Addr, bool)> {
         let memory = self.memory();
         match self.layout.heap.frame_of_object {
@@ -122,7 +116,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// Whether the function of a frame object has returned.
+    /// Whether its function has returned.
     pub fn has_returned(&self, frame: &HeapObject) -> bool {
         self.frame_of_object(frame.at).is_some_and(|(_, returned)| returned)
     }
@@ -159,7 +153,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// Stack values after the `locals` variables: iterators, awaited objects.
+    /// Stack values after the local variables: iterators, awaited objects.
     pub(super) fn stack_of_frame(&self, frame: Addr, locals: Option<usize>) -> Option<Vec<Addr>> {
         let values = self.values_of_frame(frame)?;
         let stack = values.get(8 * locals?..)?.chunks_exact(8);

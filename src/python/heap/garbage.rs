@@ -1,11 +1,7 @@
-//! Finds what the garbage collector would free: objects that only keep each other alive.
-//!
-//! It uses the collector's algorithm (Python/gc.c, `deduce_unreachable`). From each object's
-//! reference count it subtracts the references from other tracked objects. A remainder comes from
-//! outside (a C variable, a frame, an unknown object) and keeps the object and all that it
-//! references alive. Objects of unknown kinds (see `parts`) are assumed to reference nothing; what
-//! they keep has a remainder and counts as alive. So every object found is garbage, but not all
-//! garbage is found.
+//! Finds garbage by CPython's algorithm (Python/gc.c, `deduce_unreachable`): an object with more
+//! counts than references from tracked objects is alive, with all that it references. Objects of
+//! unknown kinds count as without references, so every object found is garbage, but not all is
+//! found.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -17,11 +13,8 @@ use super::{ClassKind, HeapObject, PythonHeap};
 use crate::target::{Addr, Field};
 
 impl ReferenceGraph<'_> {
-    /// The tracked objects kept alive only by cycles of tracked objects; `None` if the counts are
-    /// inconsistent.
-    ///
-    /// `through_cpp`: references from C++ that the collector attributes to an object: the `ctx` of
-    /// the node that a tensor is the result of.
+    /// Objects kept alive only by cycles; `None` if counts are inconsistent. `through_cpp`:
+    /// references from C++, such as from a tensor to its node's `ctx`.
     pub fn garbage(&self, through_cpp: &[(Addr, Addr)]) -> Option<FxHashSet<Addr>> {
         let objects = self.objects();
         let immortal = |object: &HeapObject| object.references < 0;
@@ -45,7 +38,6 @@ impl ReferenceGraph<'_> {
                 alive[number as usize] = true;
                 waiting.push(number);
             } else if left < 0 {
-                // More references than counted: something was misread.
                 return None;
             }
         }
@@ -63,7 +55,7 @@ impl ReferenceGraph<'_> {
 }
 
 impl PythonHeap<'_> {
-    /// Passes each reference on as often as its target counts it.
+    /// Passes each reference on as often as it is counted.
     pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;

@@ -1,9 +1,5 @@
-//! References that no attribute shows: values of a `ContextVar`, attributes of a `threading.local`,
-//! items of an object array.
-//!
-//! The value of a variable is in the tree of every context that has it (`PyContext`,
-//! Objects/hamt.c; the same from 3.8 to 3.15 after the object head). A `threading.local` has a
-//! dictionary per thread.
+//! References that no attribute shows: values of a `ContextVar` (a tree in each context,
+//! Objects/hamt.c), attributes of a `threading.local`, items of an object array.
 
 use rustc_hash::FxHashMap;
 
@@ -15,7 +11,7 @@ use crate::target::{Addr, Field};
 const VARIABLES: Field<Addr> = Field::at(24);
 const ROOT: Field<Addr> = Field::at(16);
 const NAME: Field<Addr> = Field::at(16);
-/// A tree has at most 8 levels, and no program has so many variables.
+/// A tree has at most 8 levels.
 const MAX_DEPTH: u32 = 8;
 const MAX_VARIABLES: usize = 1 << 16;
 
@@ -34,9 +30,8 @@ impl PythonHeap<'_> {
         is_context_variable(&object.class.name)
     }
 
-    /// Calls back with what a program reaches from the object at `at` by a call or by another
-    /// object's attributes. Intermediate objects are skipped; each reference belongs to the object
-    /// that the program uses.
+    /// What a program reaches by a call or another object's attributes, without intermediate
+    /// objects.
     pub fn hidden_references(
         &self,
         HeapObject { at, class, .. }: &HeapObject,
@@ -63,7 +58,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// The name of a context variable.
+    /// A context variable's name.
     pub fn name_of_context_variable(&self, at: Addr) -> Option<String> {
         let name = self.memory().pointer(self.layout.object.shift(NAME).in_target(at)).ok()?;
         self.text(name)
@@ -102,7 +97,7 @@ impl PythonHeap<'_> {
                 nodes.extend(children.map(|child| (child, depth + 1)));
                 continue;
             }
-            // Pairs of a variable and its value; without a variable, a child node.
+            // Pairs of variable and value, or of null and child node.
             let row: FxHashMap<usize, Addr> = self.row_of(node, &class).into_iter().collect();
             for (index, value) in row.iter().filter(|(index, _)| *index % 2 == 1) {
                 found += 1;

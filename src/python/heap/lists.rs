@@ -1,9 +1,6 @@
-//! The garbage collector's lists.
-//!
-//! Three generations and the `gc.freeze()` list. Each is a ring of headers (`PyGC_Head`) before the
-//! objects, with its head in a `struct gc_generation` of 24 bytes (Include/internal/pycore_gc.h,
-//! 3.8 to 3.15). They are found by their shape, because what surrounds them differs even between
-//! patch releases (3.14.0 to 3.14.4 have an incremental collector).
+//! The garbage collector's lists: three generations and that of `gc.freeze()`, rings of
+//! `PyGC_Head`s (Include/internal/pycore_gc.h, 3.8 to 3.15). Found by shape, as patch releases
+//! differ.
 
 use super::{HeapError, HeapListing};
 use crate::python::layouts::interpreter::Interpreter;
@@ -11,41 +8,36 @@ use crate::python::layouts::layout::GcState;
 use crate::python::stacks::thread_states::MAX_INTERPRETERS;
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader};
 
-/// More objects than fit in a terabyte.
 pub(super) const MAX_OBJECTS: usize = 1 << 32;
-/// `struct gc_generation`: head (next, prev), threshold, count.
+/// Head (next, prev), threshold, count.
 const GENERATION: usize = 24;
 const GENERATIONS: usize = 3;
-/// Where in the collector's state the generations may begin, and bytes read.
 const SEARCHED: usize = 64;
 const STATE: usize = 512;
 const MAX_COUNT: u32 = 1 << 30;
-/// Bytes of `PyGC_Head`, before each object.
 const HEADER: u64 = 16;
-/// The low bits of both pointers are flags.
+/// Flags in the low bits of both pointers.
 const FLAGS: u64 = 3;
-/// More than a job with few objects allocates between two collections.
-const MOST_NEW: usize = 5000;
-/// Changes tolerated per list in a rough walk. A ring left over from old lists also ends the walk
-/// at one of them.
+/// More than small jobs allocate between collections.
+const MAX_NEW: usize = 5000;
+/// Changes tolerated per list. The limit also ends a walk in a ring left from old lists.
 const MAX_CHANGES: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrackedObject {
     pub(super) at: Addr,
     pub(super) class: Addr,
-    /// Its reference count: the lower half of `ob_refcnt`; negative for immortal objects since 3.12
-    /// (Include/refcount.h).
+    /// Lower half of `ob_refcnt`; negative for immortal objects since 3.12.
     pub(super) references: i32,
 }
 
 const PORTION: usize = 1 << 14;
-/// Upper bound for an object, its parts, and our record of it.
-const BYTES_AN_OBJECT: u64 = 1 << 10;
+/// Upper bound of an object, its parts, and our record of it.
+const BYTES_PER_OBJECT: u64 = 1 << 10;
 
 pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {
     if objects.is_multiple_of(PORTION) {
-        reader.needs((objects + PORTION) as u64 * BYTES_AN_OBJECT);
+        reader.needs((objects + PORTION) as u64 * BYTES_PER_OBJECT);
     }
 }
 
@@ -96,10 +88,9 @@ fn read_state(
     let lists = find(reader, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
     if listing == HeapListing::Newest {
-        // New objects go to the end of the youngest list, which a collection merges into the next
-        // one.
+        // New objects join the youngest list, which a collection merges into the next.
         for head in &lists[..2] {
-            follow(reader, *head, PREVIOUS, MOST_NEW, objects);
+            follow(reader, *head, PREVIOUS, MAX_NEW, objects);
         }
         return Ok(());
     }
@@ -116,21 +107,20 @@ fn read_state(
         }
     }
     if was_left {
-        // Objects behind a link into another list appear in both.
+        // A link into another list shows objects twice.
         objects.sort_unstable_by_key(|object| object.at);
         objects.dedup_by_key(|object| object.at);
     }
     Ok(())
 }
 
-/// The generations, then the frozen objects.
 fn find(reader: &mut PageReader<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
     (8..SEARCHED).step_by(8).find_map(|first| {
         let generation = |n: usize| first + n * GENERATION;
         if !(0..GENERATIONS).all(|n| is_list(reader, state, at, generation(n))) {
             return None;
         }
-        // Up to 3.13 a pointer to the youngest comes in between.
+        // Up to 3.13 a pointer comes in between.
         let after = generation(GENERATIONS);
         let permanent = [after, after + 8].into_iter().find(|&p| is_list(reader, state, at, p))?;
         let heads = [generation(0), generation(1), generation(2), permanent];
@@ -155,7 +145,7 @@ fn is_list(reader: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -
 const NEXT: (usize, usize) = (0, 1);
 const PREVIOUS: (usize, usize) = (1, 0);
 
-/// Adds objects as far as the list can be followed while it changes; `true` if to its end.
+/// `true` if it reached the list's end.
 fn follow(
     reader: &mut PageReader<'_>,
     head: Addr,
@@ -167,9 +157,8 @@ fn follow(
     let Ok(first) = reader.u64(head + 8 * on as u64) else { return false };
     let mut at = Addr(first & !FLAGS);
     let first = objects.len();
-    // Objects move between lists, and a list without its head is a ring, so the head may never come
-    // again. In a ring the walk meets the object that it passed last at a power of two (Brent's
-    // algorithm), after at most three times its length.
+    // Objects move between lists, so the head may never come again. Brent's algorithm: in a ring
+    // the walk meets the object passed at the last power of two.
     let mut passed = head;
     while at != head && at != passed && at.is_plausible() && objects.len() - first < most {
         if (objects.len() - first).is_power_of_two() {
@@ -198,7 +187,6 @@ fn walk(
     head: Addr,
     objects: &mut Vec<TrackedObject>,
 ) -> Result<(), HeapError> {
-    // A list that leads anywhere else is being changed.
     let changing = |error: MemoryError| match error {
         MemoryError::Fault { .. } => HeapError::Changing,
         source => HeapError::Unreadable { what: "the list of objects", at: head, source },
@@ -211,7 +199,7 @@ fn walk(
         }
         let mut object = [0; HEADER as usize + 16];
         match reader.read(at, &mut object) {
-            // What is behind is reached from the other end; the refused reads record the gap.
+            // Read the rest from the other end.
             Err(error) if error.is_limit() => {
                 follow(reader, head, PREVIOUS, MAX_OBJECTS, objects);
                 return Ok(());
@@ -236,7 +224,6 @@ mod tests {
     use crate::target::MemoryImage;
 
     fn headers(lists: &[(u64, u64, u64)]) -> PageCache {
-        // Memory is read by whole pages.
         let mut bytes = vec![0; 0x20_000];
         for &(at, next, previous) in lists {
             let words = [next, previous, 1, 0x9000].map(u64::to_le_bytes).concat();
@@ -249,8 +236,6 @@ mod tests {
 
     #[test]
     fn rough_walks_end_when_lists_merge() {
-        // The second object of the first list has just moved to the second list, whose head is
-        // 0x20_000.
         let memory = headers(&[
             (0x10_000, 0x11_000, 0x13_000),
             (0x11_000, 0x12_000, 0x10_000),

@@ -1,4 +1,4 @@
-//! Local variables of running frames and of suspended generators.
+//! Local variables of running frames and suspended generators.
 
 use rustc_hash::FxHashSet;
 
@@ -12,35 +12,34 @@ const MAX_FRAMES: usize = 100_000;
 const MAX_STACK: u32 = 1024;
 const MAX_KINDS_LEN: usize = 1 << 20;
 const STACK: &str = "<stack>";
-/// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
+/// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h).
 const IN_CELL: u8 = 0x40 | 0x80;
-/// Tag bits of a reference in a frame since 3.14 (`_PyStackRef`), including uncounted ones.
+/// `_PyStackRef` tag (3.14+).
 pub(in crate::python) const TAG: u64 = 3;
-/// `PyCellObject.ob_ref`, the same from 3.8 to 3.15 after the object head.
+/// `PyCellObject.ob_ref` (3.8 to 3.15).
 pub(super) const CELL: Field<Addr> = Field::at(16);
 
 /// A local variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalVariable {
-    /// The function; qualified since 3.11.
+    /// Qualified since 3.11.
     pub function: String,
     /// Its file.
     pub file: String,
     /// The variable.
     pub name: String,
-    /// The object that it references.
+    /// The referenced object.
     pub value: Addr,
-    /// The `PyThreadState` of its frame; null for a suspended generator.
+    /// Its frame's `PyThreadState`; null for a suspended generator.
     pub thread: Addr,
     pub(in crate::python) frame: Addr,
-    /// Address of the reference: in the frame, or in a cell.
+    /// Where the reference is: in the frame or a cell.
     pub(in crate::python) slot: Addr,
-    /// Address of the frame's reference to that cell.
     pub(in crate::python) cell_at: Option<Addr>,
 }
 
 impl PythonHeap<'_> {
-    /// The local variables of all frames of all threads, innermost frames first.
+    /// Innermost frames first.
     pub fn locals(&self) -> Vec<LocalVariable> {
         let mut found = Vec::new();
         for thread in thread_states(self.memory(), &self.layout, self.runtime) {
@@ -49,9 +48,8 @@ impl PythonHeap<'_> {
         found
     }
 
-    /// Which of `objects` are stack values of running functions, such as a loop's iterator. Some
-    /// versions do not store the current stack depth, so any word in the stack area that equals an
-    /// object's address counts.
+    /// Which `objects` are on stacks, such as a loop's iterator. Any equal word counts, as some
+    /// versions store no stack depth.
     pub fn held_on_stacks(&self, objects: &FxHashSet<Addr>) -> Vec<LocalVariable> {
         let mut found = Vec::new();
         for thread in thread_states(self.memory(), &self.layout, self.runtime) {
@@ -92,7 +90,7 @@ impl PythonHeap<'_> {
         Some(())
     }
 
-    /// The name of a function or generator, qualified since 3.11.
+    /// Name of a function or generator; qualified since 3.11.
     pub fn name_of_code(&self, at: Addr) -> Option<String> {
         let code = match self.class_of(at)?.kind {
             ClassKind::Function => {
@@ -130,8 +128,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// The local variables of a `_PyInterpreterFrame` (or `PyFrameObject` up to 3.10). Returns the
-    /// number of variable slots, after which the stack values begin.
+    /// Returns the number of variable slots; stack values follow.
     pub(super) fn locals_of_frame(
         &self,
         frame: Addr,

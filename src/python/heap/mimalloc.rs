@@ -1,14 +1,7 @@
-//! Tracked objects of a CPython without a GIL. Its collector keeps no lists; objects are in
-//! mimalloc heaps, two per thread.
-//!
-//! They are read as the collector does (Python/gc_free_threading.c, `gc_visit_heaps`): for each
-//! heap its pages, for each page the blocks on none of its free lists. Blocks of ended threads are
-//! in segments that the interpreter keeps. The heaps are found in a thread's state by their shape,
-//! because their offset differs between patch releases.
-//!
-//! A thread may be stopped between two of mimalloc's writes. While it allocates or frees a block,
-//! the counts of one page differ by one. That block is not an object, so it is not tracked,
-//! whichever list it is on. Any other inconsistency requires another read.
+//! Tracked objects of a CPython without a GIL: as Python/gc_free_threading.c (`gc_visit_heaps`)
+//! finds them in mimalloc heaps, which are found by shape. A thread stopped during an allocation or
+//! free makes the counts of one page differ by one; its block is no tracked object. Any other
+//! inconsistency requires another read.
 
 mod block_area;
 mod segments;
@@ -25,30 +18,27 @@ use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
 const SEARCHED: usize = 2048;
-/// Heaps per thread, and those with tracked objects: without and with two words before the head
+/// Heaps per thread; those of tracked objects, with bytes before each object
 /// (Include/internal/pycore_mimalloc.h).
 const HEAPS: u8 = 4;
 const OBJECTS: [(u8, u64); 2] = [(2, 0), (3, 16)];
-/// `ob_gc_bits` (Include/internal/pycore_gc.h): tracked; deferred (counted per thread or not at
-/// all).
+/// `ob_gc_bits` (Include/internal/pycore_gc.h).
 const TRACKED: u8 = 1 << 0;
 const DEFERRED: u8 = 1 << 6;
-/// `ob_ref_local` of an immortal object, and the flags in `ob_ref_shared` (Include/refcount.h).
+/// `ob_ref_local`, `ob_ref_shared` (Include/refcount.h).
 const IMMORTAL: u32 = u32::MAX;
 const SHARED_SHIFT: i64 = 2;
-/// PYTHONMALLOC=debug puts two words before an object: its size, and a letter between bytes that
-/// are never valid (Objects/obmalloc.c).
+/// PYTHONMALLOC=debug: size, and a letter between impossible bytes (Objects/obmalloc.c).
 const DEBUG_HEADER: u64 = 16;
 const DEBUG_MARK: u64 = 0xfdfd_fdfd_fdfd_fd00;
 const HEAD: usize = 32;
-/// mimalloc's segments are aligned to their size and consist of slices.
+/// Aligned to their size.
 const SEGMENT: u64 = 32 << 20;
 const SLICE: u64 = 64 << 10;
 const MAX_SEGMENTS: usize = 1 << 20;
-/// Flags in the alignment bits of `xthread_free` and `abandoned`.
+/// In `xthread_free`, `abandoned`.
 const THREAD_FREE_FLAGS: u64 = 3;
-/// The first blocks of a page of small blocks are offset from its start by this many blocks
-/// (Objects/mimalloc/segment.c, `_mi_segment_page_start_from_slice`).
+/// Skipped blocks of small pages (`_mi_segment_page_start_from_slice`, Objects/mimalloc/segment.c).
 const MIN_BLOCK_BYTES: u64 = 8;
 const SMALL_BLOCK: u64 = 64;
 const MIDDLE_BLOCK: u64 = 512;
@@ -70,7 +60,7 @@ pub(super) fn tracked(
         process,
         reader: memory.reader(),
         heaps: None,
-        left_behind: Vec::new(),
+        ended_segments: Vec::new(),
         pool: None,
         threads: 0,
         uneven: 0,
@@ -93,13 +83,11 @@ struct MimallocWalk<'a> {
     interpreter: &'a Interpreter,
     process: Option<&'a Process>,
     reader: PageReader<'a>,
-    /// Offset of the heaps in a thread's state, once found.
     heaps: Option<(u64, &'static MimallocLayout)>,
-    /// Where interpreters keep segments of ended threads.
-    left_behind: Vec<Addr>,
-    /// Offset of the abandoned pool in an interpreter state, and that interpreter.
+    ended_segments: Vec<Addr>,
+    /// Offset of the pool in an interpreter state, and that interpreter.
     pool: Option<(u64, Addr)>,
-    /// Threads seen, and pages with uneven counts: each thread changes one page at a time.
+    /// Each thread changes one page at a time.
     threads: u32,
     uneven: u32,
     segments: FxHashSet<Addr>,
@@ -141,7 +129,6 @@ impl MimallocWalk<'_> {
             interpreters.push(at);
             at = self.pointer("the next interpreter", layout.interpreter.next.in_target(at))?;
         }
-        // An interpreter without threads keeps its objects there too.
         if let Some((_, mimalloc)) = self.heaps
             && let Some((pool, of)) = self.pool
         {
@@ -158,7 +145,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Ignores an error in rough mode, because the other parts may be sound.
+    /// Rough mode ignores an error: other parts may be sound.
     fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
         match (self.listing, read) {
             (HeapListing::Rough, Err(error)) if !error.is_limit() => Ok(()),
@@ -233,8 +220,8 @@ impl MimallocWalk<'_> {
     }
 
     fn abandoned_once(&mut self, mimalloc: &MimallocLayout, at: Addr) -> Result<(), HeapError> {
-        if !self.left_behind.contains(&at) {
-            self.left_behind.push(at);
+        if !self.ended_segments.contains(&at) {
+            self.ended_segments.push(at);
             self.abandoned(mimalloc, at)?;
         }
         Ok(())
@@ -252,7 +239,6 @@ impl MimallocWalk<'_> {
         })
     }
 
-    /// `before`: bytes before each object.
     fn heap(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -286,7 +272,7 @@ impl MimallocWalk<'_> {
         if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
     }
 
-    /// Abandoned pages in a segment that its thread still partly owns are listed nowhere.
+    /// Abandoned pages of a segment that its thread still partly owns are in no list.
     fn check_segment(&mut self, mimalloc: &MimallocLayout, page: Addr) -> Result<(), HeapError> {
         let segment = Addr(page.0 & !(SEGMENT - 1));
         if self.segments.insert(segment) {
@@ -332,7 +318,6 @@ impl MimallocWalk<'_> {
             1 => self.uneven += 1,
             _ => return Err(HeapError::Changing),
         }
-        // Blocks that other threads freed count as used until the owner collects them.
         let by_others = list(mimalloc.page_thread_free) & !THREAD_FREE_FLAGS;
         self.free_blocks(by_others, &area, &mut is_free)?;
         for (number, is_free) in (0..).zip(is_free) {
@@ -384,7 +369,7 @@ impl MimallocWalk<'_> {
         let references = if local == IMMORTAL {
             -1
         } else if flags & DEFERRED != 0 {
-            // Its count omits deferred references, so no known reference can be its last.
+            // Its count omits deferred references, so no known reference can be the last.
             i32::MAX
         } else {
             counted.clamp(0, i64::from(i32::MAX)) as i32

@@ -1,8 +1,5 @@
-//! The objects of a stopped CPython: what the garbage collector tracks, and what each object
-//! references.
-//!
-//! All reads go through one [`PageCache`] and are therefore consistent. In a running target the
-//! lists show inconsistencies ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
+//! The objects that CPython's garbage collector tracks, and their references. In a running target,
+//! lists change ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
 
 mod blocks;
 mod c_type_fields;
@@ -41,32 +38,32 @@ use crate::target::{Addr, MemoryError, PageCache, Process};
 /// Why the heap could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeapError {
-    /// A collection is in progress and has split the lists; try again later.
+    /// A collection has split the lists.
     #[error("Python's garbage collector is at work")]
     Collecting,
-    /// A list changed while it was read: the target runs.
+    /// A list changed: the target runs.
     #[error("Python's list of objects changed while it was read")]
     Changing,
-    /// The collector's lists, or without a GIL the heaps, were not found.
+    /// Neither the collector's lists nor heaps were found.
     #[error("the list of objects of this CPython ({version}) could not be found")]
     NoLists {
-        /// The version of the target's CPython.
+        /// CPython's version.
         version: String,
     },
-    /// The reader in use cannot read objects.
+    /// py-spy cannot read objects.
     #[error("the objects of CPython {version} are not known to memspy")]
     Unsupported {
-        /// The version of the target's CPython.
+        /// CPython's version.
         version: String,
     },
     /// Required memory is unreadable.
     #[error("cannot read {what} at {at}: {source}")]
     Unreadable {
-        /// What was to be read.
+        /// The structure.
         what: &'static str,
-        /// Where.
+        /// Its address.
         at: Addr,
-        /// Why.
+        /// The cause.
         source: MemoryError,
     },
 }
@@ -77,7 +74,7 @@ impl HeapError {
         matches!(self, HeapError::Collecting | HeapError::Changing)
     }
 
-    /// Whether a limit stopped the read ([`MemoryError::is_limit`]).
+    /// [`MemoryError::is_limit`].
     pub fn is_limit(&self) -> bool {
         matches!(self, HeapError::Unreadable { source, .. } if source.is_limit())
     }
@@ -87,14 +84,14 @@ impl HeapError {
     }
 }
 
-/// An object that the garbage collector tracks.
+/// A tracked object.
 #[derive(Debug, Clone)]
 pub struct HeapObject {
-    /// Its address: `id(object)`.
+    /// `id(object)`.
     pub at: Addr,
     /// Its class.
     pub class: Arc<PyClass>,
-    /// Its reference count; negative for immortal objects (3.12+).
+    /// Its reference count; negative if immortal (3.12+).
     pub references: i32,
 }
 
@@ -114,14 +111,14 @@ pub struct PythonHeap<'a> {
     context_values: OnceCell<hidden::ContextValues>,
 }
 
-/// How complete the list of all objects must be.
+/// How complete the object list must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeapListing {
-    /// Complete: any inconsistency is an error.
+    /// Any inconsistency is an error.
     Whole,
-    /// Best effort while the process runs, to learn which pages hold the list.
+    /// Best effort, to learn which pages hold the list.
     Rough,
-    /// Best effort, a few thousand of the newest objects (without a GIL their age is unknown).
+    /// Best effort, some thousand newest objects (without a GIL: of any age).
     Newest,
 }
 
@@ -148,7 +145,6 @@ impl<'a> PythonHeap<'a> {
         Ok(heap)
     }
 
-    /// The heap without its object list, for following references from known addresses.
     pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> PythonHeap<'a> {
         let (layout, runtime) = (interpreter.layout, interpreter.runtime);
         PythonHeap::over(layout, runtime, KnownClasses::default(), memory)
@@ -164,7 +160,7 @@ impl<'a> PythonHeap<'a> {
             memory,
             layout,
             runtime,
-            threads: Cell::new(threads::most_threads()),
+            threads: Cell::new(threads::max_threads()),
             objects: Vec::new(),
             classes: RefCell::new(classes),
             class_depth: Cell::new(0),
@@ -174,7 +170,7 @@ impl<'a> PythonHeap<'a> {
         }
     }
 
-    /// Everything tracked: `gc.get_objects()` and the `gc.freeze()` list.
+    /// `gc.get_objects()` and the `gc.freeze()` list.
     pub fn objects(&self) -> &[HeapObject] {
         &self.objects
     }
@@ -184,7 +180,7 @@ impl<'a> PythonHeap<'a> {
         self.memory
     }
 
-    /// Objects that were unreadable in part or whole; their references are missing.
+    /// Objects with missing references.
     pub fn unreadable(&self) -> u64 {
         self.unreadable.get()
     }

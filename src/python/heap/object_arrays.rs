@@ -1,23 +1,19 @@
-//! Items of NumPy arrays with `dtype=object`: pointers in a separate buffer that no collector
-//! tracks.
+//! Items of NumPy arrays with `dtype=object`, which no collector tracks.
 
 use super::{PythonHeap, ReferenceKind};
 use crate::target::{Addr, Field};
 
-/// `PyArrayObject` (numpy/ndarraytypes.h, the same in NumPy 1 and 2): `data`, `nd`, `dimensions`,
-/// `descr`, `flags`.
+/// `PyArrayObject` (numpy/ndarraytypes.h, NumPy 1 and 2).
 const DATA: Field<Addr> = Field::at(16);
 const DIMENSIONS: Field<i32> = Field::at(24);
 const SHAPE: Field<Addr> = Field::at(32);
 const DESCR: Field<Addr> = Field::at(56);
 const FLAGS: Field<u32> = Field::at(64);
-/// `PyArray_Descr.type_num`, and the type number of objects (`NPY_OBJECT`).
+/// `PyArray_Descr.type_num`, `NPY_OBJECT`.
 const TYPE_NUMBER: Field<i32> = Field::at(28);
 const OBJECT: i32 = 17;
-/// `NPY_ARRAY_C_CONTIGUOUS`, `NPY_ARRAY_F_CONTIGUOUS`: items are consecutive. For other arrays,
-/// `base` holds the items.
+/// Consecutive items (`NPY_ARRAY_*_CONTIGUOUS`); other arrays have theirs in `base`.
 const CONTIGUOUS: u32 = 1 | 2;
-/// More dimensions than NumPy allows.
 const MAX_DIMENSIONS: i32 = 64;
 const MAX_ITEMS: u64 = 65_536;
 const LEN: usize = 72;
@@ -50,7 +46,6 @@ impl PythonHeap<'_> {
             let way = match dimensions {
                 0 => ReferenceKind::Call("item"),
                 1 => ReferenceKind::Item(index),
-                // The index tuple depends on the order of its dimensions.
                 _ => ReferenceKind::Field("flat[*]"),
             };
             if let Some(item) = item.filter(|item| item.is_plausible() && item.0 % 8 == 0) {

@@ -1,23 +1,22 @@
-//! Reads the references of many objects in parallel, ahead of a walk.
+//! Reads many objects' references in parallel, ahead of a walk.
 
 use super::threads::NextItems;
 use super::{HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
-/// Objects per work portion of a thread; fewer objects do not justify threads.
 const PORTION: usize = 256;
 const MAX_ROUNDS: usize = 4;
 
-/// The relevant references of an object, in order; `None` if the walk must read the object itself.
+/// `None`: the walk must read the object.
 pub type OnwardReferences = Option<Vec<(ReferenceKind, Addr)>>;
 
 type IsAsked<'f> = &'f (dyn Fn(&HeapObject) -> bool + Sync);
-/// Whether to include a reference, given its index (from 1) and target.
+/// Whether to include a reference, by index (from 1) and target.
 type Takes<'f> = &'f (dyn Fn(&PythonHeap<'_>, usize, Addr) -> bool + Sync);
 
 impl PythonHeap<'_> {
-    /// For each object accepted by `asked`: its references accepted by `takes`, hidden ones first.
-    /// With few objects or no spare threads, leaves all to the walk.
+    /// Accepted references, hidden ones first. Few objects or no spare threads: leaves all to the
+    /// walk.
     pub fn onward_references(
         &self,
         objects: &[Addr],
@@ -39,7 +38,7 @@ impl PythonHeap<'_> {
         let mut onward: Vec<OnwardReferences> = vec![None; objects.len()];
         let mut left: Vec<usize> = (0..objects.len()).collect();
         for _ in 0..MAX_ROUNDS {
-            let look = |heap: &PythonHeap<'_>, next: NextItems<'_>| {
+            let read = |heap: &PythonHeap<'_>, next: NextItems<'_>| {
                 let (mut done, mut missing) = (Vec::new(), Vec::new());
                 while let Some(portion) = next() {
                     for &index in &left[portion] {
@@ -51,9 +50,9 @@ impl PythonHeap<'_> {
                 }
                 (done, missing)
             };
-            let (looks, has_more) = self.by_threads(left.len(), PORTION, &look);
+            let (results, has_more) = self.by_threads(left.len(), PORTION, &read);
             left = Vec::new();
-            for (done, missing) in looks {
+            for (done, missing) in results {
                 done.into_iter().for_each(|(index, references)| onward[index] = references);
                 left.extend(missing);
             }

@@ -1,4 +1,4 @@
-//! References between all tracked objects: an object's referrers, and its references from outside.
+//! References between tracked objects, and from outside.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -9,17 +9,16 @@ use super::reference_scan::ScannedObjects;
 use super::{HeapObject, PythonHeap};
 use crate::target::Addr;
 
-/// All tracked objects with the references between them.
+/// Tracked objects and their references.
 pub struct ReferenceGraph<'h> {
     objects: &'h [HeapObject],
     numbers: FxHashMap<Addr, u32>,
     scanned: Vec<ScannedObjects>,
     places: Vec<ReferencesPlace>,
-    /// References without a count, such as a class to its dictionary.
+    /// Such as a class to its dictionary.
     uncounted: Vec<(u32, u32)>,
-    /// Holders of unknown kinds, and objects whose address appears in them.
+    /// Owners of unknown kind, and objects whose address appears in them.
     held: Vec<(u32, u32)>,
-    /// Counted references of each object that come from no tracked object.
     unaccounted: Vec<i64>,
     referrers: OnceCell<Referrers>,
 }
@@ -31,13 +30,12 @@ struct ReferencesPlace {
     end: u32,
 }
 
-/// Objects that reference others directly or indirectly.
+/// Objects that lead to others.
 #[derive(Debug, Default)]
 pub struct LeadingObjects {
-    /// All of them, including the objects asked for.
+    /// Including the objects asked for.
     pub all: Vec<Addr>,
-    /// Those referenced from outside the tracked objects (C code, a frame, an unknown object),
-    /// nearest first; without the objects asked for.
+    /// Referenced from outside (C code, a frame), nearest first.
     pub kept_from_outside: Vec<Addr>,
 }
 
@@ -65,7 +63,6 @@ impl PythonHeap<'_> {
             uncounted.append(&mut found.uncounted);
             held.append(&mut found.held);
         }
-        // In object order, whichever thread read them. References of one object keep their order.
         uncounted.sort_unstable();
         held.sort_by_key(|(holder, _)| *holder);
         let referrers = OnceCell::new();
@@ -97,13 +94,13 @@ impl ReferenceGraph<'_> {
         self.numbers.get(&object).copied()
     }
 
-    /// The tracked objects that a tracked object references, with repetitions.
+    /// With repetitions.
     pub fn targets_of(&self, object: Addr) -> impl Iterator<Item = Addr> {
         let targets = self.number_of(object).map_or(&[][..], |number| self.references_of(number));
         targets.iter().map(|to| self.objects[*to as usize].at)
     }
 
-    /// The reference count of a tracked object; `None` for other and immortal objects.
+    /// Its reference count; `None` if untracked or immortal.
     pub fn count_of(&self, object: Addr) -> Option<i64> {
         let references = self.objects[self.number_of(object)? as usize].references;
         (references >= 0).then_some(i64::from(references))
@@ -113,15 +110,14 @@ impl ReferenceGraph<'_> {
         self.unaccounted[number as usize]
     }
 
-    /// Pairs of (holder, object) for `objects` whose address appears in a C object of unknown
-    /// layout.
+    /// Pairs of an owner, a C object of unknown layout, and an object.
     pub fn held_in_unknown_objects(&self, objects: &FxHashSet<Addr>) -> Vec<(Addr, Addr)> {
         let at = |number: u32| self.objects[number as usize].at;
         let held = self.held.iter().map(|(holder, held)| (at(*holder), at(*held)));
         held.filter(|(_, held)| objects.contains(held)).collect()
     }
 
-    /// All objects that lead to `objects`. The search does not go beyond `ends`.
+    /// All objects that lead to `objects`, up to `ends`.
     pub fn leading_to(&self, objects: &[Addr], ends: &FxHashSet<Addr>) -> LeadingObjects {
         let referrers = self.referrers();
         let mut reached = vec![false; self.objects.len()];
@@ -153,8 +149,7 @@ impl ReferenceGraph<'_> {
         leading
     }
 
-    /// Splits `objects` into those that a tracked object outside `garbage` references, and the
-    /// others.
+    /// Splits `objects`: those that a tracked object outside `garbage` references, and others.
     pub fn divide(&self, objects: &[Addr], garbage: &FxHashSet<Addr>) -> (Vec<Addr>, Vec<Addr>) {
         let referrers = self.referrers();
         let is_referred_to = |at: &Addr| {

@@ -1,7 +1,5 @@
-//! Finds the references of each tracked object, with several threads.
-//!
-//! If the copied memory lacks a page, the object is retried after the missing pages of all objects
-//! were copied together, and in the end alone.
+//! Finds each tracked object's references with several threads; retries objects once missing pages
+//! were copied.
 
 use rustc_hash::FxHashMap;
 
@@ -12,9 +10,9 @@ use crate::target::{Addr, Field};
 const MAX_BODY: u64 = 4096;
 const WORD: u64 = 8;
 const PORTION: usize = 4096;
-/// References beyond this are dropped; most machines lack the memory for them.
+/// Most machines lack the memory for more.
 const MAX_TARGETS: usize = 1 << 28;
-/// The number of pointer steps from an object's head to its references.
+/// From an object's head to its references.
 const MAX_ROUNDS: usize = 12;
 
 #[derive(Debug, Default)]
@@ -37,7 +35,6 @@ impl PythonHeap<'_> {
         let objects = &self.objects[..];
         let mut found = Vec::new();
         let mut left: Vec<u32> = (0..objects.len() as u32).collect();
-        // A single thread reads missing pages at once; retries would only cost time.
         let rounds = if self.threads.get() > 1 { MAX_ROUNDS } else { 0 };
         for _ in 0..rounds {
             if left.is_empty() {
@@ -88,7 +85,7 @@ impl<'h, 'a> ObjectScan<'h, 'a> {
         ObjectScan { heap, numbers, unknown, found }
     }
 
-    /// Discards its references and returns `false` if a page was missing.
+    /// `false` if a page was missing.
     fn try_object(&mut self, number: u32, object: &HeapObject) -> bool {
         let ScannedObjects { starts, targets, uncounted, held } = &self.found;
         let lens = (starts.len(), targets.len(), uncounted.len(), held.len());

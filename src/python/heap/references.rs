@@ -7,50 +7,49 @@ use super::locals::CELL;
 use super::{ClassKind, HeapObject, PythonHeap};
 use crate::target::{Addr, Field};
 
-/// `PyMethodObject`: the same from 3.8 to 3.15 after the object head.
+/// `PyMethodObject` (3.8 to 3.15).
 pub(super) const METHOD_FUNCTION: Field<Addr> = Field::at(16);
 pub(super) const METHOD_SELF: Field<Addr> = Field::at(24);
 
-/// How one object references another. Keys and names are addresses of their objects, because most
-/// are never read.
+/// How an object references another. Keys and names are addresses, as most are never read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReferenceKind {
     /// An attribute.
     Attribute(Addr),
     /// An attribute in a slot.
     Slot(Arc<str>),
-    /// A field of a C object by its Python name; in angle brackets if it has none.
+    /// A C object's field by Python name, or in angle brackets.
     Field(&'static str),
-    /// The value of a key.
+    /// A key's value.
     Key(Addr),
-    /// The key itself, if not a string.
+    /// A key, if not a string.
     AsKey,
     /// An item of a list, tuple or deque.
     Item(usize),
     /// A member of a set.
     Member,
-    /// A local variable of a generator or a frame.
+    /// A local variable of a generator or frame.
     Local(String),
-    /// The content of a cell.
+    /// A cell's content.
     Cell,
-    /// The default values of a function.
+    /// A function's default values.
     Default,
-    /// Default values of keyword-only parameters.
+    /// Keyword-only default values.
     KeywordDefault,
-    /// A variable of a function's closure.
+    /// A closure's variable.
     Closure,
-    /// The object that a method is bound to.
+    /// A method's bound object.
     SelfOfMethod,
-    /// The return value of this method.
+    /// This method's return value.
     Call(&'static str),
-    /// The value of a context variable in a context.
+    /// A context variable's value.
     Variable(Addr),
-    /// Any other part.
+    /// Any other.
     Part,
 }
 
 impl PythonHeap<'_> {
-    /// Calls back with the known references of `object`.
+    /// Calls back with known references.
     pub fn references(&self, object: &HeapObject, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let memory = self.memory();
         let (at, head) = (object.at, &self.layout.object);
@@ -102,7 +101,7 @@ impl PythonHeap<'_> {
                         take(ReferenceKind::Local(local.name), local.value);
                     });
                     let mut stack = self.stack_of_frame(frame, locals).unwrap_or_default();
-                    // A suspended coroutine has the awaited object on top of its stack.
+                    // A suspended coroutine has the awaited object on top.
                     let awaited = match &*object.class.name {
                         "coroutine" => stack.pop(),
                         _ => None,
@@ -154,14 +153,14 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// The globals of a function; `None` for any other object.
+    /// `None` unless a function.
     pub fn globals_of(&self, function: Addr) -> Option<Addr> {
         let is_function = self.class_of(function)?.kind == ClassKind::Function;
         let globals = self.layout.heap.function_globals.in_target(function);
         self.memory().pointer(globals).ok().filter(|_| is_function)
     }
 
-    /// The value of a name in a class's own namespace.
+    /// A value in a class's own namespace.
     pub fn attribute_of_class(&self, class: Addr, name: &str) -> Option<Addr> {
         self.named_value(self.class_at(class)?.dict, name)
     }

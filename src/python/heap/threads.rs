@@ -1,33 +1,29 @@
-//! Reads many objects with several threads, each with a view of the copied memory
-//! ([`PageCache::view`]).
+//! Reads many objects with several threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{KnownClasses, PythonHeap};
 
-/// More threads only wait for memory. At most half of the processors are used, because the target
-/// runs.
+/// More only wait for memory; the target needs processors, too.
 const MAX_THREADS: usize = 8;
-const PORTIONS_A_THREAD: usize = 2;
+const PORTIONS_PER_THREAD: usize = 2;
 
 pub(super) type NextItems<'n> = &'n mut dyn FnMut() -> Option<Range<usize>>;
 
-pub(super) fn most_threads() -> usize {
+pub(super) fn max_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     (processors / 2).clamp(1, MAX_THREADS)
 }
 
 impl PythonHeap<'_> {
-    /// Overrides the number of threads. With one, the calling thread does all the work and reads
-    /// missing pages immediately.
+    /// Overrides the number of threads. A single one reads missing pages immediately.
     pub fn set_threads(&self, threads: usize) {
         self.threads.set(threads.clamp(1, MAX_THREADS));
     }
 
-    /// Each thread gets a heap over the copied memory only, without an object list; other reads
-    /// fail ([`Self::whole`]). Returns each result, and whether missing pages have been copied
-    /// since.
+    /// Each thread reads only copied memory ([`Self::whole`]). Returns whether missing pages were
+    /// copied since.
     pub(super) fn by_threads<R: Send>(
         &self,
         items: usize,
@@ -35,17 +31,17 @@ impl PythonHeap<'_> {
         work: &(dyn Fn(&PythonHeap<'_>, NextItems<'_>) -> R + Sync),
     ) -> (Vec<R>, bool) {
         let (layout, runtime) = (self.layout, self.runtime);
-        let threads = self.threads.get().min(items / portion / PORTIONS_A_THREAD).max(1);
+        let threads = self.threads.get().min(items / portion / PORTIONS_PER_THREAD).max(1);
         let next = AtomicUsize::new(0);
         let run = |classes: KnownClasses, view| {
             let heap = PythonHeap::over(layout, runtime, classes, &view);
-            let made = work(&heap, &mut || {
+            let result = work(&heap, &mut || {
                 let first = next.fetch_add(portion, Ordering::Relaxed);
                 (first < items).then(|| first..items.min(first + portion))
             });
             let unreadable = heap.unreadable();
             drop(heap);
-            (made, unreadable, view.into_viewed())
+            (result, unreadable, view.into_viewed())
         };
         let known = || (self.classes.borrow().clone(), self.memory.view());
         let done: Vec<_> = std::thread::scope(|scope| {
@@ -56,24 +52,23 @@ impl PythonHeap<'_> {
             let others: Vec<_> = (1..threads).map(|_| start()).collect();
             let (classes, view) = known();
             let own = run(classes, view);
-            // A thread fails only by a panic, which has been printed.
             others.into_iter().filter_map(|thread| thread.join().ok()).chain([own]).collect()
         });
         let (mut all, mut views) = (Vec::new(), Vec::new());
-        for (made, unreadable, viewed) in done {
+        for (result, unreadable, viewed) in done {
             self.unreadable.set(self.unreadable.get() + unreadable);
-            all.push(made);
+            all.push(result);
             views.push(viewed);
         }
         (all, self.memory.take_back(views))
     }
 
-    /// `None` if a read was refused or not copied yet; then nothing counts as unreadable.
-    pub(super) fn whole<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
+    /// `None` if a page was missing; then nothing counts as unreadable.
+    pub(super) fn whole<R>(&self, read: impl FnOnce() -> R) -> Option<R> {
         let (refused, unreadable) = (self.memory.refused(), self.unreadable.get());
-        let made = look();
+        let result = read();
         if self.memory.refused() == refused {
-            return Some(made);
+            return Some(result);
         }
         self.unreadable.set(unreadable);
         None

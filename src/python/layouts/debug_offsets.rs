@@ -1,6 +1,5 @@
-//! `_Py_DebugOffsets`: the offsets that CPython 3.13+ publishes at the start of `_PyRuntime`.
-//!
-//! They come from the target's memory, so each is bounded before use.
+//! `_Py_DebugOffsets` of CPython 3.13+, at the start of `_PyRuntime`. The target may write anything
+//! there, so each offset is bounded.
 
 use crate::python::layouts::layout::{
     AttributeLayout, CodeLayout, DebugOffsetsLayout, EntryFrame, GcState, InstructionLayout,
@@ -8,12 +7,11 @@ use crate::python::layouts::layout::{
 };
 use crate::target::{Field, Scalar};
 
-/// Bytes of `_PyRuntime` that contain all of them.
 pub(in crate::python) const LEN: usize = 1024;
 const COOKIE: &[u8; 8] = b"xdebugpy";
-/// `version`, written like `PY_VERSION_HEX`.
+/// `version`, as `PY_VERSION_HEX`.
 const VERSION: Field<u64> = Field::at(8);
-/// Maximum offset in the runtime or an interpreter (they are some 100 KiB).
+/// The runtime and interpreters have some 100 KiB.
 const MAX_STATE_BYTES: u64 = 1 << 20;
 const MAX_OBJECT_BYTES: u64 = 2048;
 
@@ -28,7 +26,7 @@ pub(in crate::python) fn free_threaded(runtime: &[u8], at: &DebugOffsetsLayout) 
     at.free_threaded.get(runtime).is_some_and(|flag| flag != 0)
 }
 
-/// `row` with the offsets that the target publishes. The error names an invalid offset.
+/// The error names an invalid offset.
 pub(in crate::python) fn overlay(
     row: &PythonLayout,
     at: &DebugOffsetsLayout,
@@ -112,8 +110,7 @@ pub(in crate::python) fn overlay(
         LocalNames::Together { names: Field::at(names), kinds: Field::at(names + 8) };
 
     let text = &mut layout.object;
-    // `PyCompactUnicodeObject` continues `PyASCIIObject`; its offset is not published, but never
-    // changed.
+    // Not published, but never changed.
     text.compact_start = ascii_start + (row.object.compact_start - row.object.ascii_start);
     text.ascii_start = ascii_start;
     text.type_of = Field::at(object(at.type_of, "pyobject.ob_type")?);
@@ -174,7 +171,7 @@ mod tests {
     use crate::python::layouts::layout_tables::{ROWS, row};
 
     #[test]
-    fn every_row_is_whole_in_itself() {
+    fn every_layout_row_is_valid() {
         for row in ROWS {
             if row.debug_offsets.is_some() {
                 whole_fields(row).unwrap();

@@ -14,7 +14,6 @@ const MAX_SEARCHED_BYTES: usize = 8 << 20;
 #[derive(Debug, Clone)]
 pub(in crate::python) struct Interpreter {
     pub(in crate::python) runtime: Addr,
-    /// `PyCode_Type`, if exported.
     pub(in crate::python) code_type: Option<Addr>,
     /// `3.12.1`, `3.14.4t` without a GIL; `3.9` if the patch release is unknown.
     pub(in crate::python) version: String,
@@ -93,8 +92,7 @@ pub(in crate::python) fn unknown(found: String) -> PythonError {
     PythonError::UnknownVersion { found, known: known.join(", ") }
 }
 
-/// The ELF object that defines `_PyRuntime`, and its address: `libpython`, else the program, else
-/// any library of a program that embeds Python.
+/// Any library may embed Python.
 fn runtime(
     process: &Process,
     memory: &dyn Memory,
@@ -115,18 +113,17 @@ fn runtime(
     for mapping in objects {
         let object = match LoadedObject::read(memory, mapping) {
             Ok(object) => object,
-            // Reading mappings needs fewer rights (CAP_PERFMON) than reading memory.
+            // Reading mappings needs fewer rights (CAP_PERFMON).
             Err(ObjectError::Memory { source: MemoryError::Denied, .. }) => {
                 return Err(PythonError::Denied { pid: process.pid() });
             }
-            // Not an error: many mapped files are not ELF objects (locales, data).
+            // Many mapped files are not ELF objects.
             Err(_) => continue,
         };
         if let Ok(Some(addr)) = object.exported(memory, "_PyRuntime") {
             return Ok(Some((object, addr)));
         }
-        // Hidden symbols are read only where Python is expected: the full symbol tables of all
-        // files would take seconds.
+        // The symbol tables of all files would take seconds.
         if rank(mapping) < 2
             && let Ok(addr) = object.symbol(process, memory, "_PyRuntime")
         {
@@ -139,7 +136,6 @@ fn runtime(
     }
 }
 
-/// Why there is no `_PyRuntime`: an old Python, one that is being loaded, or none.
 fn without_runtime(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> PythonError {
     let pid = process.pid();
     let program = process.program().map(|p| p.display().to_string()).unwrap_or_default();
@@ -166,7 +162,7 @@ struct PythonVersion {
 }
 
 impl PythonVersion {
-    /// From `PY_VERSION_HEX` (Include/patchlevel.h).
+    /// `PY_VERSION_HEX` (Include/patchlevel.h).
     fn from_hex(hex: u32) -> PythonVersion {
         let [stage, micro, minor, major] = hex.to_le_bytes();
         let mut text = format!("{major}.{minor}.{micro}");
@@ -179,7 +175,7 @@ impl PythonVersion {
         PythonVersion { major, minor, text }
     }
 
-    /// From a file name: `libpython3.9.so.1.0`, `python3.9`.
+    /// `libpython3.9.so.1.0`, `python3.9`.
     fn from_name(name: &str) -> Option<PythonVersion> {
         let rest = &name[name.find("python")? + "python".len()..];
         let (major, rest) = rest.split_once('.')?;
@@ -188,8 +184,7 @@ impl PythonVersion {
         Some(PythonVersion { major, minor, text: format!("{major}.{minor}") })
     }
 
-    /// From the text that `Py_GetVersion` builds at startup (Python/getversion.c), for versions
-    /// that do not export `Py_Version`.
+    /// The text of `Py_GetVersion` (Python/getversion.c).
     fn from_memory(
         memory: &dyn Memory,
         mappings: &Mappings,
@@ -203,7 +198,7 @@ impl PythonVersion {
         )
     }
 
-    /// The first text like `3.9.18 (main, Aug 24 2023, …`.
+    /// A text like `3.9.18 (main, Aug 24 2023, …`.
     fn in_bytes(bytes: &[u8]) -> Option<PythonVersion> {
         bytes.windows(2).enumerate().filter(|(_, pair)| *pair == b"3.").find_map(|(at, _)| {
             let end = bytes.len().min(at + 24);

@@ -1,8 +1,5 @@
-//! CPython's structure layout as data: offsets and encodings.
-//!
-//! The readers know no version. Every difference between versions is a value here, from
-//! [`rows`](crate::python::layouts::layout_tables) and from the target's own `_Py_DebugOffsets`, if
-//! present.
+//! CPython's structure layouts as data; the readers know no version. Values come from
+//! [`rows`](crate::python::layouts::layout_tables) and `_Py_DebugOffsets`.
 
 use std::fmt;
 
@@ -12,12 +9,11 @@ use crate::target::{Addr, Field, Scalar};
 /// Source of the structure offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutSource {
-    /// Published by the target (`_Py_DebugOffsets`, CPython 3.13+), completed by the table row of
-    /// its minor version.
+    /// `_Py_DebugOffsets` (CPython 3.13+), completed by the version's row.
     DebugOffsets,
-    /// The table row of its minor version, printed from CPython's headers.
+    /// The version's row, printed from CPython's headers.
     Row,
-    /// None: the py-spy crate reads the stacks.
+    /// The py-spy crate reads the stacks.
     PySpy,
 }
 
@@ -34,7 +30,6 @@ impl fmt::Display for LayoutSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct PythonLayout {
     pub(in crate::python) minor: u8,
-    /// Built without a GIL (`--disable-gil`, `python3.14t`).
     pub(in crate::python) free_threaded: bool,
     pub(in crate::python) runtime: RuntimeLayout,
     pub(in crate::python) interpreter: InterpreterLayout,
@@ -51,7 +46,7 @@ pub(in crate::python) struct PythonLayout {
 }
 
 impl PythonLayout {
-    /// `co_stacksize`: right before `co_firstlineno` since 3.11, `co_flags` between them up to 3.10
+    /// `co_stacksize`: just before `co_firstlineno`; up to 3.10 `co_flags` is between
     /// (Include/cpython/code.h).
     pub(in crate::python) const fn stack_size(&self) -> Field<u32> {
         let before = if self.minor >= 11 { 4 } else { 8 };
@@ -63,7 +58,7 @@ impl PythonLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct RuntimeLayout {
     pub(in crate::python) interpreters_head: Field<Addr>,
-    /// Offset of the single GIL; `None` if each interpreter points to its own.
+    /// `None` if each interpreter has its own.
     pub(in crate::python) gil: Option<usize>,
 }
 
@@ -72,11 +67,10 @@ pub(in crate::python) struct RuntimeLayout {
 pub(in crate::python) struct InterpreterLayout {
     pub(in crate::python) next: Field<Addr>,
     pub(in crate::python) threads_head: Field<Addr>,
-    /// Pointer to the GIL state.
     pub(in crate::python) gil: Option<Field<Addr>>,
     /// `sys.modules`.
     pub(in crate::python) modules: Field<Addr>,
-    /// A count that changes whenever a code object is freed.
+    /// Changes when a code object is freed.
     pub(in crate::python) code_generation: Option<Field<u64>>,
 }
 
@@ -92,45 +86,43 @@ pub(in crate::python) struct GilLayout {
 pub(in crate::python) struct ThreadLayout {
     pub(in crate::python) next: Field<Addr>,
     pub(in crate::python) interpreter: Field<Addr>,
-    /// The innermost frame, or a pointer towards it.
+    /// Leads to the innermost frame.
     pub(in crate::python) head: Field<Addr>,
-    /// If `head` points to a `_PyCFrame` (3.11, 3.12): its field with the innermost frame.
+    /// The head in a `_PyCFrame` (3.11, 3.12).
     pub(in crate::python) head_through: Option<Field<Addr>>,
-    /// `thread_id`: `pthread_self()`.
+    /// `pthread_self()`.
     pub(in crate::python) python_id: Field<u64>,
-    /// `native_thread_id`.
     pub(in crate::python) os_id: Option<Field<u64>>,
-    /// A number that differs between two threads that use the same memory in sequence.
+    /// Differs between threads that reuse the memory.
     pub(in crate::python) identity: Field<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum InstructionLayout {
-    /// Offset in the bytecode, in bytes.
+    /// Byte offset in the bytecode.
     Bytes(Field<i32>),
-    /// Offset in the bytecode, in two-byte units.
+    /// Offset in two-byte units.
     Units(Field<i32>),
     /// Address in the code object.
     Pointer(Field<u64>),
 }
 
-/// How a frame shows that it saved its stack pointer, which it does before calling a Python
-/// function.
+/// How a frame shows that it saved its stack pointer, as it does before calling a Python function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum SavedStack {
-    /// Not visible (3.14+ does not clear it afterwards, except in debug builds).
+    /// Not visible: 3.14+ does not clear it.
     Unknown,
-    /// `stacktop`: -1 exactly while the frame's bytecode, or C code called by it, runs.
+    /// `stacktop`: -1 while the frame, or C code it calls, runs.
     Index(Field<i32>),
 }
 
-/// How a frame called from C is marked, below which the stack continues in its C caller.
+/// How a frame called from C is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum EntryFrame {
     Unmarked,
-    /// By `is_entry` in the frame.
+    /// `is_entry`.
     Flag(Field<u8>),
-    /// By its caller, a shim on the C stack: a frame without code whose owner is at least `from`.
+    /// Its caller is a shim on the C stack: no code, and an owner of at least `from`.
     Shim {
         owner: Field<u8>,
         from: u8,
@@ -140,9 +132,8 @@ pub(in crate::python) enum EntryFrame {
 /// `PyFrameObject` up to 3.10, `_PyInterpreterFrame` since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct FrameLayout {
-    /// Bytes to copy.
     pub(in crate::python) len: usize,
-    /// The code object; since 3.14 with a tag in its low bits.
+    /// Since 3.14 with a tag.
     pub(in crate::python) code: Field<Addr>,
     pub(in crate::python) previous: Field<Addr>,
     pub(in crate::python) instruction: InstructionLayout,
@@ -150,20 +141,18 @@ pub(in crate::python) struct FrameLayout {
     pub(in crate::python) executing: Option<(Field<u8>, u8)>,
     pub(in crate::python) saved_stack: SavedStack,
     pub(in crate::python) entry: EntryFrame,
-    /// `tlbc_index`: the thread's copy of the bytecode that it executes (3.14+ without a GIL).
+    /// `tlbc_index`: the thread's bytecode copy (3.14+ without a GIL).
     pub(in crate::python) copy: Option<Field<u32>>,
 }
 
 impl FrameLayout {
-    /// Whether a returned frame loses its code (`clear_thread_frame`, Python/ceval.c, 3.14+).
-    /// Otherwise a frame without code is invalid.
+    /// A returned frame loses its code (`clear_thread_frame`, Python/ceval.c, 3.14+).
     pub(in crate::python) fn clears_code(&self) -> bool {
-        let tells_otherwise = self.executing.is_some() || self.saved_stack != SavedStack::Unknown;
-        !tells_otherwise
+        let shows_return = self.executing.is_some() || self.saved_stack != SavedStack::Unknown;
+        !shows_return
     }
 }
 
-/// How a code object maps instructions to lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum LineFormat {
     /// `co_lnotab` (Objects/lnotab_notes.txt, 3.9).
@@ -177,29 +166,27 @@ pub(in crate::python) enum LineFormat {
 /// `PyCodeObject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct CodeLayout {
-    /// Bytes to copy.
     pub(in crate::python) len: usize,
-    /// `co_qualname` if present, else `co_name`.
+    /// `co_qualname`, else `co_name`.
     pub(in crate::python) name: Field<Addr>,
     pub(in crate::python) file: Field<Addr>,
     pub(in crate::python) line_table: Field<Addr>,
     pub(in crate::python) first_line: Field<u32>,
     pub(in crate::python) line_format: LineFormat,
-    /// Start of the bytecode, for [`InstructionLayout::Pointer`].
+    /// For [`InstructionLayout::Pointer`].
     pub(in crate::python) instructions: usize,
-    /// `co_version`: unique per interpreter, unless 0.
+    /// Unique per interpreter, unless 0.
     pub(in crate::python) version: Option<Field<u32>>,
-    /// `co_tlbc`: the threads' copies of the bytecode (a `_PyCodeArray`: a count, then a pointer to
-    /// each).
+    /// `co_tlbc` (`_PyCodeArray`: a count, then pointers).
     pub(in crate::python) copies: Option<Field<Addr>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum RefcountLayout {
-    /// One number, negative for immortal objects since 3.12 (Include/refcount.h).
+    /// Negative if immortal (3.12+, Include/refcount.h).
     One(Field<i32>),
-    /// Without a GIL: one count for the owning thread, one for all others in the upper bits of
-    /// `shared`; `flags` has the collector's bits.
+    /// Without a GIL: the owning thread's count; the others' in the upper bits of `shared`; the
+    /// collector's flags.
     Split { local: Field<u32>, shared: Field<i64>, flags: Field<u8> },
 }
 
@@ -228,17 +215,15 @@ impl ObjectLayout {
         PyObjectHeader { len: self.head_len, class: self.type_of.offset }
     }
 
-    /// Adjusts an offset of a build with a GIL, for fields whose position differs only by the
-    /// length of the object head.
+    /// For fields that only the length of the object head displaces.
     pub(in crate::python) const fn shift<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
         Field::at(self.head().shift(usual.offset))
     }
 }
 
-/// How a dictionary's key table stores the start of its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum DictSize {
-    /// `dk_size`: number of index slots, whose width (1, 2, 4 or 8 bytes) depends on it.
+    /// `dk_size`: slots of 1, 2, 4 or 8 bytes.
     Slots(Field<u64>),
     /// `dk_log2_index_bytes`.
     IndexBytes(Field<u8>),
@@ -249,7 +234,7 @@ pub(in crate::python) enum DictSize {
 pub(in crate::python) struct DictLayout {
     pub(in crate::python) keys: Field<Addr>,
     pub(in crate::python) values: Field<Addr>,
-    /// `dk_kind`: 0 means entries with a hash; without it, all entries have one.
+    /// `dk_kind`. If 0 or absent, entries have a hash.
     pub(in crate::python) kind: Option<Field<u8>>,
     pub(in crate::python) size: DictSize,
     pub(in crate::python) entry_count: Field<u64>,
@@ -257,17 +242,22 @@ pub(in crate::python) struct DictLayout {
     pub(in crate::python) values_start: usize,
 }
 
-/// Where an instance stores its attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum AttributeLayout {
-    /// In the dictionary at `tp_dictoffset`.
     Dict,
-    /// 3.11: in a dictionary before the object, or in an array of values, both at negative offsets.
-    Split { dict: i64, values: i64 },
-    /// 3.12: one word before the object, an array of values (plus 1) or a dictionary.
-    Tagged { word: i64 },
-    /// 3.13+: in a dictionary before the object, or in the object itself.
-    Inline { dict: i64 },
+    /// 3.11: dictionary and values, both before the object.
+    Split {
+        dict: i64,
+        values: i64,
+    },
+    /// 3.12: one word before the object, for values (plus 1) or a dictionary.
+    Tagged {
+        word: i64,
+    },
+    /// 3.13+: a dictionary before the object, or values in it.
+    Inline {
+        dict: i64,
+    },
 }
 
 /// `PyTypeObject`, `PyHeapTypeObject`.
@@ -280,38 +270,32 @@ pub(in crate::python) struct InstanceLayout {
     pub(in crate::python) attributes: AttributeLayout,
 }
 
-/// Location of `struct _gc_runtime_state`.
+/// `struct _gc_runtime_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum GcState {
-    /// In `_PyRuntimeState`, shared by all interpreters.
     OfRuntime(usize),
-    /// In each `PyInterpreterState`.
     OfInterpreter(usize),
 }
 
-/// Where a generator stores its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum GeneratorFrame {
-    /// A pointer to its `PyFrameObject`.
+    /// `PyFrameObject`.
     Pointer(Field<Addr>),
-    /// Embedded `_PyInterpreterFrame`.
+    /// `_PyInterpreterFrame`.
     Inside(usize),
 }
 
-/// How a code object names its local variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum LocalNames {
-    /// `co_localsplusnames`, and a byte of `CO_FAST_*` for each in `co_localspluskinds`.
+    /// Names in `co_localsplusnames`, `CO_FAST_*` bytes in `co_localspluskinds`.
     Together { names: Field<Addr>, kinds: Field<Addr> },
     /// `co_varnames`, `co_cellvars`, `co_freevars`, in frame order.
     Apart { variables: Field<Addr>, cells: Field<Addr>, free: Field<Addr> },
 }
 
-/// Structures that hold references: the collector's lists, containers, functions, frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct HeapLayout {
     pub(in crate::python) gc: GcState,
-    /// `collecting` in the collector's state.
     pub(in crate::python) collecting: Field<i32>,
     pub(in crate::python) tuple_items: usize,
     pub(in crate::python) function_code: Field<Addr>,
@@ -321,23 +305,22 @@ pub(in crate::python) struct HeapLayout {
     pub(in crate::python) function_closure: Field<Addr>,
     pub(in crate::python) function_dict: Field<Addr>,
     pub(in crate::python) generator: GeneratorFrame,
-    /// `PyFrameObject`'s pointer to its `_PyInterpreterFrame`, if these are separate.
+    /// `PyFrameObject`'s frame, if separate.
     pub(in crate::python) frame_of_object: Option<Field<Addr>>,
-    /// `localsplus` in a frame.
+    /// `localsplus`.
     pub(in crate::python) frame_locals: usize,
     pub(in crate::python) frame_globals: Field<Addr>,
     pub(in crate::python) local_names: LocalNames,
 }
 
-/// Exceptions: what a thread is raising and handling (`PyThreadState`, `_PyErr_StackItem`),
-/// `PyBaseExceptionObject`, `PyTracebackObject`.
+/// `PyThreadState`, `_PyErr_StackItem`, `PyBaseExceptionObject`, `PyTracebackObject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct ErrorLayout {
     /// In the thread: the exception being raised.
     pub(in crate::python) current: Field<Addr>,
-    /// In the thread: its traceback, if not yet in the exception.
+    /// Its traceback, if not yet in the exception.
     pub(in crate::python) current_traceback: Option<Field<Addr>>,
-    /// In the thread: the innermost `_PyErr_StackItem`.
+    /// Innermost `_PyErr_StackItem`.
     pub(in crate::python) handled: Field<Addr>,
     pub(in crate::python) handled_value: Field<Addr>,
     pub(in crate::python) handled_before: Field<Addr>,
@@ -347,13 +330,13 @@ pub(in crate::python) struct ErrorLayout {
     pub(in crate::python) cause: Field<Addr>,
     pub(in crate::python) next: Field<Addr>,
     pub(in crate::python) frame: Field<Addr>,
-    /// Offset in the bytecode, in bytes in every version.
+    /// Byte offset in every version.
     pub(in crate::python) instruction: Field<i32>,
     /// Negative until computed (3.12+).
     pub(in crate::python) line: Field<i32>,
 }
 
-/// `_Py_DebugOffsets` (Include/internal/pycore_debug_offsets.h): the position of each offset in it.
+/// `_Py_DebugOffsets` (Include/internal/pycore_debug_offsets.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct DebugOffsetsLayout {
     pub(in crate::python) free_threaded: Field<u64>,

@@ -1,5 +1,5 @@
-//! One [`PythonLayout`] per minor version of CPython (64-bit Linux), with and without a GIL,
-//! printed from its headers by a script.
+//! One [`PythonLayout`] per minor version (64-bit Linux), printed by
+//! `scripts/print-cpython-layout.sh`.
 
 use crate::python::layouts::layout::{
     AttributeLayout, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, EntryFrame, ErrorLayout,
@@ -9,17 +9,14 @@ use crate::python::layouts::layout::{
 };
 use crate::target::Field;
 
-/// All rows: with a GIL, oldest first, then those without.
 pub(in crate::python) const ROWS: [&PythonLayout; 11] =
     [&V3_8, &V3_9, &V3_10, &V3_11, &V3_12, &V3_13, &V3_14, &V3_15, &V3_13T, &V3_14T, &V3_15T];
 
-/// The row of CPython 3.`minor`, of the build with or without a GIL.
 pub(in crate::python) fn row(minor: u8, free_threaded: bool) -> Option<&'static PythonLayout> {
     ROWS.into_iter().find(|row| row.minor == minor && row.free_threaded == free_threaded)
 }
 
-/// CPython 3.8, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.8.18.
+/// From the headers of 3.8.18.
 #[rustfmt::skip]
 pub(in crate::python) const V3_8: PythonLayout = PythonLayout {
     minor: 8, free_threaded: false,
@@ -40,8 +37,7 @@ pub(in crate::python) const V3_8: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.9, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.9.18.
+/// From the headers of 3.9.18.
 #[rustfmt::skip]
 pub(in crate::python) const V3_9: PythonLayout = PythonLayout {
     minor: 9, free_threaded: false,
@@ -62,8 +58,7 @@ pub(in crate::python) const V3_9: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.10, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.10.13.
+/// From the headers of 3.10.13.
 #[rustfmt::skip]
 pub(in crate::python) const V3_10: PythonLayout = PythonLayout {
     minor: 10, free_threaded: false,
@@ -84,8 +79,7 @@ pub(in crate::python) const V3_10: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.11, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.11.7.
+/// From the headers of 3.11.7.
 #[rustfmt::skip]
 pub(in crate::python) const V3_11: PythonLayout = PythonLayout {
     minor: 11, free_threaded: false,
@@ -106,8 +100,7 @@ pub(in crate::python) const V3_11: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.12, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.12.1.
+/// From the headers of 3.12.1.
 #[rustfmt::skip]
 pub(in crate::python) const V3_12: PythonLayout = PythonLayout {
     minor: 12, free_threaded: false,
@@ -128,8 +121,7 @@ pub(in crate::python) const V3_12: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.13, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.13.0.
+/// From the headers of 3.13.0.
 #[rustfmt::skip]
 pub(in crate::python) const V3_13: PythonLayout = PythonLayout {
     minor: 13, free_threaded: false,
@@ -156,8 +148,7 @@ pub(in crate::python) const V3_13: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.14, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.14.10.
+/// From the headers of 3.14.10.
 #[rustfmt::skip]
 pub(in crate::python) const V3_14: PythonLayout = PythonLayout {
     minor: 14, free_threaded: false,
@@ -184,8 +175,7 @@ pub(in crate::python) const V3_14: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.15, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.15.2.
+/// From the headers of 3.15.2.
 #[rustfmt::skip]
 pub(in crate::python) const V3_15: PythonLayout = PythonLayout {
     minor: 15, free_threaded: false,
@@ -212,8 +202,7 @@ pub(in crate::python) const V3_15: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.13 without a GIL, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.13.15.
+/// From the headers of 3.13.15.
 #[rustfmt::skip]
 pub(in crate::python) const V3_13T: PythonLayout = PythonLayout {
     minor: 13, free_threaded: true,
@@ -240,8 +229,7 @@ pub(in crate::python) const V3_13T: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.14 without a GIL, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.14.4.
+/// From the headers of 3.14.4.
 #[rustfmt::skip]
 pub(in crate::python) const V3_14T: PythonLayout = PythonLayout {
     minor: 14, free_threaded: true,
@@ -268,8 +256,7 @@ pub(in crate::python) const V3_14T: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.15 without a GIL, printed by `scripts/print-cpython-layout.sh`
-/// from the headers of 3.15.2.
+/// From the headers of 3.15.2.
 #[rustfmt::skip]
 pub(in crate::python) const V3_15T: PythonLayout = PythonLayout {
     minor: 15, free_threaded: true,

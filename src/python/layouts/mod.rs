@@ -1,5 +1,4 @@
-//! CPython's structure layouts: offsets per version, printed from headers or published by the
-//! interpreter.
+//! CPython's structure layouts: offsets per version.
 
 pub(super) mod debug_offsets;
 pub(super) mod interpreter;

@@ -1,11 +1,10 @@
-//! Decides whether a thread is active, from outside evidence.
+//! Decides whether a thread is active.
 
 use crate::model::ThreadActivity;
 use crate::target::{AddressRange, KernelWait};
 
-/// Standard library functions in which a thread only waits: path suffix and function names. C waits
-/// (`time.sleep`, `Lock.acquire`, `SimpleQueue.get`) have no frame, so their caller is listed if it
-/// does nothing else.
+/// Functions that only wait, by file suffix. Waits in C (`time.sleep`, `Lock.acquire`,
+/// `SimpleQueue.get`) have no frame; a caller that does nothing else is listed.
 const WAITING: [(&str, &[&str]); 11] = [
     (
         "/threading.py",
@@ -23,13 +22,12 @@ const WAITING: [(&str, &[&str]); 11] = [
     ("/subprocess.py", &["_wait", "_try_wait", "wait"]),
 ];
 
-/// Whether a thread with this innermost frame waits without allocating on a GPU.
 pub(in crate::python) fn is_wait_function(file: &str, name: &str) -> bool {
     let own = name.rsplit('.').next().unwrap_or(name);
     WAITING.iter().any(|(suffix, names)| file.ends_with(suffix) && names.contains(&own))
 }
 
-/// Whether it waits for the autograd engine's threads, which allocate on its behalf.
+/// The autograd engine's threads allocate on its behalf.
 pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
     let own = name.rsplit('.').next().unwrap_or(name);
     match own {
@@ -53,12 +51,12 @@ pub(in crate::python) struct ThreadEvidence {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WaitKind {
-    /// It sleeps, or waits for a lock, a file, a socket, a child.
+    /// Sleeps, or waits for a lock, file, socket or child.
     Idle,
-    /// It waits for the GIL or the allocator's lock.
-    ForItsWork,
+    /// Waits for the GIL or the allocator's lock.
+    Contended,
     MayWork,
-    /// It runs, or is in a call that works for it.
+    /// Runs, or is in a call that works for it.
     Working,
 }
 
@@ -67,22 +65,19 @@ impl WaitKind {
         match wait {
             KernelWait::Working => WaitKind::Working,
             wait if wait.is_idle(working) => WaitKind::Idle,
-            KernelWait::Lock(_) => WaitKind::ForItsWork,
+            KernelWait::Lock(_) => WaitKind::Contended,
             _ => WaitKind::MayWork,
         }
     }
 }
 
-/// Decides in this order:
+/// The first rule that applies:
 ///
-/// 1. A thread that holds the GIL is active.
-/// 2. One in a known wait is idle. So is one whose kernel wait is idle both before and after its
-///    stack was read, unless it waits for the autograd engine's threads (`loss.backward()`).
-/// 3. One that otherwise waited both times (for the engine, the GIL or the allocator's lock) is
-///    unknown.
-/// 4. One that moved since the last sample, worked at either time, or is in state `R` or `D` is
-///    active.
-/// 5. Any other is unknown.
+/// 1. active with the GIL;
+/// 2. idle in a known wait, or idle in both kernel states outside the autograd engine;
+/// 3. unknown if it waited both times;
+/// 4. active if it moved, worked, or is in state `R` or `D`;
+/// 5. unknown.
 pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.gil {
         return ThreadActivity::Active;
@@ -94,10 +89,10 @@ pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
         [Some(WaitKind::Idle), Some(WaitKind::Idle)] if !signs.in_engine => {
             return ThreadActivity::Idle;
         }
-        // It arrived here and waits; whether it allocated before is not visible.
+        // It may have allocated before it began to wait.
         [
-            Some(WaitKind::Idle | WaitKind::ForItsWork),
-            Some(WaitKind::Idle | WaitKind::ForItsWork),
+            Some(WaitKind::Idle | WaitKind::Contended),
+            Some(WaitKind::Idle | WaitKind::Contended),
         ] => {
             return ThreadActivity::Unknown;
         }
@@ -125,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn gil_outranks_known_wait_outranks_kernel_state() {
+    fn a_held_gil_outranks_known_waits_and_kernel_state() {
         let signs = ThreadEvidence {
             gil: false,
             in_known_wait: true,
@@ -142,7 +137,7 @@ mod tests {
         assert_eq!(classify(waiting), ThreadActivity::Idle, "it came here and waits");
         let for_engine = ThreadEvidence { in_engine: true, ..waiting };
         assert_eq!(classify(for_engine), ThreadActivity::Unknown, "others allocate for it");
-        let for_gil = ThreadEvidence { waits: [Some(WaitKind::ForItsWork); 2], ..elsewhere };
+        let for_gil = ThreadEvidence { waits: [Some(WaitKind::Contended); 2], ..elsewhere };
         assert_eq!(classify(for_gil), ThreadActivity::Unknown, "it may have allocated here");
         let still = ThreadEvidence { moved: false, ..elsewhere };
         assert_eq!(classify(still), ThreadActivity::Active);
@@ -152,8 +147,7 @@ mod tests {
         );
     }
 
-    /// It waited for the autograd engine when its state was read, which was then used for 50 ms. At
-    /// two samples, its allocations in between became `[not seen]`.
+    /// A state was reused for 50 ms, so allocations became `[not seen]`.
     #[test]
     fn running_threads_are_not_idle_because_of_old_state() {
         let running = Some(WaitKind::Working);

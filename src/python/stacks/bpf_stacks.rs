@@ -1,8 +1,5 @@
-//! Stacks walked by a kernel program: how it finds the frames, and their names.
-//!
-//! The kernel program copies a code object when it first sees it, so its name is the one of that
-//! moment, and reports when one is freed. So an address identifies one code object from its copy
-//! until the next copy.
+//! Names stacks walked by a kernel program, which copies a code object when it first sees it and
+//! reports freed ones. Until the next copy an address identifies one code object.
 
 use rustc_hash::FxHashMap;
 
@@ -17,10 +14,9 @@ use crate::python::objects::ObjectDecodeError;
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, MemoryImage};
 
-/// Range of the thread-specific slots in glibc's `struct pthread`: after the thread control block's
-/// header, before the stack description (nptl/descr.h).
+/// Thread-specific slots in glibc's `struct pthread` (nptl/descr.h).
 const SLOTS: std::ops::Range<usize> = 0x100..0x910;
-/// `tp_dealloc` in `PyTypeObject` (Include/cpython/object.h, 3.8 to 3.15).
+/// `tp_dealloc` (Include/cpython/object.h, 3.8 to 3.15).
 const TYPE_DEALLOC: Field<Addr> = Field::at(48);
 
 pub(in crate::python) fn unwind_info(
@@ -48,8 +44,7 @@ pub(in crate::python) fn unwind_info(
         EntryFrame::Flag(flag) => Some(offset(flag.offset)),
         EntryFrame::Unmarked | EntryFrame::Shim { .. } => None,
     };
-    // If the type is unreadable, freed code objects go unnoticed, as on a build that hides the
-    // symbol.
+    // If unreadable, freed code objects go unnoticed.
     let code_dealloc = interpreter
         .code_type
         .and_then(|class| memory.pointer(layout.object.shift(TYPE_DEALLOC).in_target(class)).ok())
@@ -81,9 +76,8 @@ pub(in crate::python) fn unwind_info(
     })
 }
 
-/// Offset from `pthread_self()` to the slot of `autoTSSkey`: the first slot in which most threads
-/// store their own thread state. Other libraries (pybind11) store the same pointer for some threads
-/// in higher slots.
+/// Offset from `pthread_self()` to the slot of `autoTSSkey`, the first in which most threads store
+/// their state. Other libraries (pybind11) use higher slots for some threads.
 fn own_thread_slot(memory: &dyn Memory, threads: &[ThreadEntry]) -> Option<u32> {
     let mut votes: FxHashMap<usize, usize> = FxHashMap::default();
     for thread in threads {
@@ -137,7 +131,7 @@ impl StackSymbolizer {
         }
     }
 
-    /// Takes the copy of the code object at `code`: memory ranges by address.
+    /// Takes a copied code object: ranges by address.
     pub fn add_code(&mut self, code: u64, spans: &[(u64, &[u8])]) {
         let mut copy = MemoryImage::default();
         for (at, bytes) in spans {
@@ -146,15 +140,14 @@ impl StackSymbolizer {
         let both = CopyOrLive { copy, live: &*self.memory };
         match self.read(&both, Addr(code)) {
             Ok(known) => self.by_address.insert(code, known),
-            // The previous code object is gone; frames that use the new one stay unknown.
+            // Frames of the new object stay unknown.
             Err(_) => self.by_address.remove(&code),
         };
     }
 
     fn read(&self, memory: &CopyOrLive<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
         let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
-        // What exceeded the copy was read from the live process. It counts only if the code object
-        // is still the one copied.
+        // What exceeds the copy comes from the live object, which must still be the copied one.
         let reached_beyond = !memory.has(object.name.at, object.name.stored.len())
             || !memory.has(object.file.at, object.file.stored.len())
             || !memory.has(object.table_at, object.table.len());
@@ -179,8 +172,7 @@ impl StackSymbolizer {
         })
     }
 
-    /// If more than `most` code objects are known: those unused since the last call that returned
-    /// some.
+    /// If more than `most` are known: those unused since the last such call.
     pub fn idle_codes(&mut self, most: usize) -> Vec<u64> {
         if self.by_address.len() <= most {
             return Vec::new();
@@ -191,7 +183,7 @@ impl StackSymbolizer {
         idle
     }
 
-    /// Forgets the code objects at these addresses; a new copy must precede their next use.
+    /// Each needs a new copy before its next use.
     pub fn forget_codes(&mut self, codes: &[u64]) {
         for code in codes {
             self.by_address.remove(code);
@@ -206,13 +198,12 @@ impl StackSymbolizer {
         }
     }
 
-    /// The number of these frames per call of the interpreter's C function, innermost call first.
-    /// On CPython 3.11 the probe must be one that takes native stacks.
+    /// Frames per call of the interpreter's C function. On CPython 3.11 the probe must take native
+    /// stacks.
     pub fn frames_by_call(&self, probed: &[BpfFrame]) -> Vec<u32> {
         let (mut calls, mut frames) = (Vec::new(), 0);
         for frame in probed {
             let is_shim = frame.owner >= self.shims_from;
-            // A returned frame has no code (3.14+).
             if !is_shim && frame.code != 0 {
                 frames += 1;
             }
@@ -231,7 +222,7 @@ impl StackSymbolizer {
         calls
     }
 
-    /// The stack of these frames, innermost first; `None` if a code object has no valid copy.
+    /// `None` if a code object has no valid copy.
     pub fn stack(&mut self, probed: &[BpfFrame], table: &mut StackTable) -> Option<StackId> {
         self.frames.clear();
         for frame in probed.iter().filter(|f| f.code != 0 && f.owner < self.shims_from) {
@@ -260,7 +251,6 @@ impl StackSymbolizer {
     }
 }
 
-/// A copy, with the live process for what it lacks.
 struct CopyOrLive<'a> {
     copy: MemoryImage,
     live: &'a dyn Memory,

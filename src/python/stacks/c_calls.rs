@@ -1,15 +1,12 @@
-//! Counts Python frames per call of the interpreter's C function (`_PyEval_EvalFrameDefault`), for
-//! a stopped thread.
-//!
-//! Up to 3.10 each frame has its own call. Since 3.11 Python functions that call each other share
-//! one: the outermost frame of a call is marked (3.11, `is_entry`), or a shim is between it and its
-//! caller (3.12+).
+//! Counts Python frames per call of `_PyEval_EvalFrameDefault`. Up to 3.10 each frame has its own
+//! call. Since then consecutive Python calls share one; its outermost frame is marked (3.11,
+//! `is_entry`) or called by a shim (3.12+).
 
 use crate::python::layouts::layout::{EntryFrame, PythonLayout};
 use crate::python::stacks::walk::{FrameFields, MAX_FRAMES};
 use crate::target::{Addr, Memory};
 
-/// Frames per call, innermost call first; `None` if unreadable or too many.
+/// Innermost first; `None` if unreadable or too many.
 pub(in crate::python) fn frames_by_call(
     memory: &dyn Memory,
     layout: &PythonLayout,

@@ -1,4 +1,4 @@
-//! The py-spy crate as a fallback for CPythons that the built-in reader does not know.
+//! The py-spy crate, for unknown CPythons.
 
 use py_spy::config::LockingStrategy;
 use py_spy::{Config, PythonSpy, StackTrace};
@@ -50,7 +50,7 @@ impl PySpyReader {
         let traces = match self.spy.get_stack_traces() {
             Ok(traces) => traces,
             Err(_) if !self.process.is_alive() => return Err(PythonError::Gone { pid }),
-            // py-spy fails completely when the target changes during the read.
+            // py-spy fails when the target changes during the read.
             Err(_) => return Ok(SampleStats { torn: 1, reads: 1, ..SampleStats::default() }),
         };
         self.threads.clear();

@@ -1,4 +1,4 @@
-//! Thread stacks: from frames to names of functions and lines, in one read per sample.
+//! Thread stacks: frames to names and lines.
 
 pub(super) mod activity;
 pub(super) mod bpf_stacks;

@@ -1,19 +1,14 @@
-//! The memory ranges of one thread's last frames, so that one read finds them again.
-//!
-//! Frames of CPython 3.11+ are consecutive in 16 KiB chunks; older frames and those of generators
-//! are anywhere on the heap. A window is a range that held frames. Nearby windows merge, only
-//! across gaps below the page size, so a window never touches a page without frames.
+//! The memory ranges of one thread's last frames. Frames of CPython 3.11+ are consecutive in 16 KiB
+//! chunks, others anywhere. Windows merge only across gaps below a page, so none touches a page
+//! without frames.
 
 use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::target::Addr;
 
 const PAGE: u64 = 4096;
-/// Copying a smaller gap is cheaper than one more piece.
 const MAX_GAP_BYTES: u64 = 1024;
-/// For frames of the next sample.
 const HEADROOM: u64 = 512;
 const MAX_WINDOW_LEN: u64 = 4 << 20;
-/// Samples after which windows shrink to what was used.
 const EPOCH: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +36,6 @@ pub(in crate::python) struct ReadWindows {
 }
 
 impl ReadWindows {
-    /// Requests all windows, then the innermost frames again.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead) {
         for window in &mut self.list {
             window.slot = batch.push(Addr(window.start), (window.end - window.start) as usize);
@@ -119,7 +113,6 @@ impl ReadWindows {
         self.again.retain(|w| w.slot != slot);
     }
 
-    /// Call after each sample; sometimes shrinks windows.
     pub(in crate::python) fn settle(&mut self) {
         self.samples += 1;
         if !self.samples.is_multiple_of(EPOCH) {
@@ -149,7 +142,7 @@ impl ReadWindows {
             to += 1;
         }
         if new.end - new.start > MAX_WINDOW_LEN {
-            // The pointer chain was invalid: restart from what is wanted now.
+            // The pointer chain was invalid: start over.
             self.list.clear();
             self.list.push(ReadWindow { start, end, low, high, slot: ReadSlot::default() });
             return;

@@ -1,11 +1,10 @@
-//! Reads many small pieces of the target's memory with one system call.
+//! Reads many small pieces of the target with one system call.
 
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(in crate::python) struct ReadSlot(usize);
 
-/// Pieces in the order in which the kernel copies them. Buffers are reused.
 #[derive(Debug, Default)]
 pub(in crate::python) struct ScatterRead {
     spans: Vec<AddressRange>,
@@ -30,7 +29,7 @@ impl ScatterRead {
         ReadSlot(self.spans.len() - 1)
     }
 
-    /// Pieces after an unreadable one are not read either; see [`Self::fault`].
+    /// Skips pieces after an unreadable one ([`Self::fault`]).
     pub(in crate::python) fn read(&mut self, memory: &dyn Memory) -> Result<(), MemoryError> {
         if self.bytes.len() < self.wanted {
             self.bytes.resize(self.wanted, 0);

@@ -1,4 +1,4 @@
-//! The built-in reader: samples all threads, with about three system calls while nothing is new.
+//! The built-in reader: about three system calls per sample.
 
 use std::time::{Duration, Instant};
 
@@ -20,30 +20,28 @@ use crate::python::stacks::thread_list::{
 use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, AddressRange, KernelWait, Memory, MemoryError, Process};
 
-/// Torn reads after which a sample omits a thread.
 const MAX_TORN_READS: u32 = 24;
-/// Reads of one sample after which it looks for nothing new.
+/// After these reads a sample seeks nothing new.
 const MAX_READS: u32 = 96;
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_WAIT_CHECKS: u32 = 8;
-/// Samples within which one stack must be consistent to accept the layout. For a thread that calls
-/// and returns all the time without some microseconds of C work, nine of ten can be torn.
+/// One stack must be consistent within these samples. A thread that always calls and returns is
+/// torn in nine of ten.
 const VERIFIED_BY: u32 = 200;
 
 /// Statistics of one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SampleStats {
-    /// Thread stacks read.
+    /// Stacks read.
     pub stacks: u32,
-    /// Threads omitted because they changed during every attempt.
+    /// Threads that changed during every attempt.
     pub torn: u32,
-    /// Stacks deeper than 4,096 frames; a marker frame replaces their outer frames.
+    /// Stacks deeper than 4,096 frames; a marker replaces their outer frames.
     pub cut: u32,
-    /// Batched reads of the target's memory, each one system call per 1,024 pieces.
+    /// Reads; each is one system call per 1,024 pieces.
     pub reads: u32,
 }
 
-/// The reader for versions with a known layout.
 pub(in crate::python) struct StackSampler {
     pid: u32,
     /// `None` for captured memory.
@@ -54,7 +52,6 @@ pub(in crate::python) struct StackSampler {
     threads: Vec<SampledThread>,
     codes: CodeCache,
     batch: ScatterRead,
-    /// For code objects that the batch could not check.
     marks: ScatterRead,
     scratch: ReadBuffers,
     names: ThreadNames,
@@ -114,7 +111,6 @@ impl StackSampler {
             .collect()
     }
 
-    /// Sets the allocator's locks: a thread that waits for one is working.
     pub(in crate::python) fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
         self.allocator_locks = locks;
     }
@@ -123,8 +119,7 @@ impl StackSampler {
         self.heads.gils().chain(self.allocator_locks.iter().copied()).collect()
     }
 
-    /// Frames per interpreter call of each listed thread, innermost call first. The process must be
-    /// stopped.
+    /// Innermost first. The process must be stopped.
     pub(in crate::python) fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
         let of = |thread: &SampledThread| {
             let at = thread.place.at;
@@ -133,7 +128,6 @@ impl StackSampler {
         self.threads.iter().map(of).collect()
     }
 
-    /// Checks that the target's structures match the layout: reads until one stack is consistent.
     pub(in crate::python) fn verify(&mut self) -> Result<(), PythonError> {
         let (mut table, mut out) = (StackTable::new(), Vec::new());
         let mut torn = 0;
@@ -141,7 +135,7 @@ impl StackSampler {
             let stats = self.sample(&mut table, &mut out)?;
             torn += stats.torn;
             if stats.stacks > 0 {
-                // The cached ids belong to a table that ends here.
+                // The cached ids belong to `table`, which ends here.
                 self.forget_numbers();
                 return Ok(());
             }
@@ -160,7 +154,6 @@ impl StackSampler {
         self.codes = CodeCache::default();
         self.threads.clear();
         self.listed = false;
-        // Newly listed threads have no kernel state yet.
         self.os_states_at = None;
     }
 
@@ -179,7 +172,7 @@ impl StackSampler {
         if !self.listed {
             self.list(table)?;
         }
-        // At least once: a process without threads may have ended.
+        // A process without threads may have ended.
         while stats.reads == 0 || (stats.reads < MAX_READS && self.threads.iter().any(|t| !t.done))
         {
             stats.reads += 1;
@@ -210,7 +203,7 @@ impl StackSampler {
 
     fn find_waits(&mut self) {
         let mut checks = 0;
-        // The oldest thread, the main one, is last in the list.
+        // The main thread is last in the list.
         for thread in self.threads.iter_mut().rev() {
             let may_wait = matches!(thread.found, Some(ReadOutcome::Stack { .. }));
             thread.waited_before = None;
@@ -237,7 +230,7 @@ impl StackSampler {
         })
     }
 
-    /// Decodes every thread of the batch; `true` if the thread list must be walked again.
+    /// `true`: walk the thread list again.
     fn decode_threads(&mut self, table: &mut StackTable) -> bool {
         let fault = self.batch.fault();
         let mut shared = SampleContext {
@@ -271,7 +264,6 @@ impl StackSampler {
         false
     }
 
-    /// Decodes threads again that only lacked checked code objects.
     fn decode_threads_unchecked(&mut self, table: &mut StackTable) {
         let mut shared = SampleContext {
             layout: &self.interpreter.layout,
@@ -301,7 +293,6 @@ impl StackSampler {
         while let Some(at) = self.scratch.unknown.pop() {
             match self.codes.learn(&*self.memory, layout, *code_type, at) {
                 Ok(()) | Err(ObjectDecodeError::Malformed) => {}
-                // Freed meanwhile: the next read will not see it again.
                 Err(ObjectDecodeError::Memory(MemoryError::Fault { .. })) => {}
                 Err(ObjectDecodeError::Memory(error)) => {
                     return Err(PythonError::unreadable(self.pid, "a code object", at, error));
@@ -333,7 +324,6 @@ impl StackSampler {
         })
     }
 
-    /// Walks the thread list and keeps the state of threads that remain.
     fn list(&mut self, table: &mut StackTable) -> Result<(), PythonError> {
         self.listed = false;
         let mut places = self.thread_entries()?;
@@ -398,15 +388,14 @@ impl StackSampler {
             let gil = self.holders.contains(&thread.place.at);
             let process =
                 || self.process.as_ref().zip(self.names.id_here(&*self.memory, &thread.place));
-            // Both before and after the stack was read, because it may have moved in between.
+            // It may have moved during the read.
             let before = thread.waited_before.filter(|_| !gil && !waits);
             let needs_after = before.is_some_and(|wait| wait != KernelWait::Working);
             let after =
                 process().filter(|_| needs_after).and_then(|(process, id)| process.kernel_wait(id));
             let kind = |wait: Option<KernelWait>| wait.map(|wait| WaitKind::of(wait, &working));
-            // A state from another frame does not apply here.
             thread.os_state = thread.os_state.filter(|_| !thread.moved);
-            // One small file per thread, at a low rate, and only without other evidence.
+            // One small file per thread: at a low rate, and only without other evidence.
             if (look_up || thread.os_state.is_none()) && !gil && !waits && !thread.moved {
                 thread.os_state = process().and_then(|(process, id)| process.thread_state(id));
             }
@@ -423,7 +412,6 @@ impl StackSampler {
     }
 }
 
-/// Whether the innermost frame of a stack waits for the autograd engine.
 fn ends_in_engine(table: &StackTable, stack: StackId) -> bool {
     let frame = table.get_stack(stack).and_then(|node| table.get_frame(node.frame));
     let function = frame.and_then(|frame| table.get_function(frame.function));

@@ -1,4 +1,4 @@
-//! The built-in reader over captured memory: pieces missing, pieces damaged, always bounded.
+//! The built-in reader over missing or damaged memory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use crate::target::{AddressRange, MemoryImage, RecordingMemory};
 struct FlakyMemory<M> {
     inner: Arc<M>,
     reads: Arc<AtomicU64>,
-    /// Every how many reads one fails, and at which piece; 0 for never.
+    /// Each read whose number is a multiple of this fails; 0 for never.
     fails_every: u64,
 }
 
@@ -63,7 +63,7 @@ print('READY', flush=True)
 sys.stdin.read()
 ";
 
-/// What the reader reads of a small idle target. `None` without `python3`.
+/// `None` without `python3`.
 fn capture() -> Option<CapturedProcess> {
     let mut child: Child = Command::new("python3")
         .args(["-c", SCRIPT])
@@ -95,7 +95,7 @@ fn reader_over(memory: impl Memory + 'static, interpreter: &Interpreter) -> Stac
 }
 
 #[test]
-fn captured_memory_gives_the_stacks_again() {
+fn captured_memory_gives_the_same_stacks() {
     let Some(CapturedProcess { interpreter, image }) = capture() else { return };
     let mut reader = reader_over(image, &interpreter);
     reader.verify().unwrap();
@@ -104,7 +104,6 @@ fn captured_memory_gives_the_stacks_again() {
     assert_eq!((stats.stacks, stats.torn), (4, 0));
     let depths: Vec<usize> = out.iter().map(|s| table.frames(s.stack).count()).collect();
     assert_eq!(depths.iter().filter(|&&depth| depth > 14).count(), 3, "{depths:?}");
-    // The second time, everything is at the same address.
     assert_eq!(reader.sample(&mut table, &mut out).unwrap().reads, 1);
 }
 
@@ -122,7 +121,6 @@ lock.release()
 sys.stdin.read()
 ";
 
-/// The kernel state of a sleeping thread was reused for its next line, for 50 ms.
 #[test]
 fn working_in_c_after_a_sleep_is_not_idle() {
     let mut child = match Command::new("python3")
@@ -192,7 +190,6 @@ fn damaged_memory_gives_errors_or_stacks_within_bounds() {
     let Some(CapturedProcess { interpreter, image }) = capture() else { return };
     let mut stored = Vec::new();
     image.write_to(&mut stored).unwrap();
-    // A local generator, for the same damage in every run.
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move || {
         state ^= state << 13;
@@ -203,14 +200,12 @@ fn damaged_memory_gives_errors_or_stacks_within_bounds() {
     for _ in 0..300 {
         let mut damaged = image.clone();
         for _ in 0..1 + random() % 40 {
-            // Anywhere in what was read; writing by address keeps the image well-formed.
             let at = 16 + (random() as usize) % (stored.len() - 32);
             let addr = Addr(u64::from_le_bytes(stored[at..at + 8].try_into().unwrap()));
             let aim = Addr(addr.0 & !7);
             if damaged.read(aim, &mut [0; 8]).is_ok() {
                 damaged.insert(aim, &random().to_le_bytes());
             }
-            // And a pointer changed to point into other captured memory.
             if let Ok(old) = (&damaged as &dyn Memory).u64(aim) {
                 damaged.insert(aim, &(old ^ (random() & 0xff8)).to_le_bytes());
             }

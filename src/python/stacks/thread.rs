@@ -1,5 +1,4 @@
-//! One thread of the target between samples: where its frames were, its last stack, its part of a
-//! batch.
+//! One thread between samples: frames, last stack, pieces of a batch.
 
 use crate::model::{FrameId, StackId, StackTable, ThreadId};
 use crate::python::code::code_cache::{CodeCache, CodeLookup};
@@ -10,24 +9,21 @@ use crate::python::stacks::thread_list::{ThreadEntry, thread_len};
 use crate::python::stacks::walk::{COMPARED, RawFrame, WalkOutcome, walk};
 use crate::target::{Addr, KernelWait, Scalar};
 
-/// Number of `_PyCFrame`s to track: one per C call that calls back; the newest matter.
+/// One `_PyCFrame` per C call that calls back; the newest matter.
 const MAX_CFRAMES: usize = 8;
 
-/// The result of one batch for a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ReadOutcome {
-    /// Its stack; whether it ends in a known wait; whether it was cut.
     Stack {
         stack: StackId,
         waits: bool,
         cut: bool,
     },
     NoFrames,
-    /// It changed while it was copied.
     Torn,
-    /// Read it again with the pieces requested now.
+    /// Read again with the newly requested pieces.
     Again,
-    /// Its stack is consistent, but some code objects are unchecked.
+    /// Consistent, but not all code objects are checked.
     Unchecked,
     /// The thread or its neighbours in the list changed.
     Relist,
@@ -37,7 +33,7 @@ pub(in crate::python) enum ReadOutcome {
 pub(in crate::python) struct SampledThread {
     pub(in crate::python) place: ThreadEntry,
     pub(in crate::python) id: ThreadId,
-    /// Whether the innermost frame or its instruction changed between the last two samples.
+    /// Whether the innermost frame or its instruction changed since the last sample.
     pub(in crate::python) moved: bool,
     pub(in crate::python) os_state: Option<char>,
     pub(in crate::python) waited_before: Option<KernelWait>,
@@ -50,7 +46,7 @@ pub(in crate::python) struct SampledThread {
     head_again: ReadSlot,
     end_slot: ReadSlot,
     last: Option<RawFrame>,
-    /// The stack of the last sample, outermost first; the next one shares most of it.
+    /// Outermost first; the next stack shares most of it.
     stacks: Vec<(FrameId, StackId)>,
 }
 
@@ -95,7 +91,6 @@ impl SampledThread {
         self.done = false;
     }
 
-    /// Requests the state, the frames, the innermost frames again and the head again.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead, layout: &PythonLayout) {
         self.state_slot = batch.push(self.place.at, thread_len(layout));
         let through = layout.thread.head_through;
@@ -149,7 +144,7 @@ impl SampledThread {
         };
         let heads = match thread.head_through {
             None => [head, again],
-            // 3.11 and 3.12 lack a `_PyCFrame` only during a thread's creation or deletion.
+            // During a thread's creation or deletion.
             Some(_) if !head.is_plausible() => return ReadOutcome::NoFrames,
             Some(_) if head != again => return ReadOutcome::Torn,
             Some(_) => match self.through(head, batch) {
@@ -196,7 +191,7 @@ impl SampledThread {
         }
     }
 
-    /// Both copies of the head; `None` if not requested.
+    /// `None` if not requested.
     fn through(&mut self, at: Addr, batch: &ScatterRead) -> Option<[Addr; 2]> {
         match self.cframes.iter().find(|cframe| cframe.0 == at) {
             Some(&(_, first, again)) => Some([pointer(batch, first)?, pointer(batch, again)?]),
@@ -243,7 +238,6 @@ impl SampledThread {
         ReadOutcome::Stack { stack, waits, cut }
     }
 
-    /// Reuses what the stack shares with the last one.
     fn intern(
         &mut self,
         mark: Option<FrameId>,

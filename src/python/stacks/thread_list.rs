@@ -1,4 +1,4 @@
-//! The interpreters of the runtime and their thread lists.
+//! The interpreters and their thread lists.
 
 use rustc_hash::FxHashSet;
 
@@ -9,13 +9,13 @@ use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, Scalar};
 
 const MAX_LIST_ATTEMPTS: usize = 8;
 
-/// Bytes of `struct _gil_runtime_state`, at most; it contains what threads wait for.
+/// Maximum of `struct _gil_runtime_state`.
 const GIL: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ListError {
     Memory(&'static str, Addr, MemoryError),
-    /// There is no interpreter yet, or no longer.
+    /// No interpreter yet, or no longer.
     NoInterpreter,
     Changing,
 }
@@ -27,17 +27,15 @@ pub(in crate::python) struct ThreadEntry {
     pub(in crate::python) python_id: u64,
     pub(in crate::python) os_id: Option<u64>,
     pub(in crate::python) identity: u64,
-    /// Index of its interpreter, newest first; the last is the main one.
+    /// Index; the last one is the main interpreter.
     pub(in crate::python) interpreter: usize,
-    /// Whether another interpreter also has a state with this thread id. Then the id may be the
-    /// thread that created the interpreter, not the one that runs it (up to CPython 3.11).
+    /// Another interpreter has a state with this id, which up to CPython 3.11 may be its creator's.
     pub(in crate::python) is_shared: bool,
 }
 
-/// Sub-interpreters' states use their addresses as ids if another interpreter has the same thread.
+/// Duplicates in sub-interpreters get their state's address as id.
 pub(in crate::python) fn make_ids_unique(threads: &mut [ThreadEntry]) {
     let mut known = FxHashSet::default();
-    // States of the main interpreter, listed last, keep their ids.
     let main = threads.last().map_or(0, |thread| thread.interpreter);
     for thread in threads.iter_mut().rev() {
         if !known.insert(thread.python_id) && thread.interpreter != main {
@@ -85,8 +83,7 @@ impl InterpreterList {
         InterpreterList { runtime, interpreters: Vec::new(), head_slot: ReadSlot::default() }
     }
 
-    /// `PyInterpreterState` of the main interpreter. The list begins with the newest; the main one
-    /// is last.
+    /// The last interpreter in the list.
     pub(in crate::python) fn main(&self) -> Option<Addr> {
         self.interpreters.last().map(|interpreter| interpreter.at)
     }
@@ -104,7 +101,7 @@ impl InterpreterList {
         let mut last = ListError::Changing;
         for _ in 0..MAX_LIST_ATTEMPTS {
             match self.list_once(memory, layout) {
-                // A freed thread state may be unmapped; the next attempt sees the new list.
+                // A freed state may be unmapped; the next attempt sees the new list.
                 Err(fault @ ListError::Memory(_, _, MemoryError::Fault { .. })) => last = fault,
                 Err(ListError::Changing) => last = ListError::Changing,
                 other => return other,
@@ -183,7 +180,6 @@ impl InterpreterList {
         }
     }
 
-    /// Whether the list heads are unchanged; `None` if unreadable.
     pub(in crate::python) fn unchanged(
         &self,
         batch: &ScatterRead,
@@ -216,8 +212,7 @@ impl InterpreterList {
             let holder = interpreter.gil.and_then(|_| {
                 let bytes = batch.get(interpreter.gil_slot)?;
                 let locked = within(bytes, layout.gil.locked, from)?;
-                // -1 before threads are used, 0 when released; `last_holder` persists after a
-                // release.
+                // -1 before threads are used, 0 when released; `last_holder` persists.
                 if locked == 1 { within(bytes, layout.gil.last_holder, from) } else { None }
             });
             if let Some(holder) = holder
@@ -228,7 +223,7 @@ impl InterpreterList {
         }
     }
 
-    /// Sums before and after the frames were copied; `None` if the version does not count.
+    /// Counts before and after the frames; `None` if the version has none.
     pub(in crate::python) fn generations(
         &self,
         batch: &ScatterRead,
@@ -258,7 +253,6 @@ fn spanning<A: Scalar, B: Scalar>(a: Field<A>, b: Field<B>) -> (usize, usize) {
     (from, a.end().max(b.end()) - from)
 }
 
-/// `from`: offset of the copy in its structure.
 fn within<T: Scalar>(bytes: &[u8], field: Field<T>, from: usize) -> Option<T> {
     Field::<T>::at(field.offset.checked_sub(from)?).get(bytes)
 }

@@ -1,4 +1,4 @@
-//! A thread's kernel id, name, and whether it is the main one.
+//! A thread's kernel id and name, and whether it is the main one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,26 +12,26 @@ use crate::python::objects::{ObjectDecodeError, small_int, text};
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, Field, Memory, Process};
 
-/// Intervals between reads of names; shorter after a new thread appears.
+/// Shorter after a new thread appears.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Bytes of a `struct pthread` that are searched (glibc keeps the id at 720, musl at 48).
+/// Searched in `struct pthread` (720 in glibc, 48 in musl).
 const PTHREAD: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(in crate::python) struct ThreadNames {
     pid_in_target: Option<u64>,
     same_namespace: bool,
-    /// Kernel ids here and kernel names, by kernel id in the target.
+    /// By kernel id in the target.
     kernel: FxHashMap<u64, (u32, Arc<str>)>,
     /// `threading.Thread.name` by `PyThreadState.thread_id`.
     threading: FxHashMap<u64, Arc<str>>,
     active: Option<Addr>,
-    /// Wait before the next search: a program may never import `threading`.
+    /// Until the next search: a program may never import `threading`.
     timeout: Duration,
     searched: Option<Instant>,
-    /// Offset of the kernel id in `struct pthread`, if the interpreter does not store it.
+    /// Offset of the kernel id, if the interpreter does not store it.
     tid_in_pthread: Option<u64>,
     due: Option<Instant>,
 }
@@ -87,13 +87,12 @@ impl ThreadNames {
         if let Some(active) = self.active {
             match names(memory, layout, active) {
                 Ok(names) => self.threading = names,
-                // It changed, or is not a dictionary any more: search again.
                 Err(_) => self.active = None,
             }
         }
     }
 
-    /// The first offset at which every `struct pthread` holds a different kernel id.
+    /// The first offset with a different kernel id in every `struct pthread`.
     fn find_tid(&self, memory: &dyn Memory, pthreads: &[u64]) -> Option<u64> {
         let heads: Vec<Vec<u8>> =
             pthreads.iter().map(|&at| memory.vec(Addr(at), PTHREAD).ok()).collect::<Option<_>>()?;
@@ -117,7 +116,7 @@ impl ThreadNames {
             .get(&place.python_id)
             .cloned()
             .or_else(|| self.kernel.get(&os_id?).map(|(_, name)| name.clone()))
-            // A core file has only the main thread's kernel name.
+            // Core files name only the main thread.
             .filter(|name| !name.is_empty())
             .or_else(|| place.is_shared.then(|| "sub-interpreter".into()));
         Thread {
@@ -149,7 +148,6 @@ impl ThreadNames {
     }
 }
 
-/// `threading._active` of an interpreter; `None` if it has not imported `threading`.
 fn active_threads(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -164,7 +162,7 @@ fn active_threads(
     Ok(dicts::get(memory, layout, &variables, "_active"))
 }
 
-/// `Thread._name` by `pthread_self()`, for the threads in `threading._active`.
+/// `Thread._name` by `pthread_self()`.
 fn names(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -173,7 +171,6 @@ fn names(
     let mut names = FxHashMap::default();
     for (ident, thread) in dicts::entries(memory, layout, active)? {
         let ident = small_int(memory, &layout.object, ident)?;
-        // A thread that has just ended has no attributes; the others still do.
         let Ok(attributes) = dicts::attributes(memory, layout, thread) else { continue };
         let Some(name) = dicts::get(memory, layout, &attributes, "_name") else { continue };
         if let Ok(name) = text(memory, &layout.object, name) {

@@ -1,4 +1,4 @@
-//! The thread states of a target, from CPython's lists.
+//! The thread states, from CPython's lists.
 
 use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, Field, Memory};

@@ -1,42 +1,30 @@
-//! Extracts one thread's stack from copies of its memory, and checks that it existed at one
-//! instant.
+//! Extracts one thread's stack from copies of its memory while it runs. One call copies the thread
+//! state with the head (the pointer to the innermost frame), the ranges of its last frames, the
+//! innermost frames again, and the head again.
 //!
-//! Nothing stops the target. The copies are a few hundred nanoseconds apart, in which it may return
-//! and call many times. One system call copies, in this order:
+//! Returned frames and those above them are dropped: they have no code (3.14+), or their caller
+//! runs, without a saved stack pointer (3.11 to 3.13). Everything is read again unless all of these
+//! hold:
 //!
-//! 1. the thread state (with the head, the pointer to the innermost frame),
-//! 2. all ranges that held frames last time,
-//! 3. the innermost frames again,
-//! 4. the head again.
+//! * both copies of the innermost frames agree on code, caller and (unless running) instruction;
+//! * the innermost frame runs, or neither it nor the head changed (3.11 to 3.13);
+//! * every frame is marked as executing (up to 3.10);
+//! * the outermost frame is marked as called from C (since 3.11).
 //!
-//! Callers are followed through the first copy, from the first head, or else from the second.
-//! Returned frames and those above them are dropped: a returned frame has no code (3.14+), or its
-//! caller runs, without the stack pointer that it saves before it calls (3.11 to 3.13). The rest is
-//! accepted if all of these hold; otherwise everything is read again:
-//!
-//! * the two copies of the innermost frames agree on code, caller and, except for the running
-//!   frame, instruction;
-//! * the innermost frame runs, or neither it nor the head changed between the copies (3.11 to 3.13,
-//!   where a returned frame looks like a calling one);
-//! * every frame is marked as executing, if the version has such a mark (up to 3.10);
-//! * the outermost frame was called from C, if the version marks that (since 3.11).
-//!
-//! So an accepted stack was the thread's, or its outer part while the innermost frame was about to
-//! call or had just returned. One error remains possible: a target that passes the same state twice
-//! within one read, with another state exactly at the instants of copying. Tests count such stacks
-//! and find none in ten thousands.
+//! So an accepted stack was the thread's, or its outer part around a call or return. One error
+//! remains (ABA): the thread was in another state between the copies. Tests find none in ten
+//! thousands.
 
 use crate::python::layouts::layout::{EntryFrame, FrameLayout, InstructionLayout, SavedStack};
 use crate::python::stacks::read_windows::ReadWindows;
 use crate::python::stacks::scatter_read::ScatterRead;
 use crate::target::Addr;
 
-/// Deeper stacks are cut at their outer end, and marked.
+/// Deeper stacks lose outer frames and are marked.
 pub(crate) const MAX_FRAMES: usize = 4096;
 pub(in crate::python) const COMPARED: usize = 4;
-/// Frames within this distance are copied together.
 const NEAR: u64 = 4096;
-/// Tag bits of a `_PyStackRef` (Include/internal/pycore_stackref.h, 3.14); objects are aligned.
+/// `_PyStackRef` tag (Include/internal/pycore_stackref.h, 3.14).
 const TAG: u64 = 7;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,18 +33,17 @@ pub(in crate::python) struct RawFrame {
     pub(in crate::python) code: Addr,
     /// Or the shim between them.
     pub(in crate::python) previous: Addr,
-    /// A pointer, or an offset in bytes ([`InstructionLayout`]).
+    /// A pointer, or a byte offset.
     pub(in crate::python) instruction: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WalkOutcome {
-    /// A consistent stack; `cut` if deeper than [`MAX_FRAMES`].
+    /// Consistent; `cut` if deeper than [`MAX_FRAMES`].
     Whole {
         cut: bool,
     },
     Empty,
-    /// Inconsistent: read again.
     Torn,
     Missing(Addr),
     Once,
@@ -77,13 +64,14 @@ pub(in crate::python) fn walk(
         Err(walked) => return walked,
     };
     if out.is_empty() {
-        // The shim that a thread begins with (3.15), before the first call.
+        // A thread begins with a shim (3.15).
         return if settled { WalkOutcome::Empty } else { WalkOutcome::Torn };
     }
     if !cut && !called_from_c && layout.entry != EntryFrame::Unmarked {
         return WalkOutcome::Torn;
     }
-    // A generator's frame is far from its caller's. Copied so far apart, they also need the head.
+    // A generator's frame is far from its caller's. Copied so far apart, they also need an
+    // unchanged head.
     let apart = layout.entry != EntryFrame::Unmarked
         && leaf_runs.is_none()
         && out.iter().take(2).any(|frame| frame.at.0.abs_diff(out[0].at.0) > NEAR);
@@ -100,12 +88,11 @@ pub(in crate::python) fn walk(
 pub(in crate::python) struct FrameCallers {
     pub(in crate::python) cut: bool,
     pub(in crate::python) called_from_c: bool,
-    /// Whether the innermost frame's bytecode runs; `None` if the version does not show it.
+    /// `None` if the version does not show it.
     pub(in crate::python) leaf_runs: Option<bool>,
 }
 
-/// `fetch` returns copies of frames by address. The error is [`WalkOutcome::Torn`] or
-/// [`WalkOutcome::Missing`].
+/// Fails with [`WalkOutcome::Torn`] or [`WalkOutcome::Missing`].
 pub(in crate::python) fn follow_callers<'b>(
     layout: &FrameLayout,
     head: Addr,
@@ -118,7 +105,7 @@ pub(in crate::python) fn follow_callers<'b>(
     let mut leaf_runs = None;
     let mut cut = false;
     let mut passed = Addr(0);
-    // Shims are not frames, but count as steps, so every walk is bounded.
+    // Shims count as steps, so every walk is bounded.
     for step in 0.. {
         if at == Addr(0) {
             break;
@@ -127,7 +114,7 @@ pub(in crate::python) fn follow_callers<'b>(
             cut = true;
             break;
         }
-        // Memory written meanwhile may form a cycle.
+        // Concurrent writes may form a cycle.
         if at == passed || !at.is_plausible() || !at.0.is_multiple_of(8) {
             return Err(WalkOutcome::Torn);
         }
@@ -145,7 +132,7 @@ pub(in crate::python) fn follow_callers<'b>(
             if !layout.clears_code() {
                 return Err(WalkOutcome::Torn);
             }
-            // It returned, and so did everything that it called.
+            // All that it called has returned, too.
             out.clear();
             (called_from_c, leaf_runs) = (false, None);
             at = read.previous;
@@ -169,14 +156,14 @@ pub(in crate::python) fn follow_callers<'b>(
         });
         at = read.previous;
     }
-    // A generator that is about to resume has no caller yet (3.11).
+    // A generator about to resume has no caller yet (3.11).
     if leaf_runs == Some(false) && matches!(out[..], [RawFrame { previous: Addr(0), .. }]) {
         return Err(WalkOutcome::Torn);
     }
     Ok(FrameCallers { cut, called_from_c, leaf_runs })
 }
 
-/// `None` if there is only one copy.
+/// `None` without a second copy.
 fn unchanged(
     layout: &FrameLayout,
     leaf_runs: Option<bool>,
@@ -202,10 +189,8 @@ pub(in crate::python) struct FrameFields {
     pub(in crate::python) previous: Addr,
     pub(in crate::python) instruction: u64,
     executing: bool,
-    /// Whether its bytecode runs; `None` if the version does not show it.
     runs: Option<bool>,
     pub(in crate::python) entry: bool,
-    /// Whether it is a shim, not a Python frame.
     pub(in crate::python) shim: bool,
 }
 
@@ -243,8 +228,7 @@ mod tests {
     use super::*;
     use crate::python::layouts::layout_tables;
 
-    /// Two polls can agree on reused memory of the C stack: it has no code, but is not a returned
-    /// frame.
+    /// Two polls can agree on reused C stack memory without code.
     #[test]
     fn frames_without_code_are_returned_only_where_code_is_cleared() {
         let stack = |minor: u8| {
@@ -258,8 +242,7 @@ mod tests {
         assert_eq!([14, 15].map(stack), [Ok(0); 2]);
     }
 
-    /// Returned calls may leave memory on the C stack that points to itself: 8,000 steps in each
-    /// such poll.
+    /// Old C stack memory may reference itself: 8,000 steps per poll.
     #[test]
     fn cyclic_frame_chains_end_at_once() {
         let layout = &layout_tables::row(13, false).unwrap().frame;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::text::{selected, source_lines};
 use crate::analysis::{
     BoundedValue, ExactProfile, HighWater, LineCell, LineRanking, LineRow, LineTable, MemoryGroup,
-    PeakTime, Profile, RankedLine,
+    Profile, RankedLine,
 };
 use crate::model::{CudaIndex, EventTotals, FreeTracking, Nanos, ReaderKind};
 use crate::render::shared::{
@@ -59,23 +59,19 @@ impl JsonFormat for LinesJson {
     const VERSION: u32 = 1;
 }
 
-/// The high-water mark of a counter.
+/// The peak of a recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HighWaterJson {
-    /// The peak, in bytes: exact.
+    /// The most bytes that the allocator had at once while it was recorded.
     pub bytes: i64,
-    /// Whether it was reached before the recording began.
-    pub before_recording: bool,
-    /// It was reached after this time, in seconds since the recording began; `null` if before the
-    /// recording.
-    pub reached_after_seconds: Option<f64>,
-    /// It was reached before this time, in seconds since the recording began; `null` if before the
-    /// recording.
-    pub reached_before_seconds: Option<f64>,
-    /// The greatest value seen while recording, in bytes: less than `bytes` if that was reached
-    /// before.
-    pub seen_in_recording: i64,
+    /// It was reached at this time or later, in seconds since the recording began.
+    pub reached_after_seconds: f64,
+    /// It was reached at this time or earlier, in seconds since the recording began.
+    pub reached_before_seconds: f64,
+    /// The allocator's own mark, in bytes, where it is higher because it is older than the
+    /// recording; otherwise `null`.
+    pub older_mark: Option<i64>,
     /// How often the job reset the counter, as far as that could be seen.
     pub resets: u32,
 }
@@ -302,16 +298,12 @@ impl From<BoundedValue> for BoundedJson {
 
 impl From<HighWater> for HighWaterJson {
     fn from(high: HighWater) -> HighWaterJson {
-        let (from, to) = match high.reached {
-            PeakTime::BeforeRecording => (None, None),
-            PeakTime::Between(from, to) => (Some(from.seconds()), Some(to.seconds())),
-        };
+        let (from, to) = high.seen;
         HighWaterJson {
-            bytes: high.bytes,
-            before_recording: from.is_none(),
-            reached_after_seconds: from,
-            reached_before_seconds: to,
-            seen_in_recording: high.within,
+            bytes: high.within,
+            reached_after_seconds: from.seconds(),
+            reached_before_seconds: to.seconds(),
+            older_mark: high.older(),
             resets: high.resets,
         }
     }

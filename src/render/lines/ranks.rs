@@ -183,7 +183,7 @@ pub fn rank_lines_text(
 }
 
 pub(super) fn balance(ranks: &[RankLines<'_>]) -> String {
-    let peak = |rank: &RankLines<'_>| rank.table.allocated.bytes;
+    let peak = |rank: &RankLines<'_>| rank.table.allocated.within;
     let sum: i64 = ranks.iter().map(peak).sum();
     let greatest = ranks.iter().rev().max_by_key(|rank| peak(rank));
     let least = ranks.iter().min_by_key(|rank| peak(rank));

@@ -1,4 +1,4 @@
-//! What an exact recording of a process would see, and in which way. For `doctor`.
+//! What an exact recording can see, for `doctor`.
 
 use std::io;
 
@@ -7,9 +7,9 @@ use crate::probe::{ProbeAvailability, ProbeError, detect, try_keeper, try_way};
 use crate::target::Process;
 use crate::torch::{BackwardError, autograd_info};
 
-/// What an exact recording of one process would see.
+/// What an exact recording of one process can see.
 pub struct ExactAvailability {
-    /// The ways to place probes, the best first, and why each is refused.
+    /// The ways to place probes, best first.
     pub ways: Vec<(ProbeBackend, Result<(), ProbeError>)>,
     /// Whether a separate process can keep the probes.
     pub keeper: io::Result<()>,
@@ -20,7 +20,6 @@ pub struct ExactAvailability {
 }
 
 impl ExactAvailability {
-    /// Reads `process` and tries the ways on memspy itself.
     pub(in crate::sampler) fn detect(process: &Process) -> ExactAvailability {
         let ways =
             [ProbeBackend::UprobeMulti, ProbeBackend::PerfUprobes, ProbeBackend::PerfSamples];

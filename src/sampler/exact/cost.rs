@@ -1,5 +1,5 @@
-//! The cost of exact stacks for the job: events a second, times the time of the kernel's program
-//! and of the trap into it.
+//! The cost of exact stacks: events a second, times the time of one event's kernel program and
+//! trap.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -8,37 +8,29 @@ use parking_lot::Mutex;
 
 use crate::probe::{ProbeError, ProgramTime, TRAP_ELSEWHERE, trap_time};
 
-/// The length of the trial, from the first event on.
 const TRIAL: Duration = Duration::from_secs(1);
-/// A cost far above the limit ends the trial from here on.
+/// A cost of [`FAR_ABOVE`] times the limit ends the trial after this time.
 const EARLY: Duration = Duration::from_millis(150);
-/// "Far above" is this multiple of the limit.
 const FAR_ABOVE: f64 = 3.0;
-/// After the trial, costs are averages over this time. A job that loads its model is busy only for
-/// a moment.
+/// Later costs are averages over this time: a job that loads its model is busy only for a moment.
 const LATER: Duration = Duration::from_secs(5);
 
-/// PyTorch first calls the driver for some time to create its CUDA context. Such a job is not at
-/// work yet. After this time it counts as at work even with no other calls.
+/// PyTorch first calls the driver to create its CUDA context. After this time, driver calls alone
+/// count as work.
 const SETTING_UP: Duration = Duration::from_secs(3);
 
-/// The measured time of one trap on this machine.
 static TRAP: OnceLock<Duration> = OnceLock::new();
 
-/// Checks whether the kernel allows exact stacks, and measures the time of a trap.
-///
-/// # Errors
-/// The kernel does not allow them; says why.
+/// Checks whether the kernel allows exact stacks.
 pub fn check_exact_rights() -> Result<(), ProbeError> {
     if TRAP.get().is_none() {
         let measured = trap_time()?;
-        // Another recording may have set it first.
         let _ = TRAP.set(measured);
     }
     Ok(())
 }
 
-/// Uses its own thread: it takes as long as placing probes.
+/// Runs on a thread: measuring takes as long as placing probes.
 fn measure_trap() {
     if TRAP.get().is_none() {
         std::thread::spawn(|| TRAP.get_or_init(|| trap_time().unwrap_or(TRAP_ELSEWHERE)));
@@ -50,7 +42,7 @@ fn measure_trap() {
 pub struct ExactCost {
     /// Events a second.
     pub events: f64,
-    /// The share of the job's time, if one thread makes all events; `None` after too few events.
+    /// The share of the job's time, if one thread causes all events; `None` after few events.
     pub share: Option<f64>,
 }
 
@@ -63,7 +55,7 @@ pub enum TrialFailure {
     Refused(String),
 }
 
-/// News about the cost of a running recording.
+/// News about the cost of a recording.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CostNews {
     /// The cost of the first second.
@@ -72,7 +64,7 @@ pub enum CostNews {
     Costlier(ExactCost),
 }
 
-/// Watches the cost of an exact recording. Clones share the result.
+/// Watches the cost. Clones share the result.
 #[derive(Debug, Clone)]
 pub struct CostWatch {
     limit: f64,
@@ -84,9 +76,7 @@ pub struct CostWatch {
 struct FoundCost {
     meter: CostMeter,
     failure: Option<TrialFailure>,
-    /// The last cost within the first second, or the one already reported.
     first: Option<ExactCost>,
-    /// The last cost and its window.
     last: Option<(ExactCost, Duration)>,
     is_judged: bool,
     has_programs: bool,
@@ -94,7 +84,7 @@ struct FoundCost {
 }
 
 impl CostWatch {
-    /// A watch that ends the recording when it costs more than `limit`, a share of the job's time.
+    /// A watch that ends the recording above `limit`, a share of the job's time.
     pub fn trial(limit: f64) -> CostWatch {
         CostWatch { limit, is_trial: true, found: Arc::default() }
     }
@@ -104,7 +94,7 @@ impl CostWatch {
         CostWatch { is_trial: false, ..CostWatch::trial(limit) }
     }
 
-    /// The largest share of the job's time that exact stacks may cost.
+    /// The allowed share of the job's time.
     pub fn limit(&self) -> f64 {
         self.limit
     }
@@ -119,43 +109,40 @@ impl CostWatch {
         std::mem::take(&mut self.found.lock().news)
     }
 
-    /// Whether events came but the trial is still undecided.
+    /// Whether events came but the trial is undecided.
     pub fn is_open(&self) -> bool {
         let found = self.found.lock();
         self.is_trial && !found.is_judged && found.first.is_some()
     }
 
-    /// The cost of a recording that ended before its first second was over. `None` if it was
-    /// already reported, or is unknown because no programs run in the kernel.
+    /// The cost of a recording that ended within its first second; `None` if reported or unknown.
     pub fn unjudged(&self) -> Option<ExactCost> {
         let found = self.found.lock();
-        let is_told = found.is_judged || found.failure.is_some();
+        let is_reported = found.is_judged || found.failure.is_some();
         let is_known = self.is_trial || found.has_programs;
         let none = ExactCost { events: 0.0, share: None };
-        (!is_told && is_known).then(|| found.first.unwrap_or(none))
+        (!is_reported && is_known).then(|| found.first.unwrap_or(none))
     }
 
-    /// Starts to measure the time of a trap.
     pub(super) fn begin(&self) {
         measure_trap();
     }
 
-    /// Whether the recording ends if exact stacks are not possible.
+    /// Whether the recording ends if exact stacks are impossible.
     pub fn is_trial(&self) -> bool {
         self.is_trial
     }
 
-    /// Probes cannot be placed, although there is something to probe.
     pub(super) fn refuse(&self, why: String) {
         self.found.lock().failure = Some(TrialFailure::Refused(why));
     }
 
-    /// New probes replace the old ones; their programs count from 0.
+    /// The programs of new probes count from 0.
     pub(super) fn renew(&self, now: Duration) {
         self.found.lock().meter.renew(now);
     }
 
-    /// The recording has ended. Judges the events since the last figure, too.
+    /// Judges the events since the last figure, at the end of a recording.
     pub fn end(&self) {
         let mut found = self.found.lock();
         let last = found.last.filter(|(_, elapsed)| found.is_judged && *elapsed >= TRIAL);
@@ -164,8 +151,7 @@ impl CostWatch {
         }
     }
 
-    /// Takes how often the probes' programs ran by `now`. `is_at_work` is false while the job only
-    /// sets up CUDA. Returns whether the recording has to end.
+    /// `is_at_work` is false while the job only sets up CUDA. Returns whether to end the recording.
     pub(super) fn see(&self, now: Duration, programs: ProgramTime, is_at_work: bool) -> bool {
         let trap = TRAP.get().copied().unwrap_or(TRAP_ELSEWHERE);
         let mut found = self.found.lock();
@@ -205,31 +191,24 @@ impl CostWatch {
         }
     }
 
-    /// Reports a cost above the limit once.
     fn judge_later(&self, found: &mut FoundCost, cost: ExactCost) {
-        let was_told = found.first.is_some_and(|first| first.share > Some(self.limit));
-        if cost.share > Some(self.limit) && !was_told {
+        let was_reported = found.first.is_some_and(|first| first.share > Some(self.limit));
+        if cost.share > Some(self.limit) && !was_reported {
             found.first = Some(cost);
             found.news.push(CostNews::Costlier(cost));
         }
     }
 }
 
-/// Counts events and their time in a window that starts with the first event.
 #[derive(Debug, Default)]
 struct CostMeter {
-    /// The time and the programs' sums at the last call.
     last: (Duration, ProgramTime),
-    /// When the window started; `None` before the first event.
     began: Option<Duration>,
-    /// When the programs had first run.
     set_up: Option<Duration>,
-    /// The programs' sums within the window.
     within: ProgramTime,
 }
 
 impl CostMeter {
-    /// The cost in the window until `now` and its length; `None` before the first event.
     fn see(
         &mut self,
         now: Duration,
@@ -273,8 +252,6 @@ mod tests {
 
     const TRAP: Duration = Duration::from_nanos(600);
 
-    /// Feeds a job with `rate` events a second, each of 1 µs with its trap, every 5 ms until
-    /// `until`. Returns when the watch ended it.
     fn run(watch: &CostWatch, rate: u64, from: u64, until: u64) -> Option<u64> {
         let of = |ms: u64| {
             let runs = rate * ms / 1000;
@@ -297,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cheap_job_stays_exact_and_reports_cost_after_a_second() {
+    fn a_cheap_job_stays_exact_and_reports_its_cost() {
         let watch = CostWatch::trial(0.02);
         assert_eq!(run(&watch, 3_000, 0, 1_100), None);
         let [CostNews::First(cost)] = watch.take_news()[..] else { panic!("no figure") };
@@ -308,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_costly_trial_ends_early() {
-        // 10 % is far above 2 % and ends early; 3 % ends once the second's budget is spent.
+        // 10 % is far above 2 %; 3 % ends once the second's budget is spent.
         let watch = CostWatch::trial(0.02);
         assert_eq!(run(&watch, 100_000, 0, 2_000), Some(150));
         let Some(TrialFailure::TooCostly(cost)) = watch.failure() else { panic!() };
@@ -324,7 +301,6 @@ mod tests {
         let watch = CostWatch::trial(0.02);
         assert!(!watch.see(Duration::from_secs(60), ProgramTime::default(), false));
         assert_eq!(watch.unjudged(), Some(ExactCost { events: 0.0, share: None }));
-        // Averaged over the minute before, the cost would be nothing.
         let ended = run(&watch, 100_000, 60_000, 62_000).unwrap();
         assert!((60_150..60_170).contains(&ended), "{ended}");
     }
@@ -333,7 +309,6 @@ mod tests {
     fn cuda_setup_calls_are_not_part_of_the_trial() {
         let watch = CostWatch::trial(0.02);
         let runs = |runs| ProgramTime { runs, timed: runs, nanos: 400 * runs };
-        // 1.5 s with 200 driver calls, then the job starts to work.
         for ms in (0..1_500).step_by(5) {
             assert!(!watch.see(Duration::from_millis(ms), runs(200 * ms / 1_500), false));
         }
@@ -342,7 +317,6 @@ mod tests {
             .step_by(5)
             .find(|ms| watch.see(Duration::from_millis(*ms), runs(200 + 100 * (ms - 1_495)), true));
         assert!(ended.is_some_and(|ms| ms < 1_700), "{ended:?}");
-        // A job that only ever calls the driver counts, too.
         let watch = CostWatch::trial(0.02);
         let ended = (0..9_000)
             .step_by(5)
@@ -351,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_last_is_judged_at_the_end() {
+    fn last_events_are_judged_at_the_end() {
         let watch = CostWatch::trial(0.02);
         run(&watch, 1_000, 0, 1_000);
         watch.renew(Duration::from_millis(1_000));
@@ -362,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn few_events_of_unknown_time_are_no_cost_of_0() {
+    fn too_few_events_have_unknown_cost() {
         let watch = CostWatch::trial(0.02);
         watch.see(Duration::from_millis(5), ProgramTime { runs: 3, timed: 0, nanos: 0 }, true);
         assert_eq!(watch.unjudged().unwrap().share, None);

@@ -1,4 +1,4 @@
-//! Merges the Python frames and the native frames of an allocation into one stack of the trace.
+//! Merges an allocation's Python and native frames.
 
 use std::sync::Arc;
 
@@ -6,27 +6,24 @@ use crate::model::{Frame, Function, MixedFrame, NativeFrame, StackId, StackTable
 use crate::native::UnwoundStack;
 use crate::sampler::mixed_stacks::{between, is_interpreter, why_apart};
 
-/// The Python stack of the thread that allocated.
+/// The allocating thread's Python stack.
 #[derive(Debug, Clone, Copy)]
 pub struct PythonPart<'a> {
     /// Its frames, innermost first.
     pub frames: &'a [Frame],
-    /// Number of frames in each call of the interpreter, innermost call first.
+    /// Frames in each call of the interpreter, innermost call first.
     pub calls: &'a [u32],
     /// Whether outermost frames are missing.
     pub truncated: bool,
 }
 
-/// One entry of a merged stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum MergedFrame {
     Frame(MixedFrame),
-    /// Native frames may be missing here; says why.
     Missing(String),
 }
 
-/// The number of the merged stack. Leaves out what lies outside Python's outermost frame (the start
-/// of the program or thread): it is the same for all.
+/// The merged stack, without what lies outside Python's outermost frame.
 pub fn merge(
     unwound: &UnwoundStack,
     python: Option<PythonPart<'_>>,
@@ -71,7 +68,6 @@ fn with_python(unwound: &UnwoundStack, python: PythonPart<'_>) -> Vec<MergedFram
     let mut found = &unwound.frames[..];
     let mut is_incomplete = unwound.incomplete.is_some();
     if truncated {
-        // Keeps as many calls as both stacks have; beyond that nothing is known.
         let calls_found = found.iter().enumerate().filter(|(_, frame)| is_interpreter(frame));
         if let Some((last, _)) =
             calls.len().checked_sub(1).and_then(|last| calls_found.clone().nth(last))
@@ -88,8 +84,8 @@ fn with_python(unwound: &UnwoundStack, python: PythonPart<'_>) -> Vec<MergedFram
             merged.into_iter().map(MergedFrame::Frame).collect()
         }
         Some(why) => {
-            // The place of the others is unknown. Those inside no interpreter call were called by
-            // Python's innermost frame.
+            // Frames inside no interpreter call belong to Python's innermost frame. The place of
+            // the others is unknown.
             let why = match (&unwound.incomplete, is_incomplete) {
                 (Some(incomplete), true) => incomplete.clone(),
                 _ => why,
@@ -117,7 +113,6 @@ mod tests {
         UnwoundStack { number: 1, frames, incomplete: incomplete.map(str::to_owned) }
     }
 
-    /// The merged frames, outermost first.
     fn merged(unwound: &UnwoundStack, lines: &[u32], calls: &[u32], truncated: bool) -> String {
         let mut table = StackTable::new();
         let function = Function {
@@ -171,13 +166,12 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("] malloc"), "{text}");
-        // Without symbols, nothing shows where Python starts.
         let text = merged(&stack(&["", "", "main"], None), &[1], &[1], false);
         assert!(text.contains("stripped") && text.ends_with("main ?? ??"), "{text}");
     }
 
     #[test]
-    fn a_truncated_python_stack_gets_native_frames_for_its_known_calls() {
+    fn a_truncated_python_stack_gets_native_frames_for_known_calls() {
         let unwound = stack(&["malloc", EVAL, "list_sort", EVAL, "x", EVAL, "main"], None);
         assert_eq!(merged(&unwound, &[3, 2, 1], &[1, 2], true), "1 2 list_sort 3 malloc");
     }

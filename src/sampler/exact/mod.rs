@@ -1,4 +1,4 @@
-//! Exact recordings: events from probes get named sites and are checked against the counters.
+//! Exact recordings: probe events get sites and are checked against the counters.
 
 mod availability;
 mod cost;

@@ -1,4 +1,4 @@
-//! Where the job is in its training step, by the events of the last milliseconds.
+//! The moment of the training step, by recent events.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,6 @@ use crate::model::{CudaIndex, EventKind, MemoryKind};
 use crate::probe::RawEvent;
 use crate::sampler::step_shape::StepMoment;
 
-/// PyTorch's allocations so far, and the level of each device.
 #[derive(Debug, Default)]
 pub(super) struct Moments {
     allocations: i64,
@@ -28,8 +27,6 @@ impl Moments {
         }
     }
 
-    /// The moment after these events. The backward pass runs if a node has allocated since the last
-    /// call.
     pub(super) fn take(&mut self) -> StepMoment {
         StepMoment {
             allocations: self.allocations,

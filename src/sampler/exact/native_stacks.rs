@@ -1,4 +1,4 @@
-//! Unwinds copied stacks on a thread of their own, so that the reader of the ring never waits.
+//! Unwinds copied stacks on a thread, so that the ring's reader never waits.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,53 +10,43 @@ use crate::native::{RepeatedUnwinder, StackCopy, UnwoundStack};
 use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{Process, ThreadRegisters};
 
-/// Maximum bytes of waiting copies: one second of PyTorch while library tables are read.
+/// Bytes in the queue: one second of PyTorch while library tables are read.
 const MAX_WAITING: usize = 64 << 20;
-/// Bytes of a copy besides its data: itself, its queue entry, its result entry.
 const COPY_OVERHEAD: usize = size_of::<NumberedCopy>() + size_of::<UnwoundCopy>();
-/// Copies unwound at once, so that their names are looked up together.
 const MAX_BATCH: usize = 256;
-/// Unclaimed results kept: their events were lost, or recorded earlier.
+/// Unclaimed results: their events were lost, or recorded earlier.
 const MAX_UNCLAIMED: usize = 1 << 16;
-/// Results kept while events that may need them are pending. Beyond this, the oldest are dropped.
+/// Above this, the oldest results are dropped even if events may need them.
 const MAX_RESULTS: usize = 4 * MAX_UNCLAIMED;
 
-/// Name prefixes of libraries whose tables and symbols are read ahead of the first stack. PyTorch's
-/// are large, and a short job takes its tables with it.
+/// Tables of these libraries are read before the first stack: PyTorch's are large, and a job may
+/// end soon.
 const PREPARED: [&str; 7] =
     ["libtorch", "libc10", "libcuda", "libpython", "python", "libc.so", "libstdc++"];
-/// How often an idle thread looks for these libraries.
 const PREPARATION_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A copy with its number.
 struct NumberedCopy {
     number: (u32, u32),
     copy: StackCopy,
 }
 
-/// The result of copying and unwinding a stack.
 #[derive(Debug, Clone)]
 pub(super) enum NativeOutcome {
-    /// Still in the queue.
     Waiting,
-    /// No room for it, or the thread has ended.
     Lost,
     Unwound(Arc<UnwoundStack>),
 }
 
-/// One result: the copy's number, bytes and frames.
 type UnwoundCopy = ((u32, u32), usize, Arc<UnwoundStack>);
 
 pub(super) struct NativeStacks {
-    /// The generation of the probes: each counts from 0.
+    /// The generation of the probes: each numbers its copies from 0.
     probes: u32,
     results: FxHashMap<u32, Option<Arc<UnwoundStack>>>,
-    /// Results before this copy were dropped. Numbers wrap to 0.
+    /// Results before this copy were dropped.
     given_up: Option<u32>,
-    /// Copies given to the thread, and results returned.
     pushed: u64,
     unwound: u64,
-    /// Bytes of copies in the queue.
     waiting: usize,
     // Declared before the worker: dropping this sender ends it.
     copies: Sender<NumberedCopy>,
@@ -65,7 +55,6 @@ pub(super) struct NativeStacks {
 }
 
 impl NativeStacks {
-    /// Starts the thread that unwinds stacks of `process`.
     pub(super) fn start(process: Arc<Process>) -> std::io::Result<NativeStacks> {
         let (copies, taken) = channel::<NumberedCopy>();
         let (given, done) = channel();
@@ -84,7 +73,6 @@ impl NativeStacks {
         })
     }
 
-    /// Takes a copy from the ring.
     pub(super) fn push(&mut self, number: u32, registers: [u64; 17], stack: &[u8], is_cut: bool) {
         let size = COPY_OVERHEAD + stack.len();
         let registers = ThreadRegisters { thread: 0, values: registers };
@@ -106,7 +94,6 @@ impl NativeStacks {
         }
     }
 
-    /// Collects the results since the last call.
     pub(super) fn poll(&mut self) {
         for ((probes, number), size, stack) in self.done.try_iter() {
             self.unwound += 1;
@@ -117,17 +104,14 @@ impl NativeStacks {
         }
     }
 
-    /// Copies given to the thread.
     pub(super) fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// Results returned so far, in order.
     pub(super) fn unwound(&self) -> u64 {
         if self.worker.is_finished() { self.pushed } else { self.unwound }
     }
 
-    /// The outcome of copy `number` so far.
     pub(super) fn outcome(&self, number: u32) -> NativeOutcome {
         match self.results.get(&number) {
             Some(Some(stack)) => NativeOutcome::Unwound(Arc::clone(stack)),
@@ -140,21 +124,19 @@ impl NativeStacks {
         }
     }
 
-    /// The final outcome of copy `number`; forgets it.
     pub(super) fn take(&mut self, number: u32) -> NativeOutcome {
         let outcome = self.outcome(number);
         self.results.remove(&number);
         outcome
     }
 
-    /// Forgets unclaimed results if there are many. Call it while no events are pending.
+    /// Call it while no events are pending.
     pub(super) fn forget_unclaimed(&mut self) {
         if self.results.len() > MAX_UNCLAIMED {
             self.results.clear();
         }
     }
 
-    /// From now on, numbers belong to new probes.
     pub(super) fn restart_numbers(&mut self) {
         self.probes += 1;
         self.given_up = None;
@@ -162,12 +144,11 @@ impl NativeStacks {
     }
 }
 
-/// Whether copy `number` came before copy `first`; numbers wrap.
+/// Numbers wrap.
 fn is_before(number: u32, first: u32) -> bool {
     number.wrapping_sub(first) > u32::MAX / 2
 }
 
-/// Unwinds copies until the channel closes or nobody wants results.
 fn unwind_all(
     process: &Process,
     copies: &Receiver<NumberedCopy>,
@@ -187,7 +168,7 @@ fn unwind_all(
             }
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // The end of a recording does not wait for late copies: there may be thousands.
+        // Thousands of copies may be left at the end.
         if stop.is_set() {
             return;
         }
@@ -233,7 +214,6 @@ mod tests {
         assert!(!matches!(stacks.outcome(1), NativeOutcome::Lost));
         wait(&mut stacks);
         assert_eq!(stacks.waiting, 0);
-        // An address outside code ends at once, with a reason.
         match stacks.take(1) {
             NativeOutcome::Unwound(stack) => assert!(stack.incomplete.is_some()),
             other => panic!("{other:?}"),
@@ -241,7 +221,6 @@ mod tests {
         assert!(matches!(stacks.outcome(1), NativeOutcome::Waiting), "it is forgotten");
     }
 
-    /// Only the bytes were counted once, so any number of empty copies could wait.
     #[test]
     fn copies_without_bytes_take_room_too() {
         let mut stacks = start();
@@ -257,7 +236,6 @@ mod tests {
     fn unclaimed_results_are_dropped_while_others_arrive() {
         let mut stacks = start();
         stacks.waiting = MAX_WAITING; // None finds room, so each is a result at once.
-        // The numbers wrap.
         let first = u32::MAX - 1000;
         let last = first.wrapping_add(MAX_RESULTS as u32);
         for number in 0..=MAX_RESULTS as u32 {
@@ -265,13 +243,12 @@ mod tests {
         }
         assert_eq!(stacks.results.len(), MAX_UNCLAIMED + 1);
         assert!(matches!(stacks.take(last), NativeOutcome::Lost));
-        // Nobody waits for a dropped copy.
         assert!(matches!(stacks.outcome(first), NativeOutcome::Lost));
         assert!(matches!(stacks.outcome(last + 1), NativeOutcome::Waiting));
     }
 
     #[test]
-    fn copies_of_old_probes_are_not_stacks_of_new_ones() {
+    fn copies_of_old_probes_are_dropped() {
         let mut stacks = start();
         stacks.push(1, [0; 17], &[0; 64], false);
         stacks.restart_numbers();

@@ -1,9 +1,7 @@
-//! Compares the events so far with the allocator's running counts.
+//! Compares the events with the allocator's running counts.
 //!
-//! Nothing stops the target, so operations are always in flight. The allocator counts an allocation
-//! before its event, and a free after it. Both make it count more live blocks than the events
-//! leave, never fewer. So the reads with the smallest difference have nothing in flight, and these
-//! are compared. The number of live blocks is right even if the job resets its running counts.
+//! The allocator counts an allocation before its event, and a free after it. Operations in flight
+//! only add blocks to its count, so the reads with the smallest difference have none in flight.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +12,14 @@ use crate::model::{
     Nanos, Pool,
 };
 
-/// Rest needs this many reads that agree on the number of blocks.
 const MIN_SIGHTINGS: u32 = 3;
-/// Rest is not decided before this many reads.
-const MIN_LOOKS: u32 = 20;
-/// After this many sightings, fewer blocks than at rest mean that frees were missed.
+const MIN_READS: u32 = 20;
+/// After this many reads at a level, fewer blocks mean that frees were missed.
 const CERTAIN_SIGHTINGS: u32 = 50;
-/// Maximum remembered counts of blocks.
 const MAX_LEVELS: usize = 64;
-/// After this many calls of [`CounterReconciler::take_checks`] without a read at rest, a difference
-/// counts as missing.
+/// After this many checks without a read at rest, a difference counts as missing.
 const MAX_RESTLESS: u32 = 2;
 
-/// Sums of the probes' events on one device.
 #[derive(Debug, Clone, Copy, Default)]
 struct ProbeTotals {
     allocations: i64,
@@ -59,12 +52,9 @@ impl CounterLead {
     }
 }
 
-/// How a read compares with rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RestState {
-    /// Nothing was in flight.
     AtRest,
-    /// Nothing was in flight, and fewer blocks than at any earlier rest.
     AtLowerRest,
     Busy,
 }
@@ -73,7 +63,7 @@ enum RestState {
 #[derive(Debug, Default)]
 struct RestLevel {
     sightings: BTreeMap<i64, u32>,
-    looks: u32,
+    reads: u32,
     level: Option<i64>,
     is_certain: bool,
 }
@@ -86,14 +76,14 @@ impl RestLevel {
         if self.sightings.len() > MAX_LEVELS {
             self.sightings.pop_last();
         }
-        self.looks = self.looks.saturating_add(1);
+        self.reads = self.reads.saturating_add(1);
         match self.level {
             Some(level) if blocks > level => return RestState::Busy,
             Some(level) if blocks == level => {
                 self.is_certain |= is_certain;
                 return RestState::AtRest;
             }
-            None if self.looks < MIN_LOOKS => return RestState::Busy,
+            None if self.reads < MIN_READS => return RestState::Busy,
             _ => {}
         }
         let mut known = self.sightings.iter().filter(|(_, seen)| **seen >= MIN_SIGHTINGS);
@@ -113,18 +103,17 @@ struct ReconciledDevice {
     seen: ProbeTotals,
     /// Counted before the probes were placed.
     base: Option<CounterLead>,
-    /// What was missing when the job last reset its running counts.
+    /// Missing when the job last reset its running counts.
     carried: CounterLead,
-    /// What is missing by the last read at rest.
+    /// Missing by the last read at rest.
     missing: CounterLead,
-    /// The same since the last check; `None` without a read at rest.
+    /// Missing since the last check.
     at_rest: Option<CounterLead>,
-    /// The difference at the read with the least in flight since the last check.
+    /// The read with the least in flight since the last check.
     least: Option<(i64, CounterLead)>,
 }
 
 impl ReconciledDevice {
-    /// Takes a read at rest and updates what is missing.
     fn on_rest(&mut self, lead: CounterLead, starts_empty: bool) {
         let base = match self.base {
             None if starts_empty => CounterLead::default(),
@@ -133,8 +122,7 @@ impl ReconciledDevice {
         };
         let missing = lead.since(base);
         if missing.allocations < 0 || missing.requested < 0 {
-            // The job reset its counts (`reset_accumulated_memory_stats`). The number of live
-            // blocks is right.
+            // The job called `reset_accumulated_memory_stats`. The number of live blocks is right.
             self.base = Some(lead);
             self.carried = self.missing;
             self.at_rest = Some(self.missing);
@@ -160,22 +148,18 @@ pub(super) struct CounterReconciler {
     devices: FxHashMap<CudaIndex, ReconciledDevice>,
     frees: i64,
     frees_probed: bool,
-    /// Whether nothing had been counted when the probes were placed.
     starts_empty: bool,
     rest: RestLevel,
-    /// Whether a read since the last check was at rest.
     has_rested: bool,
-    /// Checks in a row without a read at rest.
     restless: u32,
 }
 
 impl CounterReconciler {
-    /// `frees_probed`: whether each free is an event.
     pub(super) fn new(frees_probed: bool) -> CounterReconciler {
         CounterReconciler { frees_probed, ..CounterReconciler::default() }
     }
 
-    /// Every event from now on is seen and nothing was counted before: any excess is missing.
+    /// Nothing was counted before the probes: any excess is missing.
     pub(super) fn start_empty(&mut self) {
         self.starts_empty = true;
         self.rest.level = Some(0);
@@ -194,13 +178,11 @@ impl CounterReconciler {
         }
     }
 
-    /// Takes a read of all devices' counters, after all events before it and before all later ones.
     /// Returns whether nothing was in flight.
     pub(super) fn on_counters(&mut self, all: &[(CudaIndex, AllocatorCounters)]) -> bool {
         let blocks = self.blocks_beyond_events(all);
         let state = self.rest.see(blocks);
         if state == RestState::AtLowerRest && !self.rest.is_certain {
-            // The level it was compared with was itself ahead of the events.
             for device in self.devices.values_mut() {
                 *device = ReconciledDevice { seen: device.seen, ..ReconciledDevice::default() };
             }
@@ -225,8 +207,7 @@ impl CounterReconciler {
         state != RestState::Busy
     }
 
-    /// How many more live blocks the allocator counts than the events leave. Summed over devices: a
-    /// free does not name its device.
+    /// Summed over devices: a free does not name its device.
     fn blocks_beyond_events(&self, all: &[(CudaIndex, AllocatorCounters)]) -> i64 {
         let seen: i64 = self.devices.values().map(|device| device.seen.allocations).sum();
         let stats = all.iter().map(|(_, counters)| counters.stat(Metric::Allocation, Pool::All));
@@ -237,7 +218,7 @@ impl CounterReconciler {
         }
     }
 
-    /// The result of the reads since the last call. The first ones only set the base.
+    /// The first reads only set the base.
     pub(super) fn take_checks(&mut self, time: Nanos) -> Vec<CounterCheck> {
         let frees_known = self.frees_probed && self.devices.len() == 1;
         if std::mem::take(&mut self.has_rested) {

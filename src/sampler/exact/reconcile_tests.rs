@@ -1,9 +1,8 @@
-//! Tests of comparing events with counters, in jobs at rest and jobs that never rest.
+//! Tests of comparing events with counters.
 
 use super::*;
 use crate::model::Stat;
 
-/// An allocator and its probes.
 #[derive(Default)]
 struct Job {
     blocks: i64,
@@ -56,11 +55,11 @@ fn freed() -> Event {
     Event { time: Nanos(2), change, site: None }
 }
 
-/// A reconciler for a job that had counted a thousand blocks when the probes were placed.
+/// The allocator had a thousand blocks before the probes.
 fn started() -> (CounterReconciler, Job) {
     let mut reconciler = CounterReconciler::new(true);
     let job = Job { blocks: 100, allocated: 1000, freed: 900, requested: 5000 };
-    for _ in 0..MIN_LOOKS {
+    for _ in 0..MIN_READS {
         reconciler.on_counters(&job.counters());
     }
     assert!(reconciler.take_checks(Nanos(0)).is_empty(), "the beginning");
@@ -89,11 +88,11 @@ fn a_read_with_work_in_flight_is_not_compared() {
 }
 
 #[test]
-fn a_beginning_with_something_under_way_gives_way_to_a_better_one() {
+fn a_base_read_with_work_in_flight_is_replaced() {
     let mut reconciler = CounterReconciler::new(true);
     let mut job = Job { blocks: 100, allocated: 1000, freed: 900, requested: 5000 };
     job.allocate(64);
-    for _ in 0..MIN_LOOKS {
+    for _ in 0..MIN_READS {
         reconciler.on_counters(&job.counters());
     }
     assert_eq!(differs(&mut reconciler), None);
@@ -108,7 +107,6 @@ fn a_beginning_with_something_under_way_gives_way_to_a_better_one() {
 fn a_job_that_resets_counts_between_reads_is_compared() {
     let (mut reconciler, mut job) = started();
     for round in 0..20 {
-        // The counters are the same at both reads, from reset to reset.
         job.reset();
         for _ in 0..round {
             job.allocate(64);
@@ -135,7 +133,7 @@ fn a_job_that_resets_counts_between_reads_is_compared() {
 }
 
 #[test]
-fn a_job_that_had_counted_nothing_is_compared_from_its_first_allocation_on() {
+fn an_empty_job_is_compared_from_its_first_allocation() {
     let mut reconciler = CounterReconciler::new(true);
     reconciler.start_empty();
     let mut job = Job::default();
@@ -150,7 +148,7 @@ fn a_job_that_had_counted_nothing_is_compared_from_its_first_allocation_on() {
 }
 
 #[test]
-fn what_no_event_showed_stays_missing_across_a_reset() {
+fn missing_events_stay_missing_across_a_reset() {
     let (mut reconciler, mut job) = started();
     job.allocate(200);
     job.free();
@@ -163,7 +161,7 @@ fn what_no_event_showed_stays_missing_across_a_reset() {
 }
 
 #[test]
-fn an_event_that_was_lost_is_missing_however_busy_the_job_is() {
+fn a_lost_event_is_missing_in_a_busy_job() {
     let (mut reconciler, mut job) = started();
     job.allocate(200);
     for second in 0..3 {
@@ -186,7 +184,7 @@ fn an_event_that_was_lost_is_missing_however_busy_the_job_is() {
 }
 
 #[test]
-fn four_threads_that_never_rest_are_compared_whatever_is_under_way() {
+fn four_threads_that_never_rest_are_compared() {
     #[derive(Clone, Copy, PartialEq)]
     enum Thread {
         Rests,

@@ -1,4 +1,4 @@
-//! Records exact events: empties the ring, names the stacks, and checks sums against the counters.
+//! Records exact events: empties the ring, names stacks, checks sums against the counters.
 
 mod allocator_check;
 mod attach;
@@ -38,19 +38,16 @@ use crate::sampler::reorder_buffer::ReorderBuffer;
 use crate::sampler::session::{CommonOptions, RecordingSession};
 use crate::torch::ClassNames;
 
-/// Interval between reads of the ring; it fills to a fraction in this time at 600,000 events a
-/// second.
+/// At 600,000 events a second the ring fills to a fraction in this time.
 const RING_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The same while each read also samples stacks.
 const SAMPLED_RING_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Maximum time of one drain. Names may arrive faster than they are read, and the end must not wait
-/// for that.
+/// Names may arrive faster than they are read, and the end must not wait for that.
 const MAX_DRAIN: Duration = Duration::from_millis(50);
-/// How long an event waits for its stack's description, which another thread may be writing.
+/// Another thread may be writing an event's stack.
 const STACK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Nanoseconds without events around a read that make their order certain.
+/// Nanoseconds without events around a read that prove their order.
 const MIN_QUIET_NANOS: u64 = 20_000;
-/// Events in one record.
 const MAX_EVENTS: usize = 1 << 14;
 
 /// Options of an exact recording.
@@ -58,19 +55,19 @@ const MAX_EVENTS: usize = 1 << 14;
 pub struct ExactOptions {
     /// How long; `None`: until stopped.
     pub duration: Option<Duration>,
-    /// The way to place probes; `None`: the first that the kernel allows.
+    /// The way to place probes; `None`: the first allowed.
     pub backend: Option<ProbeBackend>,
     /// How frees are tracked.
     pub frees: FreeTracking,
-    /// Allocations of fewer bytes get no stack.
+    /// Smaller allocations get no stack.
     pub stacks_from: u64,
-    /// One stack per this many bytes on average; 0: every allocation.
+    /// One stack per this many bytes on average; 0: each.
     pub stacks_every: u64,
-    /// Whether to record the forward lines of backward allocations.
+    /// Whether backward allocations get their forward lines.
     pub backward_lines: bool,
-    /// Allocations of at least this many bytes get native frames; `None`: none do.
+    /// Allocations of at least this many bytes get native frames.
     pub native_from: Option<u64>,
-    /// Watches the cost for the job; `None`: nobody does.
+    /// Watches the cost for the job.
     pub cost: Option<CostWatch>,
     /// Options of every recording.
     pub common: CommonOptions,
@@ -81,13 +78,12 @@ pub struct ExactRecorder {
     session: RecordingSession,
     options: ExactOptions,
     plan: ProbePlan,
-    /// Whether autograd nodes are not in the plan yet because PyTorch was still loading.
+    /// PyTorch was still loading at placement.
     awaits_backward: bool,
     probe: Option<AttachedProbes>,
     sites: SiteTable,
-    /// Whether the last read emptied the ring; false if it held too many new stacks.
+    /// False if the last read left something in the ring.
     is_emptied: bool,
-    /// Read from the ring, not yet recorded.
     waiting: PendingEvents,
     batch: EventBatch,
     /// CLOCK_MONOTONIC at time 0.
@@ -97,15 +93,12 @@ pub struct ExactRecorder {
     counted: ProbeCounts,
     reconciler: CounterReconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
-    /// The last read of the counters, to be compared with the events.
-    look: Option<CounterRead>,
+    last_read: Option<CounterRead>,
     /// When counters at rest were last recorded (CLOCK_MONOTONIC, nanoseconds).
     settled: Option<u64>,
-    /// Whether the allocator did not exist when the probes were placed.
+    /// The allocator did not exist when the probes were placed.
     starts_empty: bool,
-    /// Whether PyTorch's allocator has allocated.
     has_allocated: bool,
-    /// When these probes were placed; earlier ones reported what came before.
     placed: u64,
     samples: Vec<ThreadSample>,
     failing: FailureCapture,
@@ -114,11 +107,11 @@ pub struct ExactRecorder {
 }
 
 impl ExactRecorder {
-    /// A recorder over `readers`. Its clock starts now; [`Self::run`] places the probes.
+    /// A recorder whose clock starts now; [`Self::run`] places the probes.
     pub fn new(readers: TargetReaders, wanted: ExactOptions) -> Self {
         let python = readers.python.as_ref().and_then(|p| p.stack_symbolizer(&readers.process));
         let head = readers.python.as_ref().map(|p| p.object_head()).unwrap_or_default();
-        // Without this thread, allocations report their native frames as lost.
+        // Without this thread, native frames are reported as lost.
         let native =
             wanted.native_from.and_then(|_| NativeStacks::start(readers.process.clone()).ok());
         let classes = Some(ClassNames::new(head));
@@ -140,7 +133,7 @@ impl ExactRecorder {
             counted: ProbeCounts::default(),
             reconciler: CounterReconciler::new(wanted.frees != FreeTracking::Snapshots),
             counters: Vec::new(),
-            look: None,
+            last_read: None,
             settled: None,
             starts_empty: false,
             has_allocated: false,
@@ -153,23 +146,20 @@ impl ExactRecorder {
         }
     }
 
-    /// Places the probes or says why that fails. Without CUDA in the target there is nothing to
-    /// place: [`Self::run`] waits for it.
+    /// Places the probes. If the target has no CUDA yet, [`Self::run`] waits for it.
     pub fn attach_probes(&mut self) -> Result<(), ProbeError> {
         match self.try_place()? {
             AttachOutcome::Attached | AttachOutcome::Nothing => Ok(()),
         }
     }
 
-    /// What is probed; `None` while nothing is.
+    /// What is probed; `None` without probes.
     pub fn probes(&self) -> Option<ProbeCoverage> {
         let probe = self.probe.as_ref()?;
         Some(ProbeCoverage { uncovered: self.uncovered(probe), ..ProbeCoverage::from(probe) })
     }
 
-    /// Records until the duration is over, `stop` is set or the target ends. Returns the
-    /// [`RecordingEnd`], which is also the last record. Calls `observe` when the allocator's first
-    /// state is recorded and synced, then a few times a second. An error comes from the sink.
+    /// Like [`Recorder::run`](crate::sampler::Recorder::run), with exact events.
     pub fn run(
         mut self,
         host: String,
@@ -185,7 +175,6 @@ impl ExactRecorder {
         self.session.readers
     }
 
-    /// Whether exact stacks cost too much or are not possible.
     fn is_given_up(&self) -> bool {
         let Some(cost) = &self.options.cost else { return false };
         let programs = self.probe.as_ref().and_then(AttachedProbes::program_time);
@@ -199,15 +188,13 @@ impl ExactRecorder {
         }
     }
 
-    /// Lets Python's reader number and name the threads.
     fn update_threads(&mut self) {
         if let Some(python) = &mut self.session.readers.python {
-            // If this fails, threads keep the kernel's names.
+            // Otherwise threads keep the kernel's names.
             let _ = python.sample(&mut self.session.table, &mut Vec::new());
         }
     }
 
-    /// Whether events come without stacks.
     fn samples_stacks(&self) -> bool {
         self.probe.as_ref().is_some_and(|probe| probe.way() == ProbeBackend::PerfSamples)
     }
@@ -215,20 +202,18 @@ impl ExactRecorder {
     fn sample_stacks(&mut self) {
         let Some(python) = &mut self.session.readers.python else { return };
         let time = monotonic();
-        // If this fails, events get the stacks of the sample before.
         if python.sample(&mut self.session.table, &mut self.samples).is_ok() {
             self.sites.on_sample(time, &self.samples);
         }
     }
 
-    /// Drains the ring for at most [`MAX_DRAIN`]; returns the number of records.
     fn empty_ring(&mut self) -> usize {
         let until = Instant::now() + MAX_DRAIN;
         if self.samples_stacks() {
             self.sample_stacks();
         }
         let Some(probe) = &mut self.probe else { return 0 };
-        // Records waiting for older events need these numbers.
+        // Records that wait for older events need these numbers.
         let most = if self.failing.is_waiting() { None } else { self.options.common.forget_after };
         let most = most.map_or(usize::MAX, |most| most + MAX_MORE_NUMBERS);
         let (sites, table) = (&mut self.sites, &mut self.session.table);
@@ -250,8 +235,7 @@ impl ExactRecorder {
         taken
     }
 
-    /// Records what can be named. The first event without its description holds back all later
-    /// ones.
+    /// The first event without a description holds back all later ones.
     fn record_events(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let too_old = monotonic().saturating_sub(STACK_TIMEOUT.as_nanos() as u64);
         let no_native = self.waits_for_native_from();
@@ -327,7 +311,7 @@ impl ExactRecorder {
                 _ => {}
             }
         }
-        // A clock read on two CPUs may appear to stop but never runs back.
+        // A clock read on two CPUs may seem to stop but never runs back.
         self.last = self.last.max(Nanos(raw.time.saturating_sub(self.epoch)));
         Event { time: self.last, change: raw.change, site: site.map(|(site, _)| site) }
     }
@@ -388,13 +372,12 @@ impl RecordingSource for ExactRecorder {
         Ok(None)
     }
 
-    /// Looks for new things: PyTorch imported, CUDA initialised, new threads.
     fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.update_threads();
         if let Some(ended) =
             self.probe.as_mut().map(AttachedProbes::take_ended).filter(|e| !e.is_empty())
         {
-            // The kernel takes a while to end each link, so not between events.
+            // The kernel takes a while to end each link: not between events.
             std::thread::spawn(move || drop(ended));
         }
         let changed = self.session.refresh(sink)?;
@@ -416,7 +399,6 @@ impl RecordingSource for ExactRecorder {
     }
 
     fn on_observed(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
-        // Tables that fill fast must not wait for the next second.
         self.restart_numbers(true, sink)?;
         if self.is_emptied {
             std::thread::sleep(if self.samples_stacks() {
@@ -428,14 +410,11 @@ impl RecordingSource for ExactRecorder {
         Ok(())
     }
 
-    /// Drains the ring a last time and reads the allocator's final state.
     fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         if self.options.cost.as_ref().is_some_and(|cost| cost.failure().is_some()) {
-            // The result is dropped, and the job waits.
             self.probe.iter_mut().for_each(detach);
             return Ok(());
         }
-        // Nothing comes later, so all that is left fits.
         self.options.common.forget_after = None;
         self.empty_ring();
         // An ended job allows no other read.
@@ -467,7 +446,7 @@ impl RecordingSource for ExactRecorder {
     }
 }
 
-/// The probes' clock in nanoseconds: CLOCK_MONOTONIC, like `bpf_ktime_get_ns`.
+/// The probes' clock, CLOCK_MONOTONIC in nanoseconds, as `bpf_ktime_get_ns`.
 fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! The most recent sampled stacks, for events that come without a stack.
+//! The last sampled stacks, for events without a stack.
 
 use std::collections::VecDeque;
 
@@ -6,23 +6,22 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{StackId, ThreadActivity, ThreadId, ThreadSample};
 
-/// Samples kept. Events are older than the last sample by their time in the ring.
 const MAX_SAMPLES: usize = 128;
 
-/// Samples in a row that may miss a thread.
+/// Samples in a row may miss a thread.
 const MAX_MISSED_SAMPLES: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct SampledStacks {
-    /// The start of each sample (CLOCK_MONOTONIC, nanoseconds), oldest first, and its stacks. A
-    /// waiting thread has no stack: it will allocate somewhere else.
-    looks: VecDeque<(u64, FxHashMap<ThreadId, Option<StackId>>)>,
+    /// Each with its start (CLOCK_MONOTONIC, nanoseconds). A waiting thread has no stack: it will
+    /// allocate elsewhere.
+    samples: VecDeque<(u64, FxHashMap<ThreadId, Option<StackId>>)>,
 }
 
 impl SampledStacks {
     pub(super) fn on_sample(&mut self, time: u64, threads: &[ThreadSample]) {
-        let mut stacks = match self.looks.len() {
-            MAX_SAMPLES.. => self.looks.pop_front().map(|(_, stacks)| stacks).unwrap_or_default(),
+        let mut stacks = match self.samples.len() {
+            MAX_SAMPLES.. => self.samples.pop_front().map(|(_, stacks)| stacks).unwrap_or_default(),
             _ => FxHashMap::default(),
         };
         stacks.clear();
@@ -30,15 +29,14 @@ impl SampledStacks {
             (sample.activity != ThreadActivity::Idle).then_some(sample.stack)
         };
         stacks.extend(threads.iter().map(|sample| (sample.thread, stack(sample))));
-        self.looks.push_back((time, stacks));
+        self.samples.push_back((time, stacks));
     }
 
-    /// The stack of `thread` in the last sample before `time` that has one: a sample may miss a
-    /// fast thread. `Some(None)` if it waited.
+    /// From the last sample before `time` that has the thread; `Some(None)` if it waited.
     pub(super) fn last(&self, thread: ThreadId, time: u64) -> Option<Option<StackId>> {
-        let before = self.looks.partition_point(|(at, _)| *at <= time);
-        let looks = self.looks.range(..before).rev().take(MAX_MISSED_SAMPLES);
-        looks.filter_map(|(_, stacks)| stacks.get(&thread).copied()).next()
+        let before = self.samples.partition_point(|(at, _)| *at <= time);
+        let samples = self.samples.range(..before).rev().take(MAX_MISSED_SAMPLES);
+        samples.filter_map(|(_, stacks)| stacks.get(&thread).copied()).next()
     }
 }
 
@@ -47,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_reading_before_counts() {
+    fn the_last_sample_before_an_event_counts() {
         let mut stacks = SampledStacks::default();
         let thread = ThreadId(1);
         for time in 0..200 {
@@ -60,13 +58,12 @@ mod tests {
         assert_eq!(stacks.last(thread, 1989), Some(Some(StackId(198))));
         stacks.on_sample(2000, &[]);
         assert_eq!(stacks.last(thread, 2005), Some(Some(StackId(199))));
-        // Older than all samples kept.
         assert_eq!(stacks.last(thread, 700), None);
         assert_eq!(stacks.last(ThreadId(2), 1995), None);
     }
 
     #[test]
-    fn where_a_thread_slept_is_not_where_it_allocated_next() {
+    fn a_waiting_thread_has_no_allocation_site() {
         let mut stacks = SampledStacks::default();
         let thread = ThreadId(1);
         for (time, activity) in [(10, ThreadActivity::Active), (20, ThreadActivity::Idle)] {

@@ -1,5 +1,4 @@
-//! Turns what a probe knows about an event (addresses, stack key, thread ids) into its allocation
-//! site.
+//! Turns addresses, stack keys and thread ids into allocation sites.
 
 use std::sync::Arc;
 
@@ -19,17 +18,15 @@ use crate::python::StackSymbolizer;
 use crate::target::Process;
 use crate::torch::ClassNames;
 
-/// Maximum number of cached sites; the cache restarts beyond it.
+/// Above this, the cache restarts.
 const MAX_KNOWN: usize = 1 << 18;
-/// Numbers restart beyond this many stack keys, even if few stacks differ: the death of a code
-/// object changes the keys of all its stacks.
+/// Above this, numbers restart: the death of a code object changes the keys of all its stacks.
 const MAX_KEYS: usize = 1 << 17;
-/// Beyond this many code objects, those unused since the last time are forgotten.
+/// Above this, unused code objects are forgotten.
 const MAX_CODES: usize = 1 << 14;
-/// Nanoseconds. An event this soon after one with the same stack needs no description of its own.
+/// Nanoseconds. An event this soon after one with the same stack needs no description.
 const UNDER_WAY: u64 = 200_000_000;
 
-/// All that identifies a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct SiteKey {
     os_thread: u32,
@@ -41,39 +38,32 @@ struct SiteKey {
     native: NativeKey,
 }
 
-/// What identifies a site's native frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum NativeKey {
     NotTaken,
     Lost,
-    /// The number of an unwound stack.
     Stack(u64),
 }
 
-/// The result of describing a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SiteStack {
     Named(StackId),
-    /// One of its code objects has no name.
     Unknown,
 }
 
-/// A described stack.
 #[derive(Debug, Clone)]
 struct DescribedStack {
     stack: SiteStack,
-    /// Number of frames in each call of the interpreter; empty if native frames are off.
+    /// Frames in each call of the interpreter; empty if native frames are off.
     calls: Box<[u32]>,
-    /// When it was described or last used (CLOCK_MONOTONIC, nanoseconds).
+    /// When it was last used (CLOCK_MONOTONIC, nanoseconds).
     used: u64,
 }
 
-/// A cached site.
 #[derive(Debug, Clone, Copy)]
 struct KnownSite {
     site: SiteId,
     source: StackSource,
-    /// The time of its last event.
     used: u64,
 }
 
@@ -84,14 +74,12 @@ pub(super) struct SiteTable {
     stacks: FxHashMap<StackKey, DescribedStack>,
     threads: FxHashMap<(u32, u64), ThreadId>,
     known: FxHashMap<SiteKey, KnownSite>,
-    /// The time of the last event.
     now: u64,
     sampled: SampledStacks,
     native: Option<NativeStacks>,
 }
 
 impl SiteTable {
-    /// `native` is set if native frames are on.
     pub(super) fn new(
         process: Arc<Process>,
         python: Option<StackSymbolizer>,
@@ -115,12 +103,10 @@ impl SiteTable {
         self.native.as_mut()
     }
 
-    /// Takes sampled stacks, for events without their own.
     pub(super) fn on_sample(&mut self, time: u64, threads: &[ThreadSample]) {
         self.sampled.on_sample(time, threads);
     }
 
-    /// Takes a description from the ring; returns an event.
     pub(super) fn describe(
         &mut self,
         raw: RingRecord<'_>,
@@ -134,14 +120,13 @@ impl SiteTable {
                 }
             }
             RingRecord::Stack { key, frames, .. } => self.name(key, frames, table),
-            // A new code object at this address starts with a copy; names already given stay right.
+            // A new code object at this address starts with a copy.
             RingRecord::CodeFreed { .. } => {}
             RingRecord::NativeStack { number, registers, stack, is_cut } => {
                 if let Some(native) = &mut self.native {
                     native.push(number, registers, stack, is_cut);
                 }
             }
-            // No definitions to emit.
             RingRecord::Step(_) => {}
         }
         None
@@ -157,13 +142,11 @@ impl SiteTable {
         self.stacks.insert(key, DescribedStack { stack, calls, used: self.now });
     }
 
-    /// Whether so many keys are known that numbers should restart.
     pub(super) fn is_full(&self) -> bool {
         self.stacks.len() > MAX_KEYS
     }
 
-    /// Code objects to forget if there are very many. The kernel's program then has to describe
-    /// them again.
+    /// The kernel program has to describe these code objects again.
     pub(super) fn idle_codes(&mut self) -> Vec<u64> {
         self.python.as_mut().map_or(Vec::new(), |python| python.idle_codes(MAX_CODES))
     }
@@ -174,9 +157,8 @@ impl SiteTable {
         }
     }
 
-    /// Moves numbers from `old` to `new`. Keeps the most recent stacks, up to `most` numbers, and
-    /// those of pending events (keys in `waiting`, or used a moment ago). Returns whether all were
-    /// kept: the kernel's program describes a stack again only under a new key.
+    /// Keeps the newest stacks, up to `most` numbers, and those in `waiting` or just used. Returns
+    /// whether all were kept: the kernel program describes a stack again only under a new key.
     pub(super) fn renumber(
         &mut self,
         old: &StackTable,
@@ -216,19 +198,16 @@ impl SiteTable {
         self.stacks.len() == all
     }
 
-    /// Forgets stacks and sites: new probes number them again.
     pub(super) fn forget_stacks(&mut self) {
         self.stacks.clear();
         self.known.clear();
     }
 
-    /// Whether all that `event` refers to has been described.
     pub(super) fn is_described(&self, event: &RawEvent) -> bool {
         let known = |key: StackKey| key == 0 || self.stacks.contains_key(&key);
         known(event.stack) && event.node.is_none_or(|node| known(node.forward))
     }
 
-    /// Whether the native frames of `event` are known or will never be.
     pub(super) fn is_unwound(&self, event: &RawEvent) -> bool {
         match (event.native, &self.native) {
             (NativeCopy::Number(number), Some(native)) => {
@@ -238,7 +217,6 @@ impl SiteTable {
         }
     }
 
-    /// The outcome of the stack copy at `event`; forgets it.
     fn take_native(&mut self, event: &RawEvent) -> (NativeKey, Option<Arc<UnwoundStack>>) {
         let outcome = match (event.native, &mut self.native) {
             (NativeCopy::NotTaken, _) => return (NativeKey::NotTaken, None),
@@ -251,7 +229,6 @@ impl SiteTable {
         }
     }
 
-    /// The stack with native frames; `python` is the site's Python stack.
     fn native_frames(
         &self,
         event: &RawEvent,
@@ -274,7 +251,6 @@ impl SiteTable {
         merge(&unwound, Some(python), table).map_or(NativeFrames::Lost, NativeFrames::Stack)
     }
 
-    /// The site of `event` and the final source of its stack.
     pub(super) fn site(
         &mut self,
         event: &RawEvent,
@@ -332,8 +308,7 @@ impl SiteTable {
         (site, source)
     }
 
-    /// The site of an event without a stack: the last sample of its thread, else of the main
-    /// thread, which usually waits for the others.
+    /// The last sample of the thread, else of the main thread, which usually waits for the others.
     fn sampled_site(&mut self, event: &RawEvent, table: &mut StackTable) -> (SiteId, StackSource) {
         let os_id = u64::from(event.os_thread);
         let main = event.os_thread == self.process.pid();
@@ -368,20 +343,18 @@ impl SiteTable {
         self.classes.as_mut()?.name(&memory, node.vtable, node.python_type)
     }
 
-    /// The vtable of nodes written in Python, once seen.
     pub(super) fn py_node(&self) -> Option<u64> {
         self.classes.as_ref()?.py_node()
     }
 
-    /// The thread of an event. Threads that run Python have the names in Python's list, found by
-    /// `pthread_self()`; others get the kernel's.
+    /// Python threads have the names in Python's list (by `pthread_self()`); others the kernel's.
     fn thread(&mut self, event: &RawEvent, table: &mut StackTable) -> ThreadId {
         let key = (event.os_thread, event.python_id);
         if let Some(&known) = self.threads.get(&key) {
             return known;
         }
         let found = self.process.thread(event.os_thread);
-        // A thread that has ended keeps the id from the probe.
+        // A thread that has ended keeps the probe's id.
         let os_id = found.as_ref().map_or(event.os_thread, |thread| thread.id_in_target);
         let os_id = Some(u64::from(os_id));
         let known = table.find_thread(event.python_id, os_id).and_then(|id| table.get_thread(id));
@@ -400,7 +373,6 @@ impl SiteTable {
     }
 }
 
-/// Moves stack `id` from `old` to `new`.
 fn renumbered(id: StackId, old: &StackTable, new: &mut StackTable) -> Option<StackId> {
     let mut frames: Vec<Frame> = old.frames(id).collect();
     frames.reverse();

@@ -1,11 +1,9 @@
-//! On machines with many processors, a second thread reads which addresses the allocator has given
-//! out after each counter delta.
+//! With many processors, a second thread reads the addresses allocated and freed in each counter
+//! delta.
 //!
-//! It is separate because the poller has no time: the next delta comes within microseconds. Each
-//! reading carries the running totals at which it was true; `address_windows.rs` finds the delta
-//! with these totals. It reads nothing while polls rest: each delta is then dozens of blocks, and
-//! the job would have to fetch their tables back into its caches. Such blocks are attributed from
-//! iterations that were followed. The first reading after a rest is only a new base.
+//! Each reading has the running totals at which it was true; `address_windows.rs` finds the delta
+//! with these totals. Nothing is read while polls rest: the job would have to fetch its tables back
+//! into its caches. The first reading after a rest is only a new base.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -24,25 +22,19 @@ use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{Memory, MemoryError, Process};
 use crate::torch::{AddressDelta, AddressOutcome, AddressTables};
 
-/// A smaller share of a processor is useless.
 const LEAST_SHARE: f64 = 0.05;
-/// After this many failures in a row, the tables are not what they seemed and are given up.
+/// After this many failures in a row the tables are given up: they are not what they seemed.
 const MOST_FAILURES: u32 = 100_000;
-/// After this many failures it sleeps this long: a job's thread may have been interrupted between
-/// tables and counters.
+/// After this many failures it sleeps: a job's thread may be interrupted between tables and
+/// counters.
 const MOST_TRIES: u32 = 16;
 const REST: Duration = Duration::from_micros(100);
-/// Sleep while polls rest.
 const WAIT_FOR_POLLS: Duration = Duration::from_micros(200);
-/// Sleep while there are no tables.
 const WAIT_FOR_TABLES: Duration = Duration::from_millis(5);
-/// Maximum readings kept until they are taken; later ones are lost.
 const MAX_READINGS: usize = 1 << 15;
 
-/// Shared by this thread and the recorder.
 #[derive(Default)]
 struct ReaderShared {
-    /// Increases with each new set of tables.
     plans: AtomicU64,
     tables: Mutex<Option<AddressTables>>,
     /// Each with the end of its read, in nanoseconds since the recording started.
@@ -56,7 +48,7 @@ pub(super) struct AddressReader {
 }
 
 impl AddressReader {
-    /// Starts the thread if the budget has something to spare. The poller sets `signals`.
+    /// `None` if the budget cannot spare it. The poller sets `signals`.
     pub(super) fn start(
         process: &Process,
         part: Arc<BudgetPart>,
@@ -82,24 +74,21 @@ impl AddressReader {
                 failures: 0,
                 lost: false,
             };
-            // The recorder notices that a target has ended. A recording goes on without addresses.
             let _ = reading.run(&part);
         })?;
         Ok(Some(AddressReader { shared, thread: Some(thread) }))
     }
 
-    /// Sets the tables to read.
     pub(super) fn set(&self, tables: Option<AddressTables>) {
         *self.shared.tables.lock() = tables;
         self.shared.plans.fetch_add(1, Ordering::Release);
     }
 
-    /// All readings since the last call, in order.
     pub(super) fn take(&self) -> Vec<(u64, AddressDelta)> {
         std::mem::take(&mut self.shared.readings.lock())
     }
 
-    /// Processor time used, in nanoseconds, some milliseconds old.
+    /// Some milliseconds old.
     pub(super) fn cpu_nanos(&self) -> u64 {
         self.shared.cpu_nanos.load(Ordering::Relaxed)
     }
@@ -109,18 +98,15 @@ impl AddressReader {
     }
 }
 
-/// The state of the thread.
 struct ReadingThread<'a> {
     shared: &'a ReaderShared,
     stop: &'a StopSignal,
     memory: Box<dyn Memory>,
     start: Instant,
     signals: &'a PollSignals,
-    /// The number of deltas at the last reading.
     seen: u64,
-    /// Failures in a row.
     failures: u32,
-    /// Whether a reading was lost or skipped, so the changes in it are unknown.
+    /// A reading was lost or skipped: its addresses are unknown.
     lost: bool,
 }
 
@@ -183,7 +169,6 @@ impl ReadingThread<'_> {
         Ok(())
     }
 
-    /// Reads what has changed.
     fn read(&mut self, tables: &mut AddressTables, changes: u64) -> Result<(), MemoryError> {
         let outcome = moving_if_replaced(tables.read(&*self.memory))?;
         if let AddressOutcome::Moving = outcome {
@@ -221,8 +206,8 @@ impl ReadingThread<'_> {
     }
 }
 
-/// Adds late addresses to the readings that missed them: the last `late` readings not taken yet. If
-/// several may have missed them, merges these and all between them: their sum is right.
+/// Adds late addresses to the readings that missed them: the last `late` not taken yet. If several
+/// may have missed them, merges these and all between them: their sum is right.
 fn merge_late(
     readings: &mut Vec<(u64, AddressDelta)>,
     late: usize,
@@ -230,7 +215,7 @@ fn merge_late(
 ) {
     let first = readings.len().saturating_sub(late);
     let last = readings.last().map(|(_, last)| last.totals);
-    // Nothing here is its own: all was allocated and freed before the last reading.
+    // All was allocated and freed before the last reading.
     let is_before = last == Some(reading.totals);
     let those = |may_be: &dyn Fn(&AddressDelta) -> bool| -> Option<(usize, usize)> {
         let is_it = |(_, of): &(u64, AddressDelta)| may_be(of);
@@ -269,8 +254,6 @@ mod tests {
     use crate::model::AddressedBlock;
     use crate::torch::{AddressChanges, AllocationTotals, MissingChanges};
 
-    /// A reading after this many deltas: blocks of 512 bytes allocated and freed at these
-    /// addresses, and more bytes allocated without one.
     fn reading(
         at: i64,
         allocated: &[u64],
@@ -286,14 +269,13 @@ mod tests {
         (at as u64, AddressDelta { totals, changes, missing })
     }
 
-    /// For each reading its totals and the allocated and freed addresses.
-    fn told(readings: &[(u64, AddressDelta)]) -> Vec<(i64, Vec<u64>, Vec<u64>)> {
-        let told = |(_, of): &(u64, AddressDelta)| {
+    fn summary(readings: &[(u64, AddressDelta)]) -> Vec<(i64, Vec<u64>, Vec<u64>)> {
+        let summary = |(_, of): &(u64, AddressDelta)| {
             let changes = of.changes.clone().unwrap();
             let allocated = changes.allocated.iter().map(|block| block.address).collect();
             (of.totals.allocations, allocated, changes.freed)
         };
-        readings.iter().map(told).collect()
+        readings.iter().map(summary).collect()
     }
 
     fn four(second: (i64, i64), third: (i64, i64)) -> Vec<(u64, AddressDelta)> {
@@ -306,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_goes_to_the_reading_that_lacks_it() {
+    fn a_late_address_goes_to_the_reading_without_it() {
         let mut readings = four((1, 512), (1, 1024));
         merge_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
         let expected = [
@@ -315,35 +297,34 @@ mod tests {
             (3, vec![], vec![]),
             (4, vec![40], vec![]),
         ];
-        assert_eq!(told(&readings), expected);
+        assert_eq!(summary(&readings), expected);
         assert!(readings[1].1.missing.is_nothing() && !readings[2].1.missing.is_nothing());
     }
 
     #[test]
-    fn readings_that_may_both_lack_it_become_one() {
+    fn readings_that_may_both_lack_an_address_merge() {
         let mut readings = four((1, 512), (1, 512));
         merge_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
         let expected = [(1, vec![10], vec![]), (3, vec![7], vec![7]), (4, vec![40], vec![])];
-        assert_eq!(told(&readings), expected);
+        assert_eq!(summary(&readings), expected);
         assert_eq!((readings[1].0, readings[1].1.missing.allocations), (3, 1));
     }
 
-    /// A part of these addresses is its own, but nobody knows which.
     #[test]
     fn a_late_address_merges_readings_that_may_have_missed_it() {
         let mut readings = four((0, 0), (1, 512));
         merge_late(&mut readings, 4, reading(5, &[7, 50], &[7], (-1, -512)));
         let expected = [(1, vec![10], vec![]), (2, vec![], vec![]), (5, vec![7, 40, 50], vec![7])];
-        assert_eq!(told(&readings), expected);
+        assert_eq!(summary(&readings), expected);
     }
 
     #[test]
     fn all_readings_that_may_lack_an_address_merge() {
         let mut readings = vec![reading(3, &[30], &[], (0, 0)), reading(4, &[40], &[], (0, 0))];
         merge_late(&mut readings, 1, reading(5, &[7], &[7], (-1, -512)));
-        assert_eq!(told(&readings), [(3, vec![30], vec![]), (5, vec![7, 40], vec![7])]);
+        assert_eq!(summary(&readings), [(3, vec![30], vec![]), (5, vec![7, 40], vec![7])]);
         let mut none = Vec::new();
         merge_late(&mut none, 9, reading(5, &[7], &[7], (-1, -512)));
-        assert_eq!(told(&none), [(5, vec![7], vec![7])]);
+        assert_eq!(summary(&none), [(5, vec![7], vec![7])]);
     }
 }

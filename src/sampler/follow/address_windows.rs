@@ -1,31 +1,26 @@
 //! Matches address readings to counter deltas.
 //!
-//! A reading is true for one state of the running totals. Usually the poller saw that state as the
-//! end of a delta: the reading then has the addresses of this delta and of those since the last
-//! reading. A state that the poller did not see lies between two deltas; its addresses go to the
-//! next reading.
+//! A reading is true for one state of the running totals. If the poller saw this state at the end
+//! of a delta, that delta gets all addresses since the last reading; otherwise the next reading
+//! gets them.
 
 use std::collections::VecDeque;
 
 use crate::model::{FollowedAddresses, FollowedChange};
 use crate::torch::{AddressChanges, AddressDelta, AllocationTotals};
 
-/// Maximum readings kept until their deltas come.
 const MAX_WAITING: usize = 1 << 16;
 
-/// The readings and deltas of one device, each in order.
 #[derive(Default)]
 pub(super) struct AddressWindows {
     waiting: VecDeque<(u64, AddressDelta)>,
-    /// Changes since the last delta that got addresses; `None` while the allocated addresses at
-    /// that delta are unknown.
+    /// Since the last delta with addresses; `None` while the addresses allocated at that delta are
+    /// unknown.
     unmatched: Option<AddressChanges>,
-    /// Deltas since then.
     changes: u32,
 }
 
 impl AddressWindows {
-    /// Adds readings, each with the end of its read.
     pub(super) fn add(&mut self, readings: Vec<(u64, AddressDelta)>) {
         self.waiting.extend(readings);
         if self.waiting.len() > MAX_WAITING {
@@ -33,16 +28,14 @@ impl AddressWindows {
         }
     }
 
-    /// Other tables are read from now on.
     pub(super) fn forget(&mut self) {
         *self = AddressWindows::default();
     }
 
-    /// Gives the next delta its addresses; `totals` are those after it.
+    /// `totals` are those after the delta.
     pub(super) fn complete(&mut self, change: &mut FollowedChange, totals: AllocationTotals) {
         self.changes = self.changes.saturating_add(1);
         if change.totals_reset {
-            // Totals from before it are useless.
             self.waiting.retain(|(ended, _)| *ended > change.after.0);
             self.unmatched = None;
             return;
@@ -56,8 +49,7 @@ impl AddressWindows {
             let is_end = at == totals;
             let found = match (self.unmatched.take(), reading.changes) {
                 (Some(before), Some(then)) => Some(before.followed_by(then)),
-                // The first reading, or one within a delta after it: from here on, the allocated
-                // addresses are known.
+                // From here on, the allocated addresses are known.
                 _ => None,
             };
             if !is_end {
@@ -103,19 +95,18 @@ mod tests {
         (time, reading)
     }
 
-    /// Number of deltas, allocated addresses, freed addresses.
-    type Told = Option<(u32, Vec<u64>, Vec<u64>)>;
+    /// Deltas, allocated addresses, freed addresses.
+    type Summary = Option<(u32, Vec<u64>, Vec<u64>)>;
 
-    /// The addresses for deltas with these totals.
-    fn told(windows: &mut AddressWindows, totals: &[(i64, i64)]) -> Vec<Told> {
-        let told = |totals: &(i64, i64)| {
+    fn summary(windows: &mut AddressWindows, totals: &[(i64, i64)]) -> Vec<Summary> {
+        let summary = |totals: &(i64, i64)| {
             let (mut change, totals) = change(*totals);
             windows.complete(&mut change, totals);
             let found = *change.addresses?;
             let allocated = found.allocated.iter().map(|block| block.address).collect();
             Some((found.changes, allocated, found.freed))
         };
-        totals.iter().map(told).collect()
+        totals.iter().map(summary).collect()
     }
 
     #[test]
@@ -123,7 +114,7 @@ mod tests {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((1, 0)), reading((2, 0), &[7], &[]), reading((3, 1), &[9], &[7])]);
         assert_eq!(
-            told(&mut windows, &[(1, 0), (2, 0), (3, 0), (3, 1)]),
+            summary(&mut windows, &[(1, 0), (2, 0), (3, 0), (3, 1)]),
             [None, Some((1, vec![7], vec![])), None, Some((2, vec![9], vec![7]))]
         );
     }
@@ -134,19 +125,17 @@ mod tests {
         let mut windows = AddressWindows::default();
         let between = reading((2, 1), &[7], &[5]);
         windows.add(vec![first((1, 0)), between, reading((4, 2), &[5, 8], &[7])]);
-        let found = told(&mut windows, &[(1, 0), (4, 2)]);
+        let found = summary(&mut windows, &[(1, 0), (4, 2)]);
         assert_eq!(found, [None, Some((1, vec![5, 8], vec![5]))]);
     }
 
-    /// The first reading fell within a delta: what that delta contains is unknown, and so is any
-    /// with unknown predecessors.
     #[test]
     fn a_delta_needs_known_earlier_allocations_to_get_addresses() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((1, 0)), reading((2, 0), &[7], &[]), reading((3, 0), &[8], &[])]);
-        assert_eq!(told(&mut windows, &[(2, 0), (3, 0)]), [None, Some((1, vec![8], vec![]))]);
+        assert_eq!(summary(&mut windows, &[(2, 0), (3, 0)]), [None, Some((1, vec![8], vec![]))]);
         windows.add(vec![first((5, 0)), reading((6, 0), &[9], &[])]);
-        let found = told(&mut windows, &[(4, 0), (5, 0), (6, 0)]);
+        let found = summary(&mut windows, &[(4, 0), (5, 0), (6, 0)]);
         assert_eq!(found, [None, None, Some((1, vec![9], vec![]))]);
     }
 
@@ -154,22 +143,22 @@ mod tests {
     fn later_readings_belong_to_later_deltas() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((1, 0))]);
-        assert_eq!(told(&mut windows, &[(1, 0), (2, 0)]), [None, None]);
+        assert_eq!(summary(&mut windows, &[(1, 0), (2, 0)]), [None, None]);
         windows.add(vec![reading((2, 0), &[7], &[]), reading((3, 0), &[8], &[])]);
-        assert_eq!(told(&mut windows, &[(3, 0)]), [Some((2, vec![7, 8], vec![]))]);
+        assert_eq!(summary(&mut windows, &[(3, 0)]), [Some((2, vec![7, 8], vec![]))]);
     }
 
     #[test]
     fn totals_from_before_a_reset_are_dropped() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((9, 0)), reading((10, 0), &[7], &[])]);
-        assert_eq!(told(&mut windows, &[(9, 0)]), [None]);
+        assert_eq!(summary(&mut windows, &[(9, 0)]), [None]);
         let (mut reset, totals) = change((1, 0));
         (reset.totals_reset, reset.after) = (true, Nanos(2));
         windows.complete(&mut reset, totals);
         windows.add(vec![(3, reading((1, 0), &[7, 8], &[]).1), (3, reading((2, 0), &[9], &[]).1)]);
-        assert_eq!(told(&mut windows, &[(2, 0), (3, 0)]), [None, None]);
+        assert_eq!(summary(&mut windows, &[(2, 0), (3, 0)]), [None, None]);
         windows.add(vec![(4, reading((4, 0), &[6], &[]).1)]);
-        assert_eq!(told(&mut windows, &[(4, 0)]), [Some((2, vec![6], vec![]))]);
+        assert_eq!(summary(&mut windows, &[(4, 0)]), [Some((2, vec![6], vec![]))]);
     }
 }

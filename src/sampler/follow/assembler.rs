@@ -1,5 +1,4 @@
-//! Turns polled data into records: names chains, and lists the threads that can have allocated in
-//! each delta.
+//! Names polled data, and lists the threads that can have allocated in each delta.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -12,26 +11,22 @@ use crate::python::{ChainFrame, ChainNamer, NamedChain, PollTarget, ThreadKey};
 use crate::target::MemoryError;
 use crate::torch::AllocationTotals;
 
-/// A thread is polled for this many samples after it was last seen active.
+/// A thread is polled for this many samples after it was last active.
 const KEPT_SAMPLES: u32 = 200;
 
-/// A delta, and the allocator's totals after it.
 pub(super) type TotaledChange = (FollowedChange, AllocationTotals);
 
-/// The threads to poll with their kernel ids, and the devices whose counters are polled.
 type PlannedPolls = (Vec<(ThreadKey, Option<u32>)>, Vec<CudaIndex>);
 
-/// Names polled data and plans what to poll.
 pub(super) struct Assembler {
     namer: ChainNamer,
     targets: Vec<PollTarget>,
-    /// Polled threads and their remaining samples.
     polled: FxHashMap<ThreadKey, u32>,
     /// Threads seen with the allocator's lock, by kernel id.
     allocating: FxHashSet<u32>,
     devices: FxHashSet<CudaIndex>,
     planned: PlannedPolls,
-    /// Whether a thread started, or became active, since the last batch.
+    /// A thread started, or became active, since the last batch.
     newcomers: bool,
     single_changes: u64,
     steady_changes: u64,
@@ -54,28 +49,25 @@ impl Assembler {
         }
     }
 
-    /// Forgets its numbers.
     pub(super) fn forget_numbers(&mut self) {
         self.namer.forget_numbers();
     }
 
-    /// This device's allocator is in use.
     pub(super) fn uses(&mut self, device: CudaIndex) {
         self.devices.insert(device);
     }
 
-    /// The only device whose allocator is in use; `None` if there are several.
+    /// `None` if there are several.
     pub(super) fn only_device(&self) -> Option<CudaIndex> {
         let mut devices = self.devices.iter();
         devices.next().filter(|_| devices.next().is_none()).copied()
     }
 
-    /// Whether this device's allocator is known to be in use.
     pub(super) fn has(&self, device: CudaIndex) -> bool {
         self.devices.contains(&device)
     }
 
-    /// Takes a sample of all threads. Returns a new plan if it differs from the current one.
+    /// Returns a new plan if it differs from the current one.
     pub(super) fn plan(
         &mut self,
         targets: Vec<PollTarget>,
@@ -124,12 +116,10 @@ impl Assembler {
         Some(PollPlan { targets: polled, ..PollPlan::default() })
     }
 
-    /// The plan was lost: the next [`Self::plan`] returns it again.
     pub(super) fn replan(&mut self) {
         self.planned = Default::default();
     }
 
-    /// Names a batch.
     pub(super) fn changes(
         &mut self,
         batches: Vec<RawBatch>,
@@ -165,7 +155,6 @@ impl Assembler {
         for thread in &raw.threads {
             let target = self.targets.iter().find(|target| target.key() == thread.key);
             let Some(target) = target else {
-                // The thread has ended.
                 continue;
             };
             let os_id = target.os_id.map(|id| id as u32);
@@ -200,7 +189,6 @@ impl Assembler {
         change
     }
 
-    /// Adds its own figures to the poller's totals.
     pub(super) fn complete(&self, totals: FollowTotals) -> FollowTotals {
         FollowTotals {
             changes: self.changes,
@@ -211,7 +199,6 @@ impl Assembler {
     }
 }
 
-/// A thread of a delta by its readings, and whether each is a known waiting place.
 fn listed(
     thread: ThreadId,
     readings: [(StackReading, bool); 2],
@@ -236,7 +223,6 @@ fn listed(
     FollowedThread { thread, before, after, held_lock, wait: sides }
 }
 
-/// A named reading, and whether it is a known waiting place.
 fn reading(raw: RawReading, named: &[Option<NamedChain>]) -> (StackReading, bool) {
     match raw {
         RawReading::NoFrames => (StackReading::NoFrames, false),

@@ -1,56 +1,44 @@
 //! Detects whether polls keep the target's threads from running, so that polling must yield.
 //!
-//! Reading a process's memory takes its mmap lock, and a thread that maps memory sleeps until the
-//! lock is free. CPython maps and unmaps a chunk of its frame stack in each call where a chunk ends
-//! (`push_chunk` in Python/pystate.c): polls one after another slowed a loop of such calls to a
-//! tenth. Polls seldom wait themselves, but the kernel counts how often a thread goes to sleep. Few
-//! jobs sleep that often by themselves, such as threads that hand work to each other; they go on
-//! doing so while polls rest. So polling rests for a moment as a trial. It yields only if threads
-//! sleep less during the rest and as often as before after it.
+//! Reading a process's memory takes its mmap lock. CPython maps a chunk of its frame stack in each
+//! call where a chunk ends (`push_chunk` in Python/pystate.c): polls slowed a loop of such calls to
+//! a tenth. Polls rest as a trial and yield only if threads then sleep less: threads that hand work
+//! to each other sleep as often without polls.
 
 use std::time::Duration;
 
 use crate::python::PollTarget;
 use crate::target::Process;
 
-/// The length of a counting window.
 const WINDOW: Duration = Duration::from_millis(10);
 /// A longer window says nothing about polls one after another.
 const TOO_LONG: Duration = Duration::from_millis(40);
 /// Sleeps a second of all polled threads that only waiting for the lock explains.
 const MOST_SLEEPS: f64 = 5_000.0;
-/// How long polling yields before the next trial.
 const YIELDS_FOR: Duration = Duration::from_millis(200);
-/// How long a positive trial is believed.
 const BELIEVED_FOR: Duration = Duration::from_secs(10);
-/// After a negative trial, the wait before the next one: at first, and at most.
+/// The wait after a negative trial, at first and at most.
 const PATIENCE: Duration = Duration::from_secs(1);
 const MOST_PATIENCE: Duration = Duration::from_secs(64);
 
-/// The state of the trial.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Trial {
     #[default]
     None,
-    /// Polls rest.
     Resting,
-    /// Polls run again.
     Polling,
 }
 
-/// Counts how often the polled threads sleep.
 #[derive(Debug)]
 pub(super) struct BlockedThreads {
     since: Duration,
-    /// The count of each thread, by its id.
     counts: Vec<(u32, u64)>,
-    /// The number of context switches is cheap to read. If it is high, sleeps are counted instead.
+    /// Context switches are cheap to read; if they are frequent, sleeps are counted instead.
     counts_sleeps: bool,
     until: Duration,
     trial: Trial,
-    /// Until when polls are believed to be the cause.
     believed_until: Duration,
-    /// When the next trial may start, and the wait after it.
+    /// When the next trial may start.
     patient_until: Duration,
     patience: Duration,
 }
@@ -71,8 +59,7 @@ impl Default for BlockedThreads {
 }
 
 impl BlockedThreads {
-    /// Reads the threads' counts if a window has ended.
-    pub(super) fn look<'a>(
+    pub(super) fn read_counts<'a>(
         &mut self,
         process: &Process,
         targets: impl Iterator<Item = &'a PollTarget>,
@@ -123,20 +110,17 @@ impl BlockedThreads {
             }
             Trial::Polling | Trial::None => {}
         }
-        // The other figure needs a base of its own.
         let goes_on = if is_known { is_often } else { self.counts_sleeps };
         self.counts = if goes_on == self.counts_sleeps { counts } else { Vec::new() };
         (self.counts_sleeps, self.since) = (goes_on, now);
     }
 
-    /// The polls are the cause.
     fn start_yielding(&mut self, now: Duration) {
         self.until = now + YIELDS_FOR;
         self.believed_until = self.until + BELIEVED_FOR;
         self.patience = PATIENCE;
     }
 
-    /// Whether polling rests after each poll.
     pub(super) fn yields(&self, now: Duration) -> bool {
         now < self.until
     }
@@ -146,14 +130,13 @@ impl BlockedThreads {
 mod tests {
     use super::*;
 
-    /// Counts for a window that ends at `end`.
     fn counted(blocked: &mut BlockedThreads, counts: &[(u32, u64)], end: u64) -> bool {
         let now = Duration::from_millis(end);
         blocked.count(counts.to_vec(), now.saturating_sub(blocked.since), now);
         blocked.yields(now)
     }
 
-    /// Threads that sleep all the time, in two windows.
+    /// Threads sleep all the time, in two windows.
     fn often(blocked: &mut BlockedThreads, end: u64) -> bool {
         assert!(!counted(blocked, &[(7, 0)], end) && !counted(blocked, &[(7, 200)], end + 10));
         assert!(!counted(blocked, &[(7, 0)], end + 20) && blocked.counts_sleeps);
@@ -186,7 +169,6 @@ mod tests {
         assert!(blocked.yields(ms(529)));
     }
 
-    /// The threads hand work to each other.
     #[test]
     fn polling_continues_if_threads_sleep_as_often_during_rest() {
         let mut blocked = BlockedThreads::default();
@@ -199,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_in_which_threads_slept_often_is_no_reason() {
+    fn polling_continues_after_one_window_of_frequent_sleeps() {
         let mut blocked = BlockedThreads::default();
         assert!(often(&mut blocked, 70));
         assert!(

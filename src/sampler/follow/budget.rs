@@ -1,17 +1,15 @@
-//! The processor budget for the polls of one recording, shared by all its processes.
+//! The processor budget for the polls of one recording.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The processor time for all polls of one recording.
 ///
-/// Processes followed at the same time get equal shares, each at most two processors: one for the
-/// polling thread, and the rest for the thread that reads addresses. Clones share one budget.
+/// Processes get equal shares, each at most two processors: one to poll, the rest to read
+/// addresses. Clones share one budget.
 #[derive(Debug, Clone)]
 pub struct FollowBudget {
-    /// In processors: 0.5 is half of one.
     processors: f64,
-    /// Number of followed processes.
     followed: Arc<AtomicUsize>,
 }
 
@@ -24,9 +22,8 @@ impl FollowBudget {
         FollowBudget { processors, followed: Arc::default() }
     }
 
-    /// The default budget for a machine with this many processors: the job comes first.
-    ///
-    /// All processes share it: a machine with many processors runs many ranks.
+    /// The default for a machine with this many processors, shared by all ranks: the job comes
+    /// first.
     pub fn for_machine(processors: usize) -> FollowBudget {
         FollowBudget::new(match processors {
             0..=3 => 0.1,
@@ -45,23 +42,20 @@ impl FollowBudget {
         self.processors
     }
 
-    /// Adds a followed process until the part is dropped.
     pub(super) fn join(&self) -> BudgetPart {
         self.followed.fetch_add(1, Ordering::Relaxed);
         BudgetPart(self.clone())
     }
 }
 
-/// The current share of one process.
 pub(super) struct BudgetPart(FollowBudget);
 
 impl BudgetPart {
-    /// In processors; changes when other processes start and end.
     pub(super) fn processors(&self) -> f64 {
         self.all().min(1.0)
     }
 
-    /// What is left for a second thread when polling uses all it can, in processors.
+    /// What polling leaves for a second thread, in processors.
     pub(super) fn to_spare(&self) -> f64 {
         (self.all() - 1.0).clamp(0.0, 1.0)
     }
@@ -82,7 +76,6 @@ impl Drop for BudgetPart {
 mod tests {
     use super::*;
 
-    /// Eight ranks with a budget each would use eight processors.
     #[test]
     fn processes_followed_together_share_one_budget() {
         let budget = FollowBudget::new(1.0);

@@ -1,20 +1,17 @@
-//! Chains of frames, stored once. Deltas refer to them until their frames have names.
+//! Chains of frames, stored once until their frames have names.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::python::{ChainFrame, ChainNamer, StackPoller};
 use crate::target::Memory;
 
-/// When a batch has this many chains, the next one numbers them again.
+/// A batch ends at this many chains; the next one numbers them again.
 const MAX_CHAINS: usize = 1 << 16;
-/// More code objects than any program has alive.
 const MAX_CODES: usize = 1 << 17;
 
-/// The chains of one batch.
 #[derive(Default)]
 pub(super) struct FrameChains {
     numbers: FxHashMap<Box<[ChainFrame]>, u32>,
-    /// By number.
     pub(super) list: Vec<Box<[ChainFrame]>>,
 }
 
@@ -29,23 +26,18 @@ impl FrameChains {
         number
     }
 
-    /// Whether the batch should end.
     pub(super) fn is_full(&self) -> bool {
         self.list.len() >= MAX_CHAINS
     }
 }
 
-/// Copies of code objects, taken when the poller first sees them.
 #[derive(Default)]
 pub(super) struct CodeCopies {
-    /// All code objects copied so far.
     met: FxHashSet<u64>,
-    /// The copies of this batch.
     pub(super) new: FxHashMap<u64, Vec<u8>>,
 }
 
 impl CodeCopies {
-    /// Copies the new code objects of `frames`.
     pub(super) fn meet(
         &mut self,
         frames: &[ChainFrame],

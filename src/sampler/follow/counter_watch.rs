@@ -1,4 +1,4 @@
-//! Keeps the last counters of each device and finds the deltas in later copies.
+//! Finds the deltas between copies of the counters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,64 +9,54 @@ use crate::torch::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters
 
 use super::PollSignals;
 
-/// Inconsistent counters are accepted as they are after this many copies in a row.
-const MAX_UNFIT: u32 = 2000;
-/// If few threads' stacks were copied this fast (nanoseconds), a thread inside the allocator has
-/// not reached another line: generated code allocates a buffer and goes on within 3 µs.
+/// After this many copies, inconsistent counters are accepted.
+const MAX_INCONSISTENT: u32 = 2000;
+/// If few stacks were copied this fast (nanoseconds), a thread inside the allocator has not reached
+/// another line: generated code goes on within 3 µs.
 const FEW_THREADS: usize = 2;
 const SHORT_COPY: u64 = 3_000;
 
-/// A counter delta whose stacks are not known yet.
 #[derive(Debug, Clone)]
 pub(super) struct CounterChange {
     pub(super) device: CudaIndex,
     pub(super) small: CounterDelta,
     pub(super) large: CounterDelta,
     pub(super) live: [i64; 2],
-    /// The allocator's totals after it.
     pub(super) totals: AllocationTotals,
-    /// The owner of the allocator's lock at the copies before and after it.
+    /// Owner of the allocator's lock at the copies before and after the delta.
     pub(super) owners: [Option<u32>; 2],
-    /// Whether it happened while the stacks before it were copied, so they may be from after it.
-    /// With few stacks, a thread that was inside the allocator before has not gone on yet.
+    /// The delta came while the stacks before it were copied, so they may be from after it. With
+    /// few stacks, a thread inside the allocator has not gone on yet.
     pub(super) was_under_way: bool,
     pub(super) counters_torn: bool,
     pub(super) totals_reset: bool,
 }
 
-/// When the counters were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CopyMoment {
-    /// Counters only.
     CountersOnly,
-    /// Before the stacks.
     BeforeStacks(StackCopies),
-    /// After the stacks.
     AfterStacks(StackCopies),
 }
 
-/// How the stacks were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StackCopies {
-    /// The number of threads.
     pub(super) threads: usize,
-    /// The duration in nanoseconds.
+    /// In nanoseconds.
     pub(super) took: u64,
 }
 
-/// The last state of one device's counters.
 struct WatchedDevice {
     device: CudaIndex,
     /// The last consistent counters, and the bytes in which deltas show.
     counters: Option<PolledCounters>,
     changing_part: Vec<u8>,
     owner: Option<u32>,
-    unfit: u32,
+    inconsistent: u32,
     /// How the stacks were copied after the counters were found half updated.
     half_changed_beside: Option<StackCopies>,
 }
 
-/// The watched counters.
 pub(super) struct CounterWatch {
     counters: Option<CounterPoller>,
     devices: Vec<WatchedDevice>,
@@ -74,12 +64,10 @@ pub(super) struct CounterWatch {
 }
 
 impl CounterWatch {
-    /// `signals` get each delta.
     pub(super) fn new(signals: Arc<PollSignals>) -> CounterWatch {
         CounterWatch { counters: None, devices: Vec::new(), signals }
     }
 
-    /// Sets which counters are watched. Known values stay.
     pub(super) fn set(&mut self, counters: Option<CounterPoller>) {
         let mut old = std::mem::take(&mut self.devices);
         self.counters = counters;
@@ -94,7 +82,7 @@ impl CounterWatch {
                     counters: None,
                     changing_part: Vec::new(),
                     owner: None,
-                    unfit: 0,
+                    inconsistent: 0,
                     half_changed_beside: None,
                 },
             })
@@ -105,13 +93,11 @@ impl CounterWatch {
         self.devices.is_empty()
     }
 
-    /// The memory to copy.
     pub(super) fn spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.counters.iter().flat_map(CounterPoller::poll_spans)
     }
 
-    /// Takes copies of the counters and adds the deltas to `found`. Returns `true` after a delta,
-    /// or if a thread is inside an allocator: a delta is near.
+    /// Returns `true` after a delta, or if a thread is inside an allocator: a delta is near.
     pub(super) fn see(
         &mut self,
         mut copies: &[u8],
@@ -148,17 +134,17 @@ impl WatchedDevice {
             return owner.is_some();
         }
         let Some(new) = counters.decode(copy) else { return true };
-        let was_unfit = self.unfit > 0;
-        self.unfit += 1;
+        let was_inconsistent = self.inconsistent > 0;
+        self.inconsistent += 1;
         let is_half = self.counters.is_some_and(|old| is_half_counted(&old, &new));
-        if (!new.fit || is_half) && self.unfit < MAX_UNFIT {
+        if (!new.fit || is_half) && self.inconsistent < MAX_INCONSISTENT {
             // A delta in progress will be complete before all stacks are copied.
             if let CopyMoment::BeforeStacks(copies) | CopyMoment::AfterStacks(copies) = moment {
                 self.half_changed_beside = Some(copies);
             }
             return true;
         }
-        self.unfit = 0;
+        self.inconsistent = 0;
         let half_changed_beside = self.half_changed_beside.take();
         let beside = match moment {
             CopyMoment::AfterStacks(copies) => Some(copies),
@@ -168,8 +154,8 @@ impl WatchedDevice {
         self.changing_part.extend_from_slice(part);
         let Some(old) = self.counters.replace(new) else { return true };
         let [small, large] = [delta(&old.small, &new.small), delta(&old.large, &new.large)];
-        // Copies with half-updated counters saw only the last block's stack if several blocks came.
-        let misses_first = was_unfit && blocks(&small) + blocks(&large) != 1;
+        // Of several blocks, half-updated counters show only the last one's stack.
+        let misses_first = was_inconsistent && blocks(&small) + blocks(&large) != 1;
         found.push(CounterChange {
             device: self.device,
             totals_reset: was_reset(&old.small, &new.small) || was_reset(&old.large, &new.large),
@@ -187,12 +173,10 @@ impl WatchedDevice {
 }
 
 impl CounterChange {
-    /// Blocks allocated plus blocks freed.
     pub(super) fn blocks(&self) -> u64 {
         blocks(&self.small).saturating_add(blocks(&self.large)).max(0) as u64
     }
 
-    /// Adds the next delta of the same device.
     pub(super) fn join(&mut self, next: &CounterChange) {
         self.live = next.live;
         self.totals = next.totals;
@@ -203,13 +187,11 @@ impl CounterChange {
     }
 }
 
-/// Whether stacks copied after the counters, during a change, may be from after it. `owner` was
-/// inside the allocator when the counters were copied.
+/// `owner` was inside the allocator when the counters were copied.
 fn stacks_may_be_later(owner: Option<u32>, copies: StackCopies) -> bool {
     owner.is_none() || copies.threads > FEW_THREADS || copies.took > SHORT_COPY
 }
 
-/// Blocks allocated plus blocks freed.
 fn blocks(delta: &CounterDelta) -> i64 {
     delta.allocations.saturating_add(delta.frees)
 }
@@ -234,16 +216,14 @@ fn was_reset(old: &PoolCounters, new: &PoolCounters) -> bool {
         || new.freed_bytes < old.freed_bytes
 }
 
-/// Whether some counters are from after a change and others from before it. The allocator updates
-/// blocks, then bytes, then requested bytes, and a copy takes time, too.
+/// The allocator updates blocks, then bytes, then requested bytes; a copy can fall between any two.
 fn is_half_counted(old: &PolledCounters, new: &PolledCounters) -> bool {
     [(&old.small, &new.small), (&old.large, &new.large)].into_iter().any(|(old, new)| {
         let delta = delta(old, new);
         let differ = |count: i64, bytes: i64| (count > 0) != (bytes > 0);
         differ(delta.allocations, delta.allocated_bytes)
             || differ(delta.frees, delta.freed_bytes)
-            // A free does not always lower requested bytes: they stay while another stream may use
-            // the block.
+            // Requested bytes stay after a free while another stream may use the block.
             || differ(delta.allocations, delta.requested_bytes)
     })
 }
@@ -271,8 +251,6 @@ mod tests {
         assert!(stacks_may_be_later(None, copies(1, 1_000)), "it came and went meanwhile");
     }
 
-    /// The allocator updates blocks, bytes, requested bytes in this order; a copy can fall between
-    /// any two.
     #[test]
     fn counters_of_two_moments_are_found_half_changed() {
         let counters = |count: i64, bytes: i64, requested: i64| PolledCounters {

@@ -1,4 +1,4 @@
-//! Follows the allocator along a recording; the recorder calls it at each sample.
+//! Follows the allocator along a recording.
 
 use std::io;
 
@@ -13,23 +13,18 @@ use crate::sampler::quiet_moment::LastChange;
 use crate::sampler::readers::TorchState;
 use crate::sampler::session::RecordingSession;
 
-/// Deltas in one record.
 const MAX_CHANGES: usize = 1 << 14;
 
-/// The poller of a recording with the assembler that names its data.
 pub(in crate::sampler) struct Following {
     poller: PollerHandle,
     assembler: Assembler,
-    /// Deltas after the last sample.
     later: Vec<TotaledChange>,
     addresses: AddressWindows,
-    /// The device whose address tables are read, once found.
     addressed: Option<CudaIndex>,
 }
 
 impl Following {
-    /// Starts to poll with a part of `budget` and reports each delta to `last_change`. `None` if
-    /// the target's stacks cannot be polled.
+    /// Reports each delta to `last_change`. `None` if the target's stacks cannot be polled.
     pub(in crate::sampler) fn start(
         session: &RecordingSession,
         budget: &FollowBudget,
@@ -52,7 +47,6 @@ impl Following {
         }))
     }
 
-    /// Takes a sample of all threads and plans what to poll next.
     pub(in crate::sampler) fn plan(&mut self, session: &RecordingSession, sample: &StackSample) {
         let (Some(python), TorchState::Attached(torch)) =
             (&session.readers.python, &session.readers.torch)
@@ -78,7 +72,6 @@ impl Following {
         }
     }
 
-    /// Takes the counters just read: devices that have allocated are polled.
     pub(in crate::sampler) fn see_counters(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
         for (device, counters) in counters {
             if counters.stat(Metric::Allocation, Pool::All).allocated > 0 {
@@ -87,7 +80,6 @@ impl Following {
         }
     }
 
-    /// The allocator has moved.
     pub(in crate::sampler) fn replan(&mut self) {
         if self.addressed.take().is_some() {
             self.poller.set_tables(None);
@@ -96,13 +88,11 @@ impl Following {
         self.assembler.replan();
     }
 
-    /// All numbers restart.
     pub(in crate::sampler) fn forget_numbers(&mut self) {
         self.assembler.forget_numbers();
         self.assembler.replan();
     }
 
-    /// Records the deltas up to `until`.
     pub(in crate::sampler) fn record(
         &mut self,
         session: &mut RecordingSession,
@@ -113,7 +103,6 @@ impl Following {
         self.addresses.add(self.poller.take_addresses());
         match self.assembler.changes(batches, &mut session.table) {
             Ok(changes) => self.later.extend(changes),
-            // The recorder notices that a target has ended.
             Err(error) => {
                 session.losses.add(ReaderKind::Stacks, MissReason::Failed(error.to_string()), 1)
             }
@@ -141,7 +130,6 @@ impl Following {
         Ok(())
     }
 
-    /// Ends polling and records the rest.
     pub(in crate::sampler) fn end(
         mut self,
         session: &mut RecordingSession,
@@ -156,7 +144,6 @@ impl Following {
         Ok(self.totals())
     }
 
-    /// The totals so far.
     pub(in crate::sampler) fn totals(&self) -> FollowTotals {
         self.assembler.complete(self.poller.totals())
     }

@@ -1,11 +1,8 @@
 //! Follows the allocator: a thread polls its counters and the Python stacks.
 //!
-//! [`PollerHandle`] is the handle of the thread. [`poll`] is one poll, [`counter_watch`] finds the
-//! deltas between two copies of the counters, and [`pace`] decides when the next poll comes.
-//! [`assembler`] names the data on the recorder's thread. [`thread_waits`] asks the kernel which
-//! threads wait at a delta. While a busy job repeats itself, polls rest most of the time
-//! ([`repetition`]). With many processors, a second thread reads which addresses were given out
-//! ([`address_reader`]), and [`address_windows`] matches them to deltas.
+//! [`poll`] is one poll, [`counter_watch`] finds the deltas, [`pace`] times the polls,
+//! [`assembler`] names the data, [`thread_waits`] asks the kernel which threads wait. Polls rest
+//! while a busy job repeats itself ([`repetition`]).
 
 mod address_reader;
 mod address_windows;
@@ -48,38 +45,29 @@ use pace::{FollowPace, NextPoll};
 use poll::{PollPlan, PollState, RawBatch};
 use thread_waits::ThreadWaits;
 
-/// How long the recorder waits for the poller to hand over its data.
 const HAND_OVER_WITHIN: Duration = Duration::from_micros(300);
 const ASK_AGAIN_AFTER: Duration = Duration::from_micros(20);
-/// Histogram buckets for poll durations, of 100 ns each.
 const BUCKETS: usize = 1024;
 const BUCKET_NANOS: u64 = 100;
-/// Interval between checks for an allocator that does not exist yet.
 const WAIT_FOR_ALLOCATOR: Duration = Duration::from_millis(5);
 
-/// Shared by the poller and the recorder.
 struct PollerShared {
-    /// Increases with every new plan.
     plans: AtomicU64,
     plan: Mutex<PollPlan>,
-    /// The recorder wants the data.
     wanted: AtomicBool,
-    /// The poller sleeps and has handed over everything.
     asleep: AtomicBool,
     gathered: Mutex<Vec<RawBatch>>,
     totals: Mutex<(FollowTotals, Option<MemoryError>)>,
 }
 
-/// The poller's signals to the thread that reads addresses.
 #[derive(Default)]
 struct PollSignals {
-    /// Number of deltas seen. Set at once: the addresses must be read before the next delta.
+    /// Deltas seen. Set at once: addresses must be read before the next delta.
     changes: AtomicU64,
-    /// Whether polls rest because the job repeats itself.
+    /// Polls rest because the job repeats itself.
     rests: AtomicBool,
 }
 
-/// The handle of a polling thread.
 struct PollerHandle {
     shared: Arc<PollerShared>,
     thread: Option<Worker>,
@@ -87,8 +75,7 @@ struct PollerHandle {
 }
 
 impl PollerHandle {
-    /// Starts the thread. It keeps to its part of the budget, counts time from `start`, and sets
-    /// when the counters last changed.
+    /// The thread counts time from `start`, and sets when the counters last changed.
     fn start(
         process: &Arc<Process>,
         stacks: StackPoller,
@@ -112,15 +99,14 @@ impl PollerHandle {
             AddressReader::start(process, Arc::clone(&part), start, Arc::clone(&signals))?;
         let (for_thread, process) = (Arc::clone(&shared), Arc::clone(process));
         let thread = Worker::spawn("poll", move |stop| {
-            // Raise the priority only on machines with many processors: otherwise the job comes
-            // first.
+            // With few processors the job comes first.
             if processors() >= MANY_PROCESSORS {
                 raise_priority();
             }
             // If this is refused, polls are further apart on busy machines, and the summary says
             // so.
             let _ = shorten_time_slice();
-            // For sleeps of microseconds: by default the kernel adds 50 µs.
+            // By default the kernel adds 50 µs to a sleep.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let mut polling = PollingThread {
                 shared: &for_thread,
@@ -134,36 +120,31 @@ impl PollerHandle {
                 durations: vec![0; BUCKETS],
             };
             let ended = polling.run(&part).err();
-            polling.tell(ended);
+            polling.publish(ended);
             for_thread.asleep.store(true, Ordering::Release);
         })?;
         Ok(PollerHandle { shared, thread: Some(thread), addresses })
     }
 
-    /// Whether a processor is free to read addresses.
     fn reads_addresses(&self) -> bool {
         self.addresses.is_some()
     }
 
-    /// Sets the address tables to read.
     fn set_tables(&self, tables: Option<AddressTables>) {
         if let Some(reader) = &self.addresses {
             reader.set(tables);
         }
     }
 
-    /// All address readings so far, in order.
     fn take_addresses(&self) -> Vec<(u64, AddressDelta)> {
         self.addresses.as_ref().map(AddressReader::take).unwrap_or_default()
     }
 
-    /// Sets what to poll.
     fn set(&self, plan: PollPlan) {
         *self.shared.plan.lock() = plan;
         self.shared.plans.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes all data gathered so far.
     fn take(&self) -> Vec<RawBatch> {
         let began = Instant::now();
         self.shared.wanted.store(true, Ordering::Release);
@@ -171,23 +152,19 @@ impl PollerHandle {
             && !self.shared.asleep.load(Ordering::Acquire)
             && began.elapsed() < HAND_OVER_WITHIN
         {
-            // The poller may need the processor to answer.
             std::thread::sleep(ASK_AGAIN_AFTER);
         }
         std::mem::take(&mut self.shared.gathered.lock())
     }
 
-    /// The totals, some milliseconds old.
     fn totals(&self) -> FollowTotals {
         let mut totals = self.shared.totals.lock().0;
         totals.cpu_nanos += self.addresses.as_ref().map_or(0, AddressReader::cpu_nanos);
         totals
     }
 
-    /// Ends the thread; its last data can still be taken. The error is the one that ended it
-    /// earlier.
+    /// Returns the error that ended the thread earlier. Its last data can still be taken.
     fn end(&mut self) -> Option<MemoryError> {
-        // Dropping it stops the thread and waits for it.
         self.thread = None;
         if let Some(reader) = &mut self.addresses {
             reader.end();
@@ -196,7 +173,6 @@ impl PollerHandle {
     }
 }
 
-/// The state of the thread.
 struct PollingThread<'a> {
     shared: &'a PollerShared,
     process: &'a Process,
@@ -248,7 +224,7 @@ impl PollingThread<'_> {
                 self.last_change.set(ended);
             }
             pace.observe(now, outcome.changed, outcome.moved);
-            blocked.look(self.process, self.state.targets(), now);
+            blocked.read_counts(self.process, self.state.targets(), now);
             pace.set_yields(blocked.yields(now));
             let rests = self.state.rests(now);
             pace.set_rests(rests);
@@ -260,7 +236,6 @@ impl PollingThread<'_> {
             let next = pace.next(now);
             match next {
                 NextPoll::Poll => {}
-                // The next poll confirms this one.
                 _ if self.state.is_pending() => {}
                 NextPoll::Rest(time) => {
                     self.rest(time, ended);
@@ -281,7 +256,7 @@ impl PollingThread<'_> {
         if !batch.changes.is_empty() {
             self.shared.gathered.lock().push(batch);
         }
-        self.tell(None);
+        self.publish(None);
         true
     }
 
@@ -294,7 +269,7 @@ impl PollingThread<'_> {
         self.shared.asleep.store(false, Ordering::Release);
     }
 
-    /// Sleeps while the job goes on; `now` is in nanoseconds.
+    /// `now` is in nanoseconds.
     fn rest(&mut self, time: Duration, now: u64) {
         let start = self.start;
         self.state.sleeps(&|| start.elapsed().as_nanos() as u64);
@@ -304,15 +279,15 @@ impl PollingThread<'_> {
         std::thread::sleep(time);
     }
 
-    fn tell(&mut self, ended: Option<MemoryError>) {
+    fn publish(&mut self, ended: Option<MemoryError>) {
         if ended.is_some() {
             self.hand_over();
         }
         self.totals.cpu_nanos = processor_time().as_nanos() as u64;
         self.totals.slow_poll_nanos = self.slow_poll();
-        let mut told = self.shared.totals.lock();
-        told.0 = self.totals;
-        told.1 = told.1.or(ended);
+        let mut published = self.shared.totals.lock();
+        published.0 = self.totals;
+        published.1 = published.1.or(ended);
     }
 
     /// One poll in a hundred takes longer than this.

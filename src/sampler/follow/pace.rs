@@ -1,56 +1,42 @@
-//! When to poll again: at once while something happens, less and less often while nothing does,
-//! never beyond the budget.
+//! When to poll again: less often while nothing happens, never beyond the budget.
 
 use std::time::Duration;
 
-/// How long to poll without sleep after a delta: the next one is near.
+/// Polls do not sleep after a delta: the next one is near.
 const AFTER_CHANGE: Duration = Duration::from_millis(2);
 /// The same after an idle thread has moved.
 const AFTER_MOVE: Duration = Duration::from_micros(300);
-/// The shortest sleep; waking costs as much as two or three polls.
+/// Waking costs as much as two or three polls.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// The longest sleep while the counters moved recently: usually shorter than the time from a
-/// thread's first move to its first allocation.
+/// While counters move; usually shorter than the time from a thread's first move to its first
+/// allocation.
 const LONGEST_WHEN_BUSY: Duration = Duration::from_micros(50);
-/// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(5);
 /// The largest budget saved up, as a stretch of time.
 const SAVED_UP: Duration = Duration::from_secs(1);
-/// The rest after each poll while the target repeats itself.
 const PAUSE: Duration = Duration::from_micros(300);
-/// The rest after each poll while polling yields.
 const YIELD_PAUSE: Duration = Duration::from_micros(500);
-/// The rest when the budget is used up.
 const REST: Duration = Duration::from_millis(5);
 
-/// The action before the next poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextPoll {
-    /// Poll at once.
     Poll,
-    /// Sleep, because nothing happens.
     Sleep(Duration),
-    /// Sleep, because the target repeats itself.
     Rest(Duration),
-    /// Sleep, because polls block the target.
     Yield(Duration),
-    /// Sleep, because the budget is used up.
     Throttle(Duration),
 }
 
-/// The pace of one poller. Times may start at any moment.
 #[derive(Debug)]
 pub(super) struct FollowPace {
-    /// Allowed share of one processor.
     share: f64,
     /// Nanoseconds of a processor that may be used now.
     saved: f64,
-    /// When `saved` was computed, and the processor use then.
+    /// When `saved` was computed, and the use then.
     at: Duration,
     used: Duration,
     changed: Duration,
     moved: Duration,
-    /// Poll without sleep until then.
     spin_until: Duration,
     yields: bool,
     rests: bool,
@@ -71,44 +57,38 @@ impl FollowPace {
         }
     }
 
-    /// Sets whether polls block the target (`blocked_threads.rs`).
     pub(super) fn set_yields(&mut self, yields: bool) {
         self.yields = yields;
     }
 
-    /// Sets whether the target repeats itself (`repetition.rs`).
     pub(super) fn set_rests(&mut self, rests: bool) {
         self.rests = rests;
     }
 
-    /// Sets the allowed share of one processor.
     pub(super) fn set_share(&mut self, share: f64) {
         self.share = share;
     }
 
-    /// Takes the result of the last poll: whether counters changed, or else a thread moved.
     pub(super) fn observe(&mut self, now: Duration, changed: bool, moved: bool) {
         if changed {
             self.changed = now;
             self.spin_until = self.spin_until.max(now + AFTER_CHANGE);
         }
         if moved || changed {
-            let stood = now.saturating_sub(self.moved);
+            let idle = now.saturating_sub(self.moved);
             self.moved = now;
             // A thread that always moves without allocating is worth polling only while the budget
             // is large.
-            if stood > AFTER_MOVE / 3 || self.saved > 0.5 * self.most() {
+            if idle > AFTER_MOVE / 3 || self.saved > 0.5 * self.most() {
                 self.spin_until = self.spin_until.max(now + AFTER_MOVE);
             }
         }
     }
 
-    /// Whether [`Self::next`] needs a new figure of processor use.
     pub(super) fn wants_use(&self, now: Duration) -> bool {
         now >= self.spin_until || now.saturating_sub(self.at) > REST / 10
     }
 
-    /// Takes the processor time used so far.
     pub(super) fn take_use(&mut self, now: Duration, used: Duration) {
         let passed = now.saturating_sub(self.at).as_nanos() as f64;
         let spent = used.saturating_sub(self.used).as_nanos() as f64;
@@ -116,7 +96,6 @@ impl FollowPace {
         (self.at, self.used) = (now, used);
     }
 
-    /// The action before the next poll.
     pub(super) fn next(&self, now: Duration) -> NextPoll {
         if self.saved <= 0.0 {
             return NextPoll::Throttle(REST);
@@ -159,7 +138,6 @@ mod tests {
         assert_eq!(pace.next(us(999_002_200)), NextPoll::Poll, "memory was allocated");
     }
 
-    /// Over any long time, no more is used than the budget allows.
     #[test]
     fn polls_keep_the_budget_and_sleep_otherwise() {
         let (mut now, mut used) = (us(0), us(0));

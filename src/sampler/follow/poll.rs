@@ -1,5 +1,4 @@
-//! One poll: copies the counters and the stacks in one system call, and finds what changed since
-//! the last poll.
+//! One poll: copies counters and stacks in one system call, and compares them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,25 +18,21 @@ use super::thread_waits::ThreadWaits;
 
 /// Unreadable addresses in one poll; each is forgotten before it is read again.
 const MAX_FAULTS: u32 = 300;
-/// This many polls of the counters alone follow a poll of the stacks, or two if the first was not
-/// confirmed at once. A counter is cheap to read and seldom changes. A running frame is written all
-/// the time, and each read makes the job fetch it back. So a change is seen sooner, and the stacks
-/// are read right after it and often enough before.
+/// This many polls of the counters follow a poll of the stacks, or two if the first was not
+/// confirmed at once. A counter is cheap to read; a running frame is always being written, and each
+/// read makes the job fetch it back.
 const COUNTER_POLLS: u32 = 6;
 const STACK_POLLS: u32 = 2;
-/// Maximum deltas kept until they are taken; later ones merge into the last.
 const MAX_CHANGES: usize = 1 << 15;
 
-/// What to poll.
 #[derive(Default, Clone)]
 pub(super) struct PollPlan {
     pub(super) counters: Option<CounterPoller>,
     pub(super) targets: Vec<PollTarget>,
-    /// The locks that a thread takes in the middle of its work.
+    /// Locks that a thread takes in the middle of its work.
     pub(super) working_locks: Vec<AddressRange>,
 }
 
-/// A thread's stack at a poll, without names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RawReading {
     Chain(u32),
@@ -45,18 +40,16 @@ pub(super) enum RawReading {
     NoFrames,
 }
 
-/// A thread at a delta.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawThread {
     pub(super) key: ThreadKey,
     pub(super) before: RawReading,
     pub(super) after: RawReading,
-    /// Whether the next poll has to confirm `after`.
+    /// The next poll has to confirm `after`.
     unconfirmed: bool,
     pub(super) wait: ThreadWait,
 }
 
-/// A delta without names.
 #[derive(Debug, Clone)]
 pub(super) struct RawChange {
     /// When the poll with the stacks before it started, and the poll with those after it ended.
@@ -66,46 +59,36 @@ pub(super) struct RawChange {
     pub(super) threads: Vec<RawThread>,
 }
 
-/// The data gathered since the last call.
 #[derive(Default)]
 pub(super) struct RawBatch {
     pub(super) changes: Vec<RawChange>,
     pub(super) chains: FrameChains,
-    /// Copies of code objects seen for the first time.
     pub(super) copies: FxHashMap<u64, Vec<u8>>,
 }
 
-/// The result of one poll.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PollOutcome {
-    /// Counters changed or are being changed.
     pub(super) changed: bool,
     pub(super) moved: bool,
 }
 
-/// The state of a poller.
 pub(super) struct PollState {
     memory: Box<dyn Memory>,
     stacks: StackPoller,
     waits: ThreadWaits,
     watch: CounterWatch,
-    /// Deltas since the last copy of the stacks.
     changed: Vec<CounterChange>,
     spans: Vec<AddressRange>,
     now: Vec<u8>,
     before: Vec<u8>,
-    /// Whether `before` was read with the current spans.
+    /// `before` was read with the current spans.
     comparable: bool,
-    /// The counters at the last poll of counters alone.
     counters_now: Vec<u8>,
-    /// What is read again after a poll of the stacks.
     again: Vec<AddressRange>,
     again_copy: Vec<u8>,
-    /// Polls of the stacks since the last sleep or series of counter polls, and counter polls since
-    /// then.
+    /// Polls of the stacks since the last sleep or counter poll, and counter polls since then.
     stack_polls: u32,
     counter_polls: u32,
-    /// When the poll before the last one started.
     began_before: u64,
     batch: RawBatch,
     copies: CodeCopies,
@@ -115,7 +98,6 @@ pub(super) struct PollState {
 }
 
 impl PollState {
-    /// `signals` get each delta.
     pub(super) fn new(
         memory: Box<dyn Memory>,
         stacks: StackPoller,
@@ -145,7 +127,6 @@ impl PollState {
         }
     }
 
-    /// Sets what to poll.
     pub(super) fn set(&mut self, plan: PollPlan) {
         self.confirm(false);
         self.stacks.set_targets(&plan.targets);
@@ -158,12 +139,11 @@ impl PollState {
         self.stacks.targets()
     }
 
-    /// Whether there is nothing to poll.
     pub(super) fn is_idle(&self) -> bool {
         self.watch.is_empty()
     }
 
-    /// The data since the last call; `None` while the stacks of the last delta are unconfirmed.
+    /// `None` while the stacks of the last delta are unconfirmed.
     pub(super) fn take(&mut self) -> Option<RawBatch> {
         if self.pending > 0 {
             return None;
@@ -173,7 +153,6 @@ impl PollState {
         Some(batch)
     }
 
-    /// Whether the last poll needs the next one to confirm it.
     pub(super) fn is_pending(&self) -> bool {
         self.pending > 0 || !self.changed.is_empty()
     }
@@ -183,14 +162,12 @@ impl PollState {
         self.spans.extend(self.watch.spans());
         let counters = self.spans.iter().map(|span| span.len).sum();
         let stacks = self.stacks.push(&mut self.spans, counters);
-        // The counters again: copying the stacks takes long.
         self.spans.extend(self.watch.spans());
         self.now.resize(stacks + counters, 0);
         self.before.resize(stacks + counters, 0);
         self.comparable = false;
     }
 
-    /// Whether this poll reads only the counters, because the stacks were just read.
     fn takes_counters_alone(&mut self) -> bool {
         // A delta after the last stacks needs the next ones soon.
         if self.pending > 0 || !self.changed.is_empty() || self.stack_polls < STACK_POLLS {
@@ -204,19 +181,16 @@ impl PollState {
         true
     }
 
-    /// Whether polls may rest because the target repeats itself.
     pub(super) fn rests(&mut self, now: Duration) -> bool {
         self.repetition.rests(now)
     }
 
-    /// Polling sleeps: the stacks after it are unknown.
     pub(super) fn sleeps(&mut self, clock: &impl Fn() -> u64) {
         self.waits.pause(clock);
         self.stack_polls = 0;
     }
 
-    /// Reads only the counters. Returns `false` if nothing changed and no thread is inside the
-    /// allocator.
+    /// Returns `false` if no counter changed and no thread is inside the allocator.
     fn counters_move(&mut self) -> Result<bool, MemoryError> {
         let spans = self.spans.get(..self.watch.spans().count()).unwrap_or_default();
         self.counters_now.resize(spans.iter().map(|span| span.len).sum(), 0);
@@ -229,7 +203,7 @@ impl PollState {
         Ok(self.watch.see(&self.counters_now, CopyMoment::CountersOnly, &mut self.changed))
     }
 
-    /// Polls once; `clock` gives nanoseconds.
+    /// `clock` gives nanoseconds.
     pub(super) fn poll(&mut self, clock: &impl Fn() -> u64) -> Result<PollOutcome, MemoryError> {
         if self.takes_counters_alone() && !self.counters_move()? {
             return Ok(PollOutcome::default());
@@ -254,7 +228,6 @@ impl PollState {
                     if is_stack {
                         self.stacks.fault(index);
                     } else {
-                        // The allocator is gone; a new plan follows.
                         self.watch.set(None);
                     }
                 }
@@ -271,7 +244,7 @@ impl PollState {
         outcome.changed |= self.watch.see(copies, CopyMoment::CountersOnly, &mut self.changed);
         if outcome.changed {
             // These stacks are from before the deltas since they were copied.
-            self.waits.look(clock);
+            self.waits.check(clock);
         }
         self.began_before = began;
         if self.stacks.trim() {
@@ -281,7 +254,7 @@ impl PollState {
     }
 
     /// Copies the innermost frames of moved threads again: what is the same twice was true at one
-    /// moment. Then copies the counters again; returns where that copy starts.
+    /// moment. Returns where the second copy of the counters starts.
     fn read_again(&mut self) -> Result<usize, MemoryError> {
         self.again.clear();
         let mut frames = self.stacks.push_again(&mut self.again);
@@ -303,7 +276,6 @@ impl PollState {
         Ok(frames)
     }
 
-    /// Finds the changes since the last poll.
     fn compare(&mut self, began: u64, ended: u64, clock: &impl Fn() -> u64) -> PollOutcome {
         self.confirm(true);
         let stacks = &self.stacks;
@@ -318,20 +290,19 @@ impl PollState {
         let mut outcome = PollOutcome { changed: ahead, moved };
         outcome.changed |= !changes.is_empty();
         if outcome.changed {
-            self.waits.look(clock);
+            self.waits.check(clock);
         }
         for counters in changes {
             let (before, threads) = (self.began_before, Vec::new());
             self.change(RawChange { before, after: ended, counters, threads });
         }
         let copies = self.now.get(self.now.len().saturating_sub(len)..).unwrap_or_default();
-        // The next poll's stacks are those after it.
+        // The next poll has the stacks after this delta.
         outcome.changed |=
             self.watch.see(copies, CopyMoment::AfterStacks(stacks), &mut self.changed);
         outcome
     }
 
-    /// Stores a delta with the stacks of the last two polls.
     fn change(&mut self, mut change: RawChange) {
         let CounterChange { device, live, .. } = change.counters;
         self.repetition.observe(device.0, live, change.counters.blocks());
@@ -352,7 +323,7 @@ impl PollState {
         self.batch.changes.push(change);
     }
 
-    /// Merges a delta into the last one: there is no more room.
+    /// Merges deltas: there is no more room.
     fn join(&mut self, change: RawChange) {
         let device = change.counters.device;
         let last = self.batch.changes.iter_mut().rev().find(|kept| kept.counters.device == device);
@@ -365,8 +336,6 @@ impl PollState {
         }
     }
 
-    /// A thread's stack at the last poll or the one before it, and whether the next poll has to
-    /// confirm it.
     fn reading(&mut self, number: usize, last: bool) -> (RawReading, bool) {
         let PollState { stacks, batch, copies, memory, .. } = self;
         let chain = match if last { stacks.now(number) } else { stacks.before(number) } {
@@ -381,7 +350,6 @@ impl PollState {
         (RawReading::Chain(chain.0), chain.1)
     }
 
-    /// This poll confirms the last poll's stacks that it found unchanged.
     fn confirm(&mut self, polled: bool) {
         if self.pending == 0 {
             return;

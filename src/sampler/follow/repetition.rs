@@ -1,58 +1,48 @@
-//! Whether the job repeats itself: then only a part of the time is followed delta by delta.
+//! Whether the job repeats itself: then polls rest for a part of the time.
 //!
 //! Each read of memory that the job writes delays it: 1 to 2 µs for a block and its free
-//! (`benches/README.md`). If a job allocates tens of thousands of blocks a second and its allocated
-//! bytes have repeated the same values for a second, polls rest. The blocks in between are
-//! attributed from the iterations that were followed (`analysis/followed/repeated_steps.rs`). As
-//! soon as the allocated bytes take new values, every delta is followed again.
+//! (`benches/README.md`). So polls rest while a job allocates tens of thousands of blocks a second
+//! and its allocated bytes repeat. Blocks in between get the sites of followed iterations
+//! (`analysis/followed/repeated_steps.rs`).
 
 use std::time::Duration;
 
 /// Up to this many allocations and frees a second cost the job nothing measurable.
 const CHEAP_RATE: f64 = 10_000.0;
-/// The smallest part of the time that is followed.
 const LEAST_FOLLOWED: f64 = 0.1;
-/// How long a repeating job is followed without rest: attribution needs several iterations.
+/// A repeating job is followed without rest this long: attribution needs several iterations.
 const LEARNS_FOR: Duration = Duration::from_secs(1);
-/// The mean cycle, after which another part of the iteration is followed. Lengths differ so that
-/// cycles do not match iterations.
+/// The mean cycle. Lengths differ, so that each cycle follows another part of the iteration.
 const CYCLE: Duration = Duration::from_millis(500);
-/// The shortest and the longest cycle, in cycles.
 const VARIES: (f64, f64) = (0.6, 1.4);
-/// After a longer gap between two polls nothing was followed: the poller was stopped or out of
-/// budget.
+/// In a longer gap nothing was followed: the poller was stopped or out of budget.
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 /// The golden ratio: its multiples spread evenly modulo 1.
 const GOLDEN: f64 = 0.618_034;
-/// This part of the last deltas must end at a known number of bytes.
+/// This part of the last deltas must end at a known level of allocated bytes.
 const MOST: f64 = 0.95;
-/// The number of last deltas.
 const LAST: f64 = 128.0;
-/// Known numbers of bytes; a power of two.
+/// Known levels; a power of two.
 const REMEMBERED: usize = 1 << 17;
 
 pub(super) struct Repetition {
     /// A part of each level's hash, indexed by the rest of it; 0 is empty.
     levels: Box<[u32]>,
-    /// The last deltas that ended at a known level.
+    /// How many of the last deltas ended at a known level.
     repeated: f64,
-    /// Allocations and frees in this cycle.
     blocks: u64,
     cycle: Cycle,
-    /// Time of the last question.
     asked: Duration,
-    /// How long it has repeated itself.
     learned: Duration,
 }
 
-/// A time with a followed first part, after which polls may rest.
+/// Polls may rest after its first part.
 struct Cycle {
     began: Duration,
-    /// Its length so far, without times that were not polled.
     lasted: Duration,
     length: Duration,
     followed: Duration,
-    /// Its length, between the shortest (0) and the longest (1).
+    /// The length, between the shortest (0) and the longest (1).
     phase: f64,
 }
 
@@ -65,7 +55,6 @@ impl Repetition {
         Repetition { levels, repeated: 0.0, blocks: 0, cycle, asked, learned }
     }
 
-    /// Takes a delta of this many blocks that ends with `live` bytes in the pools of a device.
     pub(super) fn observe(&mut self, device: u32, live: [i64; 2], blocks: u64) {
         self.blocks = self.blocks.saturating_add(blocks);
         let hash = live.into_iter().fold(u64::from(device) + 1, |hash, bytes| {
@@ -80,7 +69,6 @@ impl Repetition {
         self.repeated += (f64::from(u8::from(is_known)) - self.repeated) / LAST;
     }
 
-    /// Whether polls may rest now.
     pub(super) fn rests(&mut self, now: Duration) -> bool {
         let passed = now.saturating_sub(self.asked).min(LONGEST_PAUSE);
         self.asked = now;
@@ -98,7 +86,6 @@ impl Repetition {
 }
 
 impl Cycle {
-    /// The next cycle, after one with `rate` blocks a second.
     fn next(&self, now: Duration, rate: f64) -> Cycle {
         let phase = (self.phase + GOLDEN).fract();
         let length = CYCLE.mul_f64(VARIES.0 + (VARIES.1 - VARIES.0) * phase);
@@ -111,7 +98,6 @@ impl Cycle {
 mod tests {
     use super::*;
 
-    /// How much of the ten seconds after learning polls may rest, if a delta comes every `apart`.
     fn rested(apart: Duration, mut live: impl FnMut(i64) -> i64) -> f64 {
         let mut repetition = Repetition::new();
         let count = |time: Duration| (time.as_nanos() / apart.as_nanos()) as u32;
@@ -126,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn polls_rest_the_more_the_more_blocks_a_job_makes() {
+    fn polls_rest_longer_if_a_job_allocates_more() {
         let loop_of = |nth| 512 * (nth % 1000);
         let rested = [10, 50, 90, 200].map(|us| rested(Duration::from_micros(us), loop_of));
         assert!((0.82..0.9).contains(&rested[0]), "{rested:?}: a tenth is followed");

@@ -1,7 +1,6 @@
 //! Which polled threads wait, according to the kernel. Asked at a delta, or before polls pause.
 //!
-//! Asking about a running thread takes a third of a microsecond. A waiting one takes as long once
-//! known, and two microseconds before. Polls without a delta ask nothing.
+//! The answer takes 0.3 µs, or 2 µs for a thread that has begun to wait.
 
 use std::sync::Arc;
 
@@ -9,50 +8,46 @@ use crate::model::ThreadWait;
 use crate::python::{PollTarget, ThreadKey};
 use crate::target::{AddressRange, KernelWait, Process, ThreadTurns, ThreadWatch};
 
-/// A thread that ran is not checked again for this many nanoseconds, unless polls paused.
+/// A thread that ran is checked again after this many nanoseconds, or when polls have paused.
 const RUNS_FOR: u64 = 10_000;
 /// A longer gap (nanoseconds) between two polls of the stacks is a pause.
 const PAUSE: u64 = 30_000;
 
 pub(super) struct ThreadWaits {
     process: Arc<Process>,
-    /// The locks that a thread takes in the middle of its work.
+    /// Locks that a thread takes in the middle of its work.
     working: Vec<AddressRange>,
     threads: Vec<WatchedThread>,
-    /// When the last poll of the stacks ended.
     polled: u64,
-    /// Whether the threads were checked in the last poll.
-    looked: bool,
+    checked: bool,
 }
 
 struct WatchedThread {
     key: ThreadKey,
     id: Option<u32>,
     watch: Option<ThreadWatch>,
-    /// Since when it is off the processor.
     off: Option<OffProcessor>,
-    /// Whether it waited at the last poll of the stacks, and at the one before.
+    /// It waited at the last poll of the stacks, and at the one before.
     now: bool,
     before: bool,
     checked_again: u64,
 }
 
-/// A thread off the processor.
 #[derive(Clone, Copy)]
 struct OffProcessor {
     since: u64,
     turns: ThreadTurns,
-    /// Whether it waits for something other than its own work.
+    /// For something else than its own work.
     waits: bool,
 }
 
 impl ThreadWaits {
     pub(super) fn new(process: Arc<Process>) -> ThreadWaits {
         let (working, threads) = (Vec::new(), Vec::new());
-        ThreadWaits { process, working, threads, polled: 0, looked: false }
+        ThreadWaits { process, working, threads, polled: 0, checked: false }
     }
 
-    /// Sets the polled threads, and the locks that do not count as waiting.
+    /// `working` locks do not count as waiting.
     pub(super) fn set(&mut self, targets: &[PollTarget], working: Vec<AddressRange>) {
         self.working = working;
         let mut old = std::mem::take(&mut self.threads);
@@ -76,12 +71,11 @@ impl ThreadWaits {
         }
     }
 
-    /// The stacks were polled, starting at `began`; forgets the poll before the last. `moved` says
-    /// whether a thread's stack differs from the last poll.
+    /// `began`: start of the poll; `moved`: the stack has changed.
     pub(super) fn polled(&mut self, began: u64, ended: u64, moved: impl Fn(ThreadKey) -> bool) {
         let paused = began.saturating_sub(self.polled) > PAUSE;
         self.polled = ended;
-        self.looked = false;
+        self.checked = false;
         for thread in &mut self.threads {
             thread.before = thread.now;
             if paused {
@@ -93,38 +87,37 @@ impl ThreadWaits {
         }
     }
 
-    /// Checks all threads, unless done since the last poll.
-    pub(super) fn look(&mut self, clock: &impl Fn() -> u64) {
-        if !std::mem::replace(&mut self.looked, true) {
+    pub(super) fn check(&mut self, clock: &impl Fn() -> u64) {
+        if !std::mem::replace(&mut self.checked, true) {
             for thread in &mut self.threads {
-                thread.look(&self.working, clock);
+                thread.check(&self.working, clock);
             }
         }
     }
 
-    /// Polls pause: the last one has the stacks from before all that happens meanwhile.
+    /// Polls pause: the last one has the stacks from before.
     pub(super) fn pause(&mut self, clock: &impl Fn() -> u64) {
         for thread in &mut self.threads {
             thread.checked_again = 0;
         }
-        self.looked = false;
-        self.look(clock);
+        self.checked = false;
+        self.check(clock);
     }
 
-    /// Whether a thread waited at the last two polls. The one before the last started at `before`.
+    /// At the last two polls; the first one started at `before`.
     pub(super) fn wait(&self, key: ThreadKey, before: u64) -> ThreadWait {
         let Some(thread) = self.threads.iter().find(|thread| thread.key == key) else {
             return ThreadWait::Unknown;
         };
         match thread.off {
-            Some(off) if self.looked && off.since <= before => ThreadWait::Throughout,
+            Some(off) if self.checked && off.since <= before => ThreadWait::Throughout,
             _ => ThreadWait::from([thread.before, thread.now]),
         }
     }
 }
 
 impl WatchedThread {
-    fn look(&mut self, working: &[AddressRange], clock: &impl Fn() -> u64) {
+    fn check(&mut self, working: &[AddressRange], clock: &impl Fn() -> u64) {
         let Some(watch) = &self.watch else { return };
         if let Some(off) = self.off
             && watch.turns() == Some(off.turns)
@@ -144,7 +137,6 @@ impl WatchedThread {
     }
 }
 
-/// Whether a thread is off the processor, and where.
 fn off_processor(
     watch: &ThreadWatch,
     working: &[AddressRange],

@@ -1,8 +1,7 @@
-//! Files on disk that hold what a core file leaves out, and a check that they are the mapped ones.
+//! Reads what a core file leaves out from the files on disk.
 //!
-//! The kernel writes the first page of each mapped ELF file into a core file for this purpose (bit
-//! 4 of `/proc/PID/coredump_filter`): it has the headers and nearly always the build id. Only a
-//! file with the same first page is read.
+//! The kernel dumps the first page of each mapped ELF file (bit 4 of `/proc/PID/coredump_filter`),
+//! nearly always with the build id. The file on disk must begin with that page.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,9 +16,8 @@ use rustix::fs::{Mode, OFlags};
 use super::super::bounded_worker::BoundedWorker;
 use super::super::job_files::{FileError, open_stored};
 
-/// Bytes compared: the smallest page size.
+/// The smallest page size.
 pub(super) const COMPARED: usize = 4096;
-/// Most missing files named in messages.
 const MAX_NAMED: usize = 5;
 
 #[derive(Debug, Default)]
@@ -30,12 +28,11 @@ pub(super) struct DiskFiles {
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// Whether its code and constants are missing, not just data that the program mapped.
+    /// Its code is missing, not only data that the program mapped.
     is_library: bool,
 }
 
 impl DiskFiles {
-    /// Opens `path` if it begins with `first_page`, as it was mapped.
     pub(super) fn get(
         &mut self,
         path: &Path,
@@ -63,7 +60,6 @@ impl DiskFiles {
         found
     }
 
-    /// One sentence for each needed file that is not read.
     pub(super) fn refusals(&self) -> Vec<String> {
         let refused = |(path, it): (&PathBuf, &Result<_, Refusal>)| {
             let refusal = it.as_ref().err().filter(|refusal| refusal.is_library)?;
@@ -73,16 +69,15 @@ impl DiskFiles {
                 refusal.why
             ))
         };
-        let mut told: Vec<String> = self.known.iter().filter_map(refused).collect();
-        if let Some(more) = told.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
-            told.truncate(MAX_NAMED);
-            told.push(format!("{more} more files were not read either"));
+        let mut sentences: Vec<String> = self.known.iter().filter_map(refused).collect();
+        if let Some(more) = sentences.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
+            sentences.truncate(MAX_NAMED);
+            sentences.push(format!("{more} more files were not read either"));
         }
-        told
+        sentences
     }
 }
 
-/// Opens `path` if it is a stored file that begins with `page`.
 fn same_file(path: &Path, page: Vec<u8>, bounded: &BoundedWorker) -> Result<Arc<File>, String> {
     let path = path.to_owned();
     let work = move || {

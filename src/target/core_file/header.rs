@@ -1,4 +1,4 @@
-//! Reads a core file's headers: which memory lies where in the file.
+//! Reads a core file's headers: which memory is where in the file.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -18,10 +18,10 @@ use super::CoreError;
 use super::notes::MappedFile;
 
 const LE: LittleEndian = LittleEndian;
-/// More mappings than any process has: `vm.max_map_count` is 65,530 by default, 2^20 where raised.
+/// `vm.max_map_count` is 65,530 by default, 2^20 where raised.
 const MAX_SEGMENTS: u64 = 1 << 21;
 
-/// First bytes of compressed files, the format's name, and the command that unpacks them.
+/// First bytes of compressed files, the format, and the command that unpacks it.
 const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"\x28\xb5\x2f\xfd", "zstd", "zstd -d FILE -o core"),
     (b"\x04\x22\x4d\x18", "lz4", "lz4 -d FILE core"),
@@ -29,14 +29,13 @@ const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"\x1f\x8b", "gzip", "gzip -dc FILE > core"),
 ];
 
-/// A range of the process's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CoreSegment {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Its offset in the file.
+    /// In the file.
     pub(super) offset: u64,
-    /// Bytes of it in the file, from its start.
+    /// Bytes that the file has, from the start.
     pub(super) dumped: u64,
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -46,14 +45,14 @@ pub(super) struct CoreSegment {
 pub(super) struct CoreHeader {
     /// In address order, without overlaps.
     pub(super) segments: Vec<CoreSegment>,
-    /// Notes in the file: offset, bytes and alignment.
+    /// Offset, bytes and alignment of notes.
     pub(super) notes: Vec<(u64, u64, u64)>,
     /// Bytes that the headers promise and the file lacks.
     pub(super) cut: u64,
     pub(super) is_x86_64: bool,
 }
 
-/// Opens `path` if it is a stored file: a pipe or a device may never answer.
+/// Opens only a stored file: a pipe or a device may never answer.
 pub(super) fn open(path: &Path) -> Result<File, CoreError> {
     let io = |source: io::Error| CoreError::Io { path: path.to_owned(), source };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -67,7 +66,6 @@ pub(super) fn open(path: &Path) -> Result<File, CoreError> {
 }
 
 impl CoreHeader {
-    /// Reads the headers of `file`; `path` is for messages.
     pub(super) fn read(path: &Path, file: &File) -> Result<CoreHeader, CoreError> {
         let io = |source: io::Error| CoreError::Io { path: path.to_owned(), source };
         let not_core = |why: String| CoreError::NotCore { path: path.to_owned(), why };
@@ -128,7 +126,7 @@ fn section_info(file: &File, at: u64) -> Option<u64> {
     Some(u64::from(section.sh_info.get(LE)))
 }
 
-/// The memory ranges, and the number of their bytes missing from a file of `size` bytes.
+/// Also counts the bytes that a file of `size` bytes lacks.
 fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSegment>, u64) {
     let mut cut = 0_u64;
     let mut segments = Vec::new();
@@ -155,8 +153,8 @@ fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSe
     (segments, cut)
 }
 
-/// Adds mapped files without a segment: gdb's `gcore` leaves out those it does not dump. Their
-/// permissions are unknown; unwritten memory counts as code.
+/// gdb's `gcore` leaves out mapped files that it does not dump. Their permissions are unknown;
+/// memory that is not writable counts as code.
 pub(super) fn add_files(segments: &mut Vec<CoreSegment>, files: &[MappedFile]) {
     let mut added = Vec::new();
     for file in files {
@@ -183,7 +181,7 @@ pub(super) fn add_files(segments: &mut Vec<CoreSegment>, files: &[MappedFile]) {
     sort(segments);
 }
 
-/// Sorts by address. If segments overlap, which no kernel writes, keeps the first.
+/// Of overlapping segments, which no kernel writes, keeps the first.
 fn sort(segments: &mut Vec<CoreSegment>) {
     segments.sort_by_key(|segment| (segment.start, segment.end));
     let mut last = 0;

@@ -1,10 +1,7 @@
-//! A core file: memory, mappings and threads of a process that crashed or that `gcore` copied.
+//! The core file of a crashed process, or of `gcore`.
 //!
-//! Linux leaves code and constants of programs and libraries out. They are read from the files on
-//! disk if these are still the same (`disk.rs`).
-//!
-//! A core file may come from anywhere and hold anything: sizes are checked, reads are bounded, and
-//! the file is never mapped (if it were truncated meanwhile, an access would kill memspy).
+//! It may hold anything, so sizes are checked, and it is never mapped: access to a truncated
+//! mapping would kill memspy. Code and constants are read from the files on disk (`disk.rs`).
 
 mod disk;
 mod header;
@@ -30,10 +27,10 @@ use header::{CoreHeader, CoreSegment};
 use notes::{CoreNotes, MappedFile};
 use start_stack::StartStack;
 
-/// Why a file could not be read as a core file.
+/// Why a core file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// It could not be opened or read.
+    /// Could not be opened or read.
     #[error("cannot read the core file {}: {source}", path.display())]
     Io {
         /// The file.
@@ -41,7 +38,7 @@ pub enum CoreError {
         /// Why.
         source: io::Error,
     },
-    /// It is no usable core file.
+    /// Not a core file.
     #[error("{} is not a core file: {why}", path.display())]
     NotCore {
         /// The file.
@@ -49,7 +46,7 @@ pub enum CoreError {
         /// What it is, and what to do.
         why: String,
     },
-    /// It is damaged.
+    /// Damaged.
     #[error("the core file {} cannot be used: {why}", path.display())]
     Malformed {
         /// The file.
@@ -62,11 +59,11 @@ pub enum CoreError {
 /// A thread in a core file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreThread {
-    /// Its id, as the process saw it.
+    /// As the process saw it.
     pub id: u32,
-    /// The pending signal; 0 for none.
+    /// Pending signal; 0: none.
     pub signal: u16,
-    /// Its general registers, in the order of `struct user_regs_struct`; empty unless x86-64.
+    /// General registers, ordered as `struct user_regs_struct`; empty unless x86-64.
     pub registers: Vec<u64>,
 }
 
@@ -122,12 +119,12 @@ impl CoreFile {
         &self.mappings
     }
 
-    /// Its threads; the one that received the signal is first.
+    /// The one that received the signal is first.
     pub(super) fn threads(&self) -> &[CoreThread] {
         &self.notes.threads
     }
 
-    /// The threads as those of a live process. Only the main thread's name is known, and no states.
+    /// Only the main thread's name is known, and no states.
     pub(super) fn os_threads(&self) -> impl Iterator<Item = OsThread> {
         self.threads().iter().map(|thread| OsThread {
             id: thread.id,
@@ -137,7 +134,6 @@ impl CoreFile {
         })
     }
 
-    /// The main thread's kernel name, at most 15 bytes.
     pub(super) fn name(&self) -> &str {
         &self.notes.name
     }
@@ -146,7 +142,7 @@ impl CoreFile {
         &self.notes.auxiliary_vector
     }
 
-    /// The command line from the process's memory, else the kernel's copy (79 bytes).
+    /// From the process's memory, else the kernel's copy (79 bytes).
     pub(super) fn command(&self) -> Vec<String> {
         match &self.start {
             Some(start) if !start.arguments.is_empty() => start.arguments.clone(),
@@ -154,19 +150,17 @@ impl CoreFile {
         }
     }
 
-    /// A variable of the environment at the start.
     pub(super) fn environment(&self, name: &str) -> Option<String> {
         let variables = &self.start.as_ref()?.variables;
         variables.iter().find_map(|it| it.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
     }
 
-    /// The program's file: the one mapped at the program headers' address.
+    /// The file mapped at the program headers' address.
     pub(super) fn program(&self) -> Option<PathBuf> {
         let headers = self.notes.program_headers()?;
         self.mappings.find(headers)?.path.clone()
     }
 
-    /// Opens the mapped file on disk, if it is still the same.
     pub(super) fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
         let Some(path) = &mapping.path else {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no file is mapped there"));
@@ -196,13 +190,11 @@ impl CoreFile {
         }
     }
 
-    /// The file `path` on disk, if it is the one that was mapped.
     fn on_disk(&self, path: &Path) -> Result<Arc<File>, Refusal> {
-        // The check reads only the core file, never the disk.
+        // The check reads only the core file, so it does not lock again.
         self.disk.lock().get(path, &self.bounded, &|| self.first_page_of(path))
     }
 
-    /// The first page of the mapped file `path`; `None` if the core file lacks it.
     fn first_page_of(&self, path: &Path) -> Option<Vec<u8>> {
         let mapping = self.mappings.object_at(path)?;
         let mut page = vec![0; disk::COMPARED];
@@ -214,7 +206,7 @@ impl CoreFile {
         self.segments[..next].last().filter(|segment| addr.0 < segment.end)
     }
 
-    /// Fills `out` from the core file alone; `false` if it lacks some bytes.
+    /// `false` if the core file lacks some bytes.
     fn read_dumped(&self, addr: Addr, out: &mut [u8]) -> bool {
         let Some(segment) = self.segment(addr) else { return false };
         let inside = addr.0 - segment.start;
@@ -222,7 +214,6 @@ impl CoreFile {
         fits && self.file.read_exact_at(out, segment.offset + inside).is_ok()
     }
 
-    /// Fills `out` from the mapped file on disk.
     fn read_mapped_file(&self, addr: Addr, out: &mut [u8]) -> bool {
         let Some(mapping) = self.mappings.find(addr) else { return false };
         let Some(path) = &mapping.path else { return false };
@@ -233,12 +224,11 @@ impl CoreFile {
         }
     }
 
-    /// Fills `out` across adjacent mappings.
+    /// Across adjacent mappings.
     fn fill(&self, mut addr: Addr, mut out: &mut [u8]) -> bool {
         while !out.is_empty() {
             let Some(segment) = self.segment(addr) else { return false };
             let inside = addr.0 - segment.start;
-            // First the dumped bytes, then the rest of the segment.
             let is_dumped = inside < segment.dumped;
             let end = if is_dumped { segment.dumped } else { segment.end - segment.start };
             let Some((now, later)) =
@@ -282,7 +272,6 @@ impl Memory for CoreFile {
 }
 
 impl Mappings {
-    /// One mapping per segment, with its file from the notes.
     fn of_core(segments: &[CoreSegment], files: &[MappedFile]) -> Mappings {
         let list = segments.iter().map(|segment| {
             let next = files.partition_point(|file| file.start <= segment.start);

@@ -1,4 +1,4 @@
-//! Reads a core file's notes: process, threads, mapped files (Linux, fs/binfmt_elf.c).
+//! Process, threads and mapped files from a core file's notes (Linux, fs/binfmt_elf.c).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,18 +14,18 @@ use super::{CoreError, CoreThread};
 const LE: LittleEndian = LittleEndian;
 /// `NT_FILE` of <linux/elf.h>.
 const NT_FILE: NoteType = NoteType(0x4649_4c45);
-/// More than the notes of 65,536 threads and mapped files need.
+/// 65,536 threads and mapped files need less.
 const MAX_NOTES: u64 = 256 << 20;
-/// More threads than a process can have (`/proc/sys/kernel/threads-max`).
+/// Above `/proc/sys/kernel/threads-max`.
 const MAX_THREADS: usize = 1 << 17;
-/// `AT_PHDR` of <linux/auxvec.h>: address of the program headers.
+/// <linux/auxvec.h>: address of the program headers.
 const AT_PHDR: u64 = 3;
 
 /// Offsets in `struct elf_prstatus` and `struct elf_prpsinfo` (64 bit: x86-64 and ARM64).
 const STATUS_SIGNAL: usize = 12;
 const STATUS_PID: usize = 32;
 const STATUS_REGISTERS: usize = 112;
-/// `struct user_regs_struct` has 27 registers on x86-64 and 34 on ARM64.
+/// `struct user_regs_struct`: 27 on x86-64, 34 on ARM64.
 const MAX_REGISTERS: usize = 34;
 const INFO_USER: usize = 16;
 const INFO_PID: usize = 24;
@@ -34,12 +34,11 @@ const INFO_ARGUMENTS: usize = 56;
 const NAME_LEN: usize = 16;
 const ARGUMENTS_LEN: usize = 80;
 
-/// A mapped file, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MappedFile {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Offset in the file, in bytes.
+    /// In the file, in bytes.
     pub(super) offset: u64,
     pub(super) path: String,
 }
@@ -57,8 +56,7 @@ pub(super) struct CoreNotes {
 }
 
 impl CoreNotes {
-    /// Reads the notes at these places of `file`: offset, bytes and alignment. `path` is for
-    /// messages.
+    /// `places`: offset, bytes, alignment.
     pub(super) fn read(
         path: &Path,
         file: &File,
@@ -80,7 +78,7 @@ impl CoreNotes {
                 .map_err(|source| CoreError::Io { path: path.to_owned(), source })?;
             let list = NoteIterator::<FileHeader64<LittleEndian>>::new(LE, *align, &content);
             let Ok(list) = list else { return Err(malformed("its notes are not aligned")) };
-            // The notes before a damaged one are valid; those after it cannot be found.
+            // Notes after a damaged one cannot be found.
             for note in list.map_while(Result::ok) {
                 if !note.name().starts_with(b"CORE") {
                     continue;
@@ -125,7 +123,7 @@ impl CoreNotes {
 fn thread(status: &[u8]) -> Option<CoreThread> {
     let signal = status.get(STATUS_SIGNAL..STATUS_SIGNAL + 2)?;
     let registers = (0..MAX_REGISTERS).map_while(|n| number(status, STATUS_REGISTERS + 8 * n));
-    // After the registers comes one more word, `pr_fpvalid`, and padding.
+    // After the registers come a word, `pr_fpvalid`, and padding.
     let mut registers: Vec<u64> = registers.collect();
     registers.pop();
     Some(CoreThread {
@@ -135,11 +133,10 @@ fn thread(status: &[u8]) -> Option<CoreThread> {
     })
 }
 
-/// `NT_FILE`: count, page size, then start, end and page offset of each, then their names.
+/// `NT_FILE`: count, page size; start, end and page offset of each; names.
 fn mapped_files(note: &[u8]) -> Vec<MappedFile> {
     let (Some(count), Some(page)) = (number(note, 0), number(note, 8)) else { return Vec::new() };
     let (count, entries) = (count as usize, note.get(16..).unwrap_or_default());
-    // A count that does not fit the note is damage.
     let Some((entries, names)) =
         count.checked_mul(24).and_then(|len| entries.split_at_checked(len))
     else {
@@ -159,7 +156,7 @@ fn mapped_files(note: &[u8]) -> Vec<MappedFile> {
         })
         .collect();
     files.sort_by_key(|file| (file.start, file.end));
-    // If files overlap, which no kernel writes, keep the first: else all segments would cut each.
+    // No kernel writes overlapping files. Keep the first: else each segment would cut all of them.
     let mut last = 0;
     files.retain(|file| {
         let is_free = file.start >= last && file.start < file.end;

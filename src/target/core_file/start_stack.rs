@@ -1,15 +1,15 @@
-//! Arguments and environment that the kernel put onto a program's stack at its start.
+//! Arguments and environment on a program's stack at its start.
 //!
-//! From low to high addresses: the number of arguments, pointers to them, a null; pointers to the
-//! environment variables, a null; the auxiliary vector (Linux, fs/binfmt_elf.c,
-//! `create_elf_tables`). The core file's copy of that vector leads to the place.
+//! From low to high addresses: number of arguments, pointers to them, null; pointers to variables,
+//! null; auxiliary vector (Linux, fs/binfmt_elf.c, `create_elf_tables`). The core file's copy of
+//! that vector leads to the place.
 
 use super::super::memory::{Addr, Memory};
 use super::header::CoreSegment;
 
-/// Bytes searched at the top of the stack: arguments and environment may have 6 MiB in all.
+/// Arguments and environment have at most 6 MiB.
 const MAX_SEARCHED: u64 = 8 << 20;
-/// Bytes of the auxiliary vector that must match.
+/// Of the auxiliary vector.
 const COMPARED: usize = 64;
 /// Bounds against a damaged stack.
 const MAX_WORDS: usize = 1 << 16;
@@ -22,7 +22,6 @@ pub(super) struct StartStack {
 }
 
 impl StartStack {
-    /// Searches the highest writable memory without a file.
     pub(super) fn find(
         memory: &dyn Memory,
         segments: &[CoreSegment],
@@ -39,11 +38,11 @@ impl StartStack {
             .find(|at| bytes[*at..].starts_with(wanted))?;
         let words = words_before(&bytes[..found]);
         let mut lists = words.split(|word| *word == 0);
-        // The word just before the vector ends the environment.
+        // The null before the vector ends the environment.
         lists.next().filter(|list| list.is_empty())?;
         let variables = lists.next()?;
         let rest = lists.next()?;
-        // Going down: the arguments, last first, then their number.
+        // Downwards: the arguments, last first, then their number.
         let count =
             rest.iter().zip(0..).find_map(|(word, before)| (*word == before).then_some(before));
         let arguments = &rest[..count? as usize];
@@ -52,7 +51,7 @@ impl StartStack {
     }
 }
 
-/// The words at the end of `bytes`, last first.
+/// Last first.
 fn words_before(bytes: &[u8]) -> Vec<u64> {
     let words = bytes.rchunks_exact(8).take(MAX_WORDS);
     words.map(|it| it.try_into().map_or(0, u64::from_le_bytes)).collect()

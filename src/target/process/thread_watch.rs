@@ -1,4 +1,4 @@
-//! Repeated kernel facts about one thread; the files stay open.
+//! Repeated reads of one thread's state; the files stay open.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,13 +7,12 @@ use super::Process;
 use crate::target::kernel_wait::KernelWait;
 use crate::target::proc_files;
 
-/// Longer than either file.
 const MAX_TEXT: usize = 256;
 
-/// Run time, time waiting for a processor, and number of turns on a processor (`schedstat`).
+/// Run time, waiting time and number of turns on a processor (`schedstat`).
 ///
-/// Turns grow whenever it returns to a processor. So if two readings are equal, and the thread was
-/// off the processor at a moment after the first, it did not run from that moment to the second.
+/// If two readings are equal, and the thread was off the processor at a moment after the first, it
+/// did not run from then to the second: a turn would have been counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadTurns([u64; 3]);
 
@@ -25,8 +24,7 @@ pub struct ThreadWatch {
 }
 
 impl ThreadWatch {
-    /// Opens thread `id` of `process`, in memspy's pid namespace. `None`: no such thread, or the
-    /// kernel does not say.
+    /// Opens thread `id`, in memspy's pid namespace; `None` if there is none, or no statistics.
     pub fn open(process: &Process, id: u32) -> Option<ThreadWatch> {
         process.live()?;
         let open = |name| proc_files::open_for_thread(process.pid, id, name).ok();
@@ -39,12 +37,11 @@ impl ThreadWatch {
         let mut numbers = read(&self.turns, &mut text)?.split_ascii_whitespace();
         let mut next = || numbers.next()?.parse().ok();
         let turns = [next()?, next()?, next()?];
-        // A kernel that does not count says 0.
+        // A kernel that does not count gives 0.
         (turns[2] > 0).then_some(ThreadTurns(turns))
     }
 
-    /// What it waits for. The kernel shows a system call only if the thread stays off the processor
-    /// during the read.
+    /// What it waits for; known only if it stays off the processor during the read.
     pub fn wait(&self) -> Option<KernelWait> {
         let mut text = [0; MAX_TEXT];
         KernelWait::parse(read(&self.call, &mut text)?)
@@ -64,7 +61,6 @@ mod tests {
 
     use super::*;
 
-    /// A shell waiting for its next line runs only when it gets one.
     #[test]
     fn turns_of_a_waiting_thread_change_only_when_it_runs() {
         let mut command = Command::new("sh");

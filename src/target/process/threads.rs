@@ -1,4 +1,4 @@
-//! The kernel's facts about a process's threads: names, states and waits.
+//! The kernel's facts about threads. Ids are in memspy's pid namespace.
 
 use super::{Process, ProcessError, ProcessSource};
 use crate::target::kernel_wait::KernelWait;
@@ -7,18 +7,17 @@ use crate::target::proc_files;
 /// A thread of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OsThread {
-    /// Its id in memspy's pid namespace.
+    /// In memspy's pid namespace.
     pub id: u32,
-    /// Its id in its innermost pid namespace (as the target sees it).
+    /// In its innermost pid namespace, as the target sees it.
     pub id_in_target: u32,
-    /// Its kernel name, at most 15 bytes.
+    /// At most 15 bytes.
     pub name: String,
-    /// Its scheduling state, one of `RSDZTtXI`.
+    /// Scheduling state, one of `RSDZTtXI`.
     pub state: char,
 }
 
-/// The thread through which the kernel shows process `pid`, whose main thread is in `state`:
-/// another one if that has ended and others run. `None`: the process has ended.
+/// The main thread, else another that runs. `None`: the process has ended.
 pub(super) fn shown_through(pid: u32, state: char) -> Option<u32> {
     if !has_ended(state) {
         return Some(pid);
@@ -28,7 +27,7 @@ pub(super) fn shown_through(pid: u32, state: char) -> Option<u32> {
     ids.into_iter().find(|id| state_of(pid, *id).is_some_and(|state| !has_ended(state)))
 }
 
-/// A running thread of process `pid`, preferably the main one; `None`: the process has ended.
+/// `None`: the process has ended.
 pub(in crate::target) fn running_thread(pid: u32) -> Option<u32> {
     shown_through(pid, state_of(pid, pid)?)
 }
@@ -59,7 +58,7 @@ impl OsThread {
 }
 
 impl Process {
-    /// Its threads by id. Those that end meanwhile are left out.
+    /// By id, without those that end meanwhile.
     pub fn threads(&self) -> Result<Vec<OsThread>, ProcessError> {
         if let Some(core) = self.core() {
             return Ok(core.os_threads().collect());
@@ -72,7 +71,7 @@ impl Process {
         Ok(threads)
     }
 
-    /// Its threads' ids in memspy's pid namespace: much cheaper than [`Self::threads`].
+    /// Much cheaper than [`Self::threads`].
     pub fn thread_ids(&self) -> std::io::Result<Vec<u32>> {
         if let Some(core) = self.core() {
             return Ok(core.threads().iter().map(|thread| thread.id).collect());
@@ -81,7 +80,7 @@ impl Process {
         Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
     }
 
-    /// Thread `id`, in memspy's pid namespace; `None`: no such thread.
+    /// Thread `id`, if it exists.
     pub fn thread(&self, id: u32) -> Option<OsThread> {
         match &self.source {
             ProcessSource::Live(live) => OsThread::from_task(&live.task_from_tid(id as i32).ok()?),
@@ -89,43 +88,39 @@ impl Process {
         }
     }
 
-    /// The scheduling state (`RSDZTtXI`) of thread `id`, in memspy's pid namespace; `None`: no such
-    /// thread.
+    /// The scheduling state (`RSDZTtXI`).
     pub fn thread_state(&self, id: u32) -> Option<char> {
         self.live()?;
         state_of(self.pid, id)
     }
 
-    /// Whether thread `id`, in memspy's pid namespace, sleeps (`time.sleep`), by its system call;
-    /// `None`: unknown.
+    /// It sleeps (`time.sleep`), by its system call.
     pub fn is_asleep(&self, id: u32) -> Option<bool> {
         self.kernel_wait(id).map(|wait| wait == KernelWait::Sleep)
     }
 
-    /// What thread `id`, in memspy's pid namespace, waits for, by its system call; `None`: unknown.
+    /// What it waits for, by its system call.
     pub fn kernel_wait(&self, id: u32) -> Option<KernelWait> {
         self.live()?;
         KernelWait::parse(str::from_utf8(&self.thread_file(id, "syscall")?).ok()?)
     }
 
-    /// How often thread `id`, in memspy's pid namespace, got a processor. `None`: no such thread,
-    /// or the kernel does not say.
+    /// How often it got a processor, if the kernel counts.
     pub fn thread_turns(&self, id: u32) -> Option<u64> {
         self.scheduling(id, 2)
     }
 
-    /// How often thread `id`, in memspy's pid namespace, went to sleep. `None` as for
-    /// [`Self::thread_turns`].
+    /// How often it went to sleep.
     pub fn thread_sleeps(&self, id: u32) -> Option<u64> {
         self.live()?;
-        // The first line is the thread's name, which may not be UTF-8.
+        // The thread's name in line 1 may not be UTF-8.
         let status = self.thread_file(id, "status")?;
         let text = String::from_utf8_lossy(&status);
         let sleeps = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
         sleeps.trim().parse().ok()
     }
 
-    /// A field of `schedstat` (Linux, Documentation/scheduler/sched-stats.rst).
+    /// Of Documentation/scheduler/sched-stats.rst.
     fn scheduling(&self, id: u32, field: usize) -> Option<u64> {
         self.live()?;
         let text = String::from_utf8(self.thread_file(id, "schedstat")?).ok()?;

@@ -1,23 +1,21 @@
-//! The clock of recorded events: the processor's counter, and PyTorch's calibration of it.
+//! The clock of events: the processor's counter, calibrated by PyTorch.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::target::{Addr, Field, Memory, time_stamp_counter};
 
-/// Time pairs in an `ApproximateClockToUnixTimeConverter` (c10/util/ApproximateClock.h, torch 2.1
-/// to 2.15).
+/// Pairs in an `ApproximateClockToUnixTimeConverter` (c10/util/ApproximateClock.h, torch 2.1 to
+/// 2.15).
 const REPLICATES: usize = 1001;
-/// Bytes of a pair: nanoseconds since the epoch, and the counter.
+/// Nanoseconds since the epoch, and the counter.
 const PAIR: usize = 16;
-/// Bytes between the pairs and the vector of devices: 0 up to torch 2.4, since 2.5 a flag and a
-/// ring buffer.
+/// Between pairs and devices: a flag and a ring buffer since 2.5.
 const MAX_GAP: usize = 0x100;
 /// 2015, before PyTorch existed.
 const MIN_UNIX_NANOS: i64 = 1_420_070_400_000_000_000;
-/// Maximum duration of a calibration, in nanoseconds.
 const MAX_MEASURING: i64 = 60_000_000_000;
 
-/// PyTorch's calibration when its allocator was created, and one made now.
+/// PyTorch's calibration, and a current one.
 #[derive(Debug)]
 pub(super) struct TraceClock {
     start: Vec<(i64, i64)>,
@@ -38,12 +36,12 @@ impl TraceClock {
 
     pub(super) fn can_be(&self, time: i64) -> bool {
         let (Some(start), Some(end)) = (self.start.first(), self.end.last()) else { return false };
-        // An event may be newer than the calibration that preceded its read.
+        // An event may be newer than the calibration.
         let most = end.1.saturating_add(end.1.saturating_sub(start.1)).saturating_add(1 << 40);
         (start.1..=most).contains(&time)
     }
 
-    /// Converts the counter to nanoseconds since the epoch, as PyTorch's `makeConverter` does.
+    /// To nanoseconds since the epoch, as PyTorch's `makeConverter`.
     pub(super) fn converter(&self) -> impl Fn(i64) -> i64 + use<> {
         let mut scales: Vec<f64> = self
             .start
@@ -57,13 +55,12 @@ impl TraceClock {
         let correction = |&(time, counter): &(i64, i64)| {
             (time - t0) - ((counter - counter0) as f64 * scale) as i64
         };
-        // PyTorch takes the middle element in stored order, not the median.
+        // PyTorch takes the middle element, not the median.
         let t0 = t0 + self.start.get(REPLICATES / 2 + 1).map_or(0, correction);
         move |counter| ((counter - counter0) as f64 * scale) as i64 + t0
     }
 }
 
-/// `None` if these are not pairs measured before `now`.
 fn pairs(bytes: &[u8], now: i64) -> Option<Vec<(i64, i64)>> {
     let pairs: Vec<(i64, i64)> = bytes
         .chunks_exact(PAIR)
@@ -78,7 +75,7 @@ fn pairs(bytes: &[u8], now: i64) -> Option<Vec<(i64, i64)>> {
     sound.then_some(pairs)
 }
 
-/// Calibrates as PyTorch does: the clock between two reads of the counter.
+/// As PyTorch: the clock between two counter reads.
 fn measure() -> Option<Vec<(i64, i64)>> {
     let counter = || time_stamp_counter().and_then(|counter| i64::try_from(counter).ok());
     let pair = |_| {

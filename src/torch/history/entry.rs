@@ -1,4 +1,4 @@
-//! An entry of the ring buffer: `TraceEntry`, whose layout differs between versions of PyTorch.
+//! An entry of the ring buffer (`TraceEntry`).
 
 use std::sync::Arc;
 
@@ -9,17 +9,14 @@ use super::ring::RingState;
 use crate::model::{HistoryAction, HistoryEvent, PoolId};
 use crate::target::{Addr, Field, Memory};
 
-/// Offsets of the time; since torch 2.9 it follows `mempool_`.
+/// After `mempool_` since torch 2.9.
 const TIMES: [usize; 2] = [0x30, 0x40];
-/// Maximum number of `std::string`s after the time: `compile_context_`, `user_metadata_`,
-/// `internal_metadata_`, added by successive versions.
+/// `compile_context_`, `user_metadata_`, `internal_metadata_`, by version.
 const MAX_STRINGS: usize = 3;
-/// Bytes of a `std::string` (libstdc++, cxx11 ABI).
+/// libstdc++, cxx11 ABI.
 const STRING: usize = 0x20;
-/// Characters that a `std::string` stores inline.
 const IN_PLACE: u64 = 15;
 const MAX_TEXT: u64 = 1 << 16;
-/// Entries at either end that determine the layout.
 const SAMPLES: u64 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,11 +48,8 @@ impl EntryLayout {
         self.time + 8 + self.strings * STRING
     }
 
-    /// Decodes the entry in `bytes`, copied from `at`; `None` if it cannot be one of device
-    /// `index`.
-    ///
     /// `action_` i32, `device_` i8 (i32 up to torch 2.2), `addr_`, `context_` (pointer and control
-    /// block), `stream_`, `size_`.
+    /// block), `stream_`, `size_`; `None` if invalid.
     pub(super) fn decode(
         self,
         bytes: &[u8],
@@ -131,7 +125,6 @@ impl RawEntry {
     }
 }
 
-/// Reads strings, and keeps each content once.
 #[derive(Debug, Default)]
 pub(super) struct StringReader {
     kept: FxHashMap<Vec<u8>, Arc<str>>,
@@ -158,7 +151,6 @@ impl StringReader {
     }
 }
 
-/// The only layout that fits the first and the last entries.
 pub(super) fn find_layout(
     memory: &dyn Memory,
     state: &RingState,

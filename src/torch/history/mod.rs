@@ -1,8 +1,6 @@
-//! The history that a job records of itself: ring buffer, stacks and clock, found by their shape.
-//!
-//! Since torch 2.3, `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`; 2.1 and
-//! 2.2 have its parts as separate members. The entry layout differs between versions. It is derived
-//! from the entries themselves; unknown layouts are refused.
+//! The history that a job records of itself, found by shape. Since torch 2.3
+//! `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`, before it has separate
+//! members. Unknown entry layouts are refused.
 
 mod clock;
 mod entry;
@@ -25,20 +23,20 @@ use traceback::TracebackReader;
 
 const ATTEMPTS: u32 = 16;
 
-/// A job's recording of one device, as stored.
+/// A job's recording of one device.
 #[derive(Debug, Default)]
 pub struct RecordedHistory {
     /// Whether stacks are recorded now.
     pub has_recorder: bool,
-    /// Capacity of the ring buffer, in events.
+    /// Capacity in events.
     pub max_entries: u64,
-    /// The events, oldest first; `stacks` has their stacks.
+    /// Oldest first.
     pub events: Vec<HistoryEvent>,
-    /// Oldest events that were overwritten while they were read.
+    /// Oldest events overwritten during the read.
     pub overwritten: u64,
-    /// Oldest events that were not read because of the limit.
+    /// Oldest events beyond the limit.
     pub beyond_limit: u64,
-    /// The stacks of the events, and those of blocks and segments (`Block.context` members).
+    /// Of events, blocks and segments (`Block.context` members).
     pub stacks: Vec<RecordedStack>,
     /// Allocation stacks of blocks, by device address.
     pub block_stacks: Vec<(u64, u32)>,
@@ -52,17 +50,16 @@ pub struct RecordedHistory {
 pub(super) struct HistoryInput<'a> {
     pub(super) index: u32,
     pub(super) device: Addr,
-    /// Address of the vector of devices in the `NativeCachingAllocator`; the clock precedes it.
+    /// In `NativeCachingAllocator`, after the clock.
     pub(super) vector: Addr,
     pub(super) tables: usize,
     pub(super) block: Option<BlockLayout>,
-    /// Its blocks: device address, and address of the `Block`.
     pub(super) blocks: &'a [(u64, Addr)],
     pub(super) version: &'a str,
 }
 
-/// Reads the history of one device. Calls `keep` with all events and stacks before the final check
-/// of the ring: it must read what the stacks reference (code objects).
+/// `keep` must read what events and stacks reference (code objects) before the final check of the
+/// ring.
 pub(super) fn read(
     memory: &dyn Memory,
     input: HistoryInput<'_>,
@@ -83,7 +80,6 @@ pub(super) fn read(
     Err(last)
 }
 
-/// The inner error names the failed expectation.
 fn attempt(
     memory: &dyn Memory,
     input: HistoryInput<'_>,
@@ -138,7 +134,7 @@ fn attempt(
     history.unreadable_stacks = tracebacks.unreadable;
     history.stacks = tracebacks.stacks;
     keep(&history);
-    // An overwritten event released its stack, whose memory may have been reused.
+    // An overwritten event releases its stack.
     let after = RingState::read(memory, input.device, place)
         .map_err(reading("the ring buffer of allocations", input.device))?;
     let overwritten = after.and_then(|after| state.overwritten(memory, &after, newest));

@@ -1,4 +1,4 @@
-//! The ring buffer of a device's events: its location and content.
+//! The ring buffer of a device's events.
 
 use super::clock::TraceClock;
 use super::entry::{EntryLayout, StringReader};
@@ -6,15 +6,13 @@ use crate::model::HistoryEvent;
 use crate::target::{Addr, Field, Memory, MemoryError};
 use crate::torch::layout::MUTEX_OWNER;
 
-/// Maximum number of events read per device, newest first. Without `max_entries` PyTorch keeps all
-/// events.
+/// Without `max_entries` PyTorch keeps all.
 const MAX_EVENTS: u64 = 1 << 24;
 const PIECE: u64 = 1 << 14;
-/// `PTHREAD_MUTEX_TIMED_NP`: what `std::mutex` is (glibc nptl).
+/// `PTHREAD_MUTEX_TIMED_NP` of `std::mutex` (glibc nptl).
 const MUTEX_PLAIN: u32 = 0;
 /// The greatest `RecordContext` (c10/cuda/CUDACachingAllocator.h).
 const MAX_CONTEXT: u32 = 3;
-/// More devices, entries or bytes than any job has.
 const MAX_BYTES: u64 = 1 << 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,19 +20,17 @@ pub(super) struct RingLayout {
     max_entries: usize,
     next: usize,
     entries: usize,
-    /// Whether `context_recorder_` was set.
     pub(super) has_recorder: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RingState {
     pub(super) max_entries: u64,
-    /// Index of the oldest entry once the ring is full.
+    /// Index of the oldest entry, once the ring is full.
     next: u64,
     begin: Addr,
     end: Addr,
     capacity: Addr,
-    /// Whether a thread was inside the allocator: it may be writing an entry.
     is_busy: bool,
 }
 
@@ -46,12 +42,9 @@ pub(super) struct RingEntries {
     pub(super) newest: Option<(Addr, Vec<u8>, u64)>,
 }
 
-/// Finds the ring buffer in a copy of the object, after its known tables.
-///
-/// `context_recorder_`, a function pointer, and `record_context_` precede it. `RingBuffer` (torch
-/// 2.3 to 2.15) has the maximum number of entries, a mutex, the next entry to overwrite, and a
-/// pointer to a vector. Torch 2.1 and 2.2 have the next entry before `record_context_` and the rest
-/// after it.
+/// After `context_recorder_` and `record_context_`. A `RingBuffer` (torch 2.3 to 2.15) has a
+/// maximum number, a mutex, the next entry, and a pointer to a vector. In 2.1 and 2.2 the next
+/// entry precedes `record_context_`.
 pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<RingLayout> {
     let word = |at: usize| Field::<u64>::at(at).get(copy);
     let half = |at: usize| Field::<u32>::at(at).get(copy);
@@ -99,7 +92,7 @@ pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<Rin
     places().find_map(newer).or_else(|| places().find_map(older))
 }
 
-/// Begin, end, end of capacity; `None` if invalid.
+/// Begin, end, end of capacity.
 fn vector_at(memory: &dyn Memory, at: Addr) -> Result<Option<[Addr; 3]>, MemoryError> {
     let bytes: [u8; 24] = memory.bytes(at)?;
     let word = |at: usize| Addr(Field::<u64>::at(at).get(&bytes).unwrap_or(u64::MAX));
@@ -119,7 +112,7 @@ impl RingState {
         device: Addr,
         place: RingLayout,
     ) -> Result<Option<RingState>, MemoryError> {
-        // A thread that holds the allocator's lock writes entries.
+        // A thread that holds the lock may write entries.
         let is_busy = memory.u32(MUTEX_OWNER.in_target(device))? != 0;
         let next = memory.u64(device + place.next as u64)?;
         let max_entries = memory.u64(device + place.max_entries as u64)?;
@@ -140,7 +133,7 @@ impl RingState {
         self.begin
     }
 
-    /// `None` if the ring is a different one, or all entries may be overwritten.
+    /// `None` if the ring is another, or all entries may be overwritten.
     pub(super) fn overwritten(
         &self,
         memory: &dyn Memory,
@@ -157,15 +150,15 @@ impl RingState {
         if now != expected {
             return None;
         }
-        // The oldest entry may be half overwritten; it is counted only afterwards.
+        // The oldest entry may be half overwritten.
         let is_full = count >= self.max_entries;
-        let under_way = u64::from(is_full && (self.is_busy || after.is_busy));
+        let half_written = u64::from(is_full && (self.is_busy || after.is_busy));
         let overwritten = if after.next >= self.next {
             after.next - self.next
         } else {
             count.checked_sub(self.next)?.checked_add(after.next)?
         };
-        overwritten.checked_add(under_way)
+        overwritten.checked_add(half_written)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The stacks of events: `torch::CapturedTraceback` objects
-//! (torch/csrc/profiler/combined_traceback.h, torch 2.1 to 2.15).
+//! Stacks of events: `torch::CapturedTraceback` (torch/csrc/profiler/combined_traceback.h, torch
+//! 2.1 to 2.15).
 
 use rustc_hash::FxHashMap;
 
@@ -7,14 +7,12 @@ use crate::target::{Addr, AddressRange, Field, Memory};
 use crate::torch::class_names::class_of_vtable;
 use crate::torch::layout::BlockLayout;
 
-/// Bytes read of an object: vtable, `frames_`, `cpp_frames_`, `script_frames_` (a vector each),
-/// `python_`.
+/// vtable, `frames_`, `cpp_frames_`, `script_frames_` (a vector each), `python_`.
 const OBJECT: usize = 0x58;
-/// Bytes of a `PyFrame`: code object, instruction offset.
+/// Code object, instruction offset.
 const PY_FRAME: u64 = 16;
-/// Lower bound for the bytes of a `jit::StackEntry`; only their presence is reported.
+/// Of a `jit::StackEntry`, at least; only its presence is reported.
 const MIN_SCRIPT_FRAME: u64 = 0x20;
-/// More frames than a Python stack has.
 const MAX_FRAMES: u64 = 1 << 14;
 const BATCH: usize = 1024;
 
@@ -30,9 +28,9 @@ pub struct RecordedFrame {
 /// A recorded stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct RecordedStack {
-    /// Its Python frames, innermost first.
+    /// Innermost first.
     pub frames: Vec<RecordedFrame>,
-    /// Number of C++ frames.
+    /// C++ frames.
     pub native: u32,
     /// Whether it has TorchScript frames.
     pub has_script: bool,
@@ -153,11 +151,8 @@ fn read_each(memory: &dyn Memory, spans: &[AddressRange]) -> Vec<Option<Vec<u8>>
     spans.iter().map(&mut content).collect()
 }
 
-/// The `context_when_allocated` and `context_when_segment_allocated` of each block, by device
-/// address; null if absent.
-///
-/// The two `shared_ptr`s directly precede `expandable_segment_`, which has two known offsets. An
-/// offset is accepted only if all blocks have tracebacks or null there.
+/// `context_when_allocated` and `context_when_segment_allocated`, or null, by device address. They
+/// precede `expandable_segment_`, which has two known offsets: all blocks must fit one.
 pub(super) fn block_contexts(
     memory: &dyn Memory,
     layout: BlockLayout,

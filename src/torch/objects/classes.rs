@@ -1,4 +1,4 @@
-//! Classes of C++ objects, from their vtables' run-time type information.
+//! Classes of C++ objects, by vtable.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::torch::class_names::class_of_vtable;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CppKind {
     Tensor,
-    /// The single `UndefinedTensorImpl`, which is not a tensor.
+    /// The single `UndefinedTensorImpl`: no tensor.
     Undefined,
     Hooks,
     Other,
@@ -46,8 +46,7 @@ impl CppClasses {
     }
 }
 
-/// Classes derived from `TensorImpl` are named like it (`SparseTensorImpl`, `OpaqueTensorImpl<…>`),
-/// except for the wrappers of functorch and functionalization.
+/// Tensor classes are named after `TensorImpl`, except wrappers of functorch and functionalization.
 fn kind(name: &str) -> CppKind {
     match name {
         "UndefinedTensorImpl" => CppKind::Undefined,

@@ -1,25 +1,25 @@
-//! Reference counts of C++ objects. The last reference to a tensor or node keeps it alive.
+//! Reference counts of C++ objects.
 
 use super::layout::EDGE_OF_SHARED;
 use super::tensor::TensorDecoder;
 use crate::target::Addr;
 
-/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): the lower half of the word since
+/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): the lower half of its word since
 /// 2.10.
 const STRONG: u64 = 8;
-/// `std::enable_shared_from_this`: a pointer to the object and one to its control block.
+/// `std::enable_shared_from_this`: pointers to object and control block.
 const SHARED_SELF: u64 = 8;
 const SHARED_COUNTS: u64 = 16;
 /// `_Sp_counted_base._M_use_count` (libstdc++).
 const SHARED_USES: u64 = 8;
 
 impl TensorDecoder<'_> {
-    /// References to the `TensorImpl` at `tensor`, including the one of its Python object.
+    /// Includes the reference of its Python object.
     pub fn references_of_tensor(&self, tensor: Addr) -> Option<i64> {
         self.memory.u32(tensor + STRONG).ok().map(i64::from)
     }
 
-    /// References to the node at `node`; `None` if unknown.
+    /// `None` if unknown.
     pub fn references_of_node(&self, node: Addr) -> Option<i64> {
         if self.layout.node.edge_len != EDGE_OF_SHARED {
             return self.memory.u32(node + STRONG).ok().map(i64::from);

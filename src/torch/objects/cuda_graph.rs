@@ -1,20 +1,18 @@
-//! The private pool that a CUDA graph or `torch.cuda.MemPool` uses.
+//! The private pool of a CUDA graph or `MemPool`.
 
 use super::tensor::TensorDecoder;
 use crate::model::PoolId;
 use crate::target::{Addr, Field};
 
-/// The word of `at::cuda::CUDAGraph` (ATen/cuda/CUDAGraph.h) where `mempool_id_` begins: after two
-/// pointers, flags and the capture's id; up to 2.1 after one more number.
+/// Word at which `mempool_id_` begins (ATen/cuda/CUDAGraph.h); one further up to 2.1.
 const OF_GRAPH: &[usize] = &[4, 5];
-/// The word of `c10::cuda::MemPool` where `id_` begins: after a pointer and a flag.
+/// Word at which `c10::cuda::MemPool::id_` begins.
 const OF_MEM_POOL: &[usize] = &[2, 3];
 const WORDS: usize = 7;
 
 impl TensorDecoder<'_> {
-    /// The pool of `pools` that a Python graph or `MemPool` uses. pybind11 stores a pointer to the
-    /// C++ object after the object head. The pool's two numbers are identified there by an existing
-    /// pool's.
+    /// The pool of a Python graph or `MemPool`: a pointer after the head leads to the C++ object
+    /// with the pool's two numbers.
     pub fn pool_of(&self, object: Addr, is_graph: bool, pools: &[PoolId]) -> Option<PoolId> {
         let at = self.memory.pointer(object + self.head.len as u64).ok()?;
         let bytes = self.memory.vec(at, 8 * WORDS).ok()?;

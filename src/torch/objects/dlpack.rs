@@ -1,21 +1,19 @@
-//! Tensors exported as DLPack capsules and not consumed yet.
+//! Tensors exported as unconsumed DLPack capsules.
 
 use super::tensor::TensorDecoder;
 use crate::target::{Addr, Field};
 
-/// `PyCapsule.pointer`, `.name` (Objects/capsule.c, the same from 3.8 to 3.15 after the object
-/// head).
+/// `PyCapsule.pointer`, `.name` (Objects/capsule.c, 3.8 to 3.15).
 const POINTER: Field<Addr> = Field::at(16);
 const NAME: Field<Addr> = Field::at(24);
-/// Names of unconsumed DLPack capsules, and the offset of `manager_ctx` in their structure: after
-/// the tensor in a `DLManagedTensor`, after the version in a `DLManagedTensorVersioned` (dlpack.h).
+/// Names, and the offset of `manager_ctx` in `DLManagedTensor`, `DLManagedTensorVersioned`
+/// (dlpack.h).
 const KINDS: [(&[u8], u64); 2] = [(b"dltensor\0", 48), (b"dltensor_versioned\0", 8)];
-/// `ATenDLMTensor.handle`, the target of `manager_ctx` if PyTorch created the capsule
-/// (aten/src/ATen/DLPack.cpp).
+/// `ATenDLMTensor.handle` (aten/src/ATen/DLPack.cpp).
 const HANDLE: u64 = 0;
 
 impl TensorDecoder<'_> {
-    /// The `TensorImpl` that a Python capsule keeps; `None` for other capsules.
+    /// `None` for other capsules.
     pub fn tensor_of_capsule(&self, capsule: Addr) -> Option<Addr> {
         let memory = self.memory;
         let pointer = |field: Field<Addr>| {

@@ -1,10 +1,7 @@
-//! The autograd graph: all reachable nodes, and the tensors that they save for the backward pass.
-//!
-//! A node's own fields follow `AutogradNode` and differ between some 700 classes. The size that
-//! malloc stores before the node gives their end. A `SavedVariable` within is recognised by its
-//! shape: a pointer to an object with a `TensorImpl` vtable, flags that are 0 or 1, small numbers.
-//! A vector of them is recognised by its three pointers, which must match the size of its heap
-//! chunk. Nothing is unpacked: hooks (checkpointing, offload) are counted, not called.
+//! The autograd graph: reachable nodes and their saved tensors. The size that malloc stores gives a
+//! node's end. A `SavedVariable` in it is a pointer to an object with a `TensorImpl` vtable, flags
+//! of 0 or 1, and small numbers; a vector of them must match its heap chunk. Hooks (checkpointing,
+//! offload) are counted, not called.
 
 use std::sync::Arc;
 
@@ -18,23 +15,19 @@ use crate::model::SavedIn;
 use crate::target::{Addr, Field};
 
 const MAX_NODES: usize = 1 << 22;
-/// Edges, saved and packed variables of all nodes.
 const MAX_PARTS: usize = 1 << 23;
 const MAX_KEPT: usize = 1 << 16;
 const MAX_EDGES: u64 = 1 << 20;
-/// Sizes of heap chunks that can contain a node.
 const CHUNKS: std::ops::Range<u64> = 16..65536;
-/// Bytes read of a node of unknown size.
 const UNKNOWN_LEN: usize = 1536;
 const MAX_SAVED: u64 = 1 << 20;
-/// Maximum counters of a saved variable.
 const MAX_VERSION: u32 = 1 << 24;
 const MAX_OUTPUTS: u32 = 1 << 16;
-/// `PyTypeObject.tp_name` and `tp_basicsize`, after the usual head of an object.
+/// `PyTypeObject.tp_name`, `tp_basicsize`.
 const NAME: usize = 24;
 const BASIC_SIZE: usize = 32;
 const MAX_FUNCTION_BYTES: u64 = 4096;
-/// Python hooks, and the maximum bytes of a vector of pointers to them.
+/// Class names; maximum bytes of a vector of pointers to them.
 const PYTHON_HOOKS: [&str; 3] =
     ["PyFunctionTensorPreHook", "PyFunctionPreHook", "PyFunctionPostHook"];
 const MAX_HOOKS: u64 = 1 << 16;
@@ -48,33 +41,32 @@ pub struct SavedTensor {
     pub tensor: Addr,
     /// How it is saved.
     pub by: SavedIn,
-    /// Whether it is an output of the node.
+    /// It is an output of the node.
     pub is_output: bool,
-    /// Its version (number of in-place changes) when saved.
+    /// Its version: in-place changes when saved.
     pub version: u32,
 }
 
 /// An autograd node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AutogradNode {
-    /// Its address, which identifies the node.
+    /// Its address.
     pub at: Addr,
-    /// Its class: `AddmmBackward0`. For functions written in Python that of its `THPFunction`,
-    /// `PyNode` if unknown.
+    /// `AddmmBackward0`; for Python that of the `THPFunction`, or `PyNode`.
     pub class: Arc<str>,
-    /// The next nodes in the backward pass.
+    /// Next in the backward pass.
     pub next: Vec<Addr>,
-    /// The tensors that it saves.
+    /// Saved tensors.
     pub saved: Vec<SavedTensor>,
-    /// Python objects that hooks packed instead of tensors.
+    /// Packed by hooks instead of tensors.
     pub packed: Vec<Addr>,
-    /// The `TensorImpl` of the leaf that it accumulates into.
+    /// The leaf that it accumulates into.
     pub variable: Option<Addr>,
-    /// Number of elements of each output of its operation; `None` for an unknown shape.
+    /// Elements of each output; `None` for an unknown shape.
     pub outputs: Vec<Option<u64>>,
-    /// The `THPFunction` of a function written in Python.
+    /// The `THPFunction`, if written in Python.
     pub function: Option<Addr>,
-    /// Python dictionaries of hooks on the node and its outputs.
+    /// Dictionaries of Python hooks.
     pub hooks: Vec<Addr>,
 }
 
@@ -83,8 +75,7 @@ pub struct AutogradNode {
 pub struct AutogradGraph {
     /// In discovery order.
     pub nodes: Vec<AutogradNode>,
-    /// Nodes of unknown size (malloc is not glibc's). They are read up to the next object, so freed
-    /// data behind them may be taken for theirs.
+    /// Nodes of unknown size (malloc is not glibc's); freed data behind may count as theirs.
     pub unsized_nodes: u64,
 }
 
@@ -157,9 +148,8 @@ impl TensorDecoder<'_> {
         edges.chunks_exact(layout.edge_len).filter_map(node).collect()
     }
 
-    /// Python hooks in `pre_hooks_`, `tensor_pre_hooks_` and `post_hooks_`, vectors of pointers to
-    /// objects with a vtable and a dictionary (torch/csrc/autograd/python_hook.h). They are between
-    /// `next_edges_` and `input_metadata_` (torch/csrc/autograd/function.h).
+    /// `pre_hooks_`, `tensor_pre_hooks_`, `post_hooks_`: pointers to objects with a vtable and a
+    /// dictionary (torch/csrc/autograd/python_hook.h).
     fn hooks(&self, head: &[u8]) -> Vec<Addr> {
         let layout = &self.layout.node;
         let word = |at: usize| Field::<u64>::at(at).get(head).unwrap_or_default();
@@ -189,18 +179,16 @@ impl TensorDecoder<'_> {
         hooks
     }
 
-    /// Usable bytes of the heap chunk at `at` (glibc: malloc/malloc.c, `struct malloc_chunk`).
+    /// glibc: malloc/malloc.c, `struct malloc_chunk`.
     fn chunk(&self, at: Addr) -> Option<u64> {
         let header = self.memory.u64(at - 8).ok().filter(|_| self.has_sizes)?;
-        // The flags: the previous chunk is in use; the chunk is mapped separately (small ones never
-        // are); it belongs to another thread's arena.
+        // Flags; bit 1: mapped separately, as small chunks never are.
         let len = (header & !7).checked_sub(8)?;
         let whole = header & 2 == 0 && (len + 8).is_multiple_of(16);
         (whole && CHUNKS.contains(&len)).then_some(len)
     }
 
     fn scan(&self, at: Addr, len: usize, by: SavedIn, node: &mut AutogradNode) {
-        // Without a known size, the range may exceed the heap.
         let bytes = self.memory.vec_up_to(at, len & !7);
         let saved_len = self.layout.saved.len;
         let word = |offset: usize| Field::<u64>::at(offset).get(&bytes).unwrap_or_default();
@@ -266,7 +254,6 @@ impl TensorDecoder<'_> {
         }
     }
 
-    /// `None` if the pointers are invalid.
     fn vector(&self, [begin, end, capacity]: [u64; 3]) -> Option<u64> {
         let len = end.checked_sub(begin).filter(|len| (1..=MAX_SAVED).contains(len))?;
         let room = capacity.checked_sub(begin).filter(|room| *room >= len)?;
@@ -282,11 +269,11 @@ impl TensorDecoder<'_> {
         }
         let header = self.memory.u64(Addr(begin) - 8).ok()?;
         let chunk = (header & !7).checked_sub(8)?;
-        // Rounded up to 16 bytes, and by 16 more if the remainder is too small for a chunk.
+        // Rounded up to 16 bytes, and 16 more if the remainder is too small for a chunk.
         (room..=room + 24).contains(&chunk).then_some(len)
     }
 
-    /// Whether all elements look like saved variables; some may be empty.
+    /// Some may be empty.
     fn are_saved(&self, at: Addr, len: u64) -> bool {
         let layout = &self.layout.saved;
         let Ok(bytes) = self.memory.vec(at, len as usize) else { return false };

@@ -1,32 +1,27 @@
-//! Layouts of tensors, storages and autograd nodes: six families of PyTorch versions, and two C++
-//! ABIs.
-//!
-//! Offsets are compiled from the headers of the PyPI wheels of 2.1 to 2.15. The family is not taken
-//! from the version but verified: its tensors must look like tensors (`verify`).
+//! Six families of layouts of tensors, storages and nodes, for two C++ ABIs, compiled from the
+//! headers of the wheels 2.1 to 2.15. The family is verified on tensors (`verify`).
 
 use crate::target::{Addr, Field};
 
-/// `c10::TensorImpl`, `c10::StorageImpl`, `torch::autograd::Node` and related structures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObjectsLayout {
-    /// First minor version of PyTorch 2 with it.
+    /// Minor version of PyTorch 2.
     pub(super) since: u32,
-    /// `THPVariable.cdata`, after the usual object head: the `TensorImpl`.
+    /// `THPVariable.cdata`: the `TensorImpl`.
     pub(super) python: Field<Addr>,
     pub(super) tensor: TensorLayout,
     pub(super) node: NodeLayout,
     pub(super) saved: SavedLayout,
 }
 
-/// `c10::TensorImpl` (c10/core/TensorImpl.h).
+/// c10/core/TensorImpl.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TensorLayout {
-    /// `storage_`, which also gives the size of `intrusive_ptr_target`.
+    /// `storage_`, which follows `intrusive_ptr_target`.
     pub(super) storage: usize,
     /// `sizes_and_strides_`.
     pub(super) sizes: usize,
-    /// Whether the has-value byte of `device_opt_` is its first (`c10::optional` up to 2.1), not
-    /// its last.
+    /// Whether `device_opt_` begins with its has-value byte (`c10::optional`, up to 2.1).
     pub(super) device_flag_first: bool,
 }
 
@@ -39,7 +34,7 @@ impl TensorLayout {
         Field::at(self.storage + 8)
     }
 
-    /// `extra_meta_`, which few tensors have; it begins with a pointer to symbolic sizes, or null.
+    /// Few tensors have it. It begins with a pointer to symbolic sizes, or null.
     pub(super) const fn extra_meta(self) -> Field<Addr> {
         Field::at(self.storage + 16)
     }
@@ -48,7 +43,7 @@ impl TensorLayout {
         Field::at(self.storage + 24)
     }
 
-    /// The number in a `VersionCounter`, which is also an `intrusive_ptr_target`.
+    /// In a `VersionCounter`, also an `intrusive_ptr_target`.
     pub(super) const fn version(self) -> Field<u32> {
         Field::at(self.storage)
     }
@@ -57,7 +52,7 @@ impl TensorLayout {
         Field::at(self.sizes)
     }
 
-    /// Inline sizes, or a pointer to sizes and strides beyond [`INLINE_DIMENSIONS`].
+    /// Or a pointer to sizes and strides, beyond [`INLINE_DIMENSIONS`].
     pub(super) const fn inline_sizes(self) -> usize {
         self.sizes + 8
     }
@@ -74,12 +69,12 @@ impl TensorLayout {
         Field::at(self.sizes + 96)
     }
 
-    /// `data_type_`: a `ScalarType` index.
+    /// A `ScalarType` index.
     pub(super) const fn dtype(self) -> Field<u16> {
         Field::at(self.sizes + 104)
     }
 
-    /// `device_opt_`: kind, index and has-value, from its three bytes.
+    /// `device_opt_`: kind, index and has-value.
     pub(super) fn device(self, tensor: &[u8]) -> Option<[u8; 3]> {
         let at = self.sizes + 106;
         let bytes = *tensor.get(at..)?.first_chunk::<3>()?;
@@ -105,11 +100,10 @@ impl TensorLayout {
     }
 }
 
-/// Dimensions stored in a `TensorImpl` itself (`C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`).
+/// `C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`.
 pub(super) const INLINE_DIMENSIONS: usize = 5;
 
-/// `torch::autograd::AutogradMeta`, whose first field is a `std::string`: 8 bytes before the C++11
-/// ABI, 32 since.
+/// After a `std::string`: 8 bytes before the C++11 ABI, 32 since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AutogradLayout {
     pub(super) grad: Field<Addr>,
@@ -118,7 +112,7 @@ pub(super) struct AutogradLayout {
 }
 
 pub(super) const AUTOGRAD_LEN: usize = 152;
-/// Its `name_`: with the C++11 ABI an empty string points to its own buffer.
+/// With the C++11 ABI an empty string points to its own buffer.
 pub(super) const AUTOGRAD_NAME: usize = 8;
 pub(super) const NAME_BUFFER: usize = 24;
 
@@ -135,7 +129,7 @@ pub(super) fn autograd(layout: &ObjectsLayout, cxx11: bool) -> AutogradLayout {
     }
 }
 
-/// `torch::autograd::Node` (torch/csrc/autograd/function.h).
+/// torch/csrc/autograd/function.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NodeLayout {
     /// `next_edges_`: a vector.
@@ -144,26 +138,26 @@ pub(super) struct NodeLayout {
     /// `input_metadata_`: a small vector.
     pub(super) inputs: usize,
     pub(super) len: usize,
-    /// `PyNode`: its `THPFunction` object.
+    /// In `PyNode`: its `THPFunction`.
     pub(super) python: Field<Addr>,
 }
 
-/// `sizeof(Edge)` while it holds a `std::shared_ptr<Node>`.
+/// `sizeof(Edge)` with a `std::shared_ptr<Node>`.
 pub(super) const EDGE_OF_SHARED: usize = 24;
 
-/// `torch::autograd::SavedVariable` (torch/csrc/autograd/saved_variable.h); `data_` comes first.
+/// torch/csrc/autograd/saved_variable.h; `data_` comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SavedLayout {
     pub(super) len: usize,
     /// `saved_version_`, `output_nr_`: 4 bytes each.
     pub(super) version: usize,
-    /// `was_default_constructed_` and four further flags.
+    /// `was_default_constructed_`, then four more.
     pub(super) flags: usize,
     pub(super) hooks: Field<Addr>,
 }
 
 pub(super) const FLAGS: usize = 5;
-/// `is_output_`, the last flag.
+/// `is_output_`.
 pub(super) const IS_OUTPUT: usize = 4;
 
 const SHARED_NODE: NodeLayout = NodeLayout {
@@ -181,7 +175,7 @@ const SAVED: SavedLayout = SavedLayout { len: 104, version: 40, flags: 48, hooks
 const SHORT_SAVED: SavedLayout =
     SavedLayout { len: 80, version: 32, flags: 40, hooks: Field::at(48) };
 
-/// All families, newest first, because an unknown version most likely matches the newest.
+/// Unknown versions most likely match the newest.
 pub(super) const FAMILIES: [ObjectsLayout; 6] = [
     ObjectsLayout {
         since: 13,
@@ -231,7 +225,7 @@ pub(super) const FAMILIES: [ObjectsLayout; 6] = [
 mod tests {
     use super::*;
 
-    /// memspy read "no device" for every GPU tensor of PyTorch 2.1, so its memory was in no tensor.
+    /// 2.1's GPU tensors had no device, so their memory was in no tensor.
     #[test]
     fn pytorch_2_1_stores_the_device_flag_first() {
         let device = |since: u32, bytes: [u8; 3]| {

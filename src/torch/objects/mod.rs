@@ -1,4 +1,4 @@
-//! libtorch's objects: tensors, storages, autograd nodes.
+//! Tensors, storages, autograd nodes.
 
 mod classes;
 mod counts;

@@ -1,4 +1,4 @@
-//! Outputs of a node's operation, from `Node::input_metadata_`, which describes incoming gradients.
+//! Outputs of a node's operation, from `Node::input_metadata_`.
 
 use crate::target::{Addr, Field, Memory};
 
@@ -7,22 +7,19 @@ const ELEMENTS: Field<Addr> = Field::at(0);
 const COUNT: Field<u32> = Field::at(8);
 const ROOM: Field<u32> = Field::at(12);
 const SMALL_VECTOR: usize = 16;
-/// `InputMetadata` (torch/csrc/autograd/input_metadata.h, PyTorch 2.1 to 2.15).
+/// torch/csrc/autograd/input_metadata.h, PyTorch 2.1 to 2.15.
 const METADATA: usize = 96;
-/// Bits of `TensorOptions`; the fourth says that there is a type.
+/// In `TensorOptions`: which options are set.
 const HAS: Field<u8> = Field::at(6);
 const HAS_DTYPE: u8 = 1 << 3;
-/// The shape: a small vector of sizes or, for a nested tensor, a tensor; and which of the two
-/// (`std::variant`).
+/// A `std::variant` of sizes and, for a nested tensor, a tensor.
 const SHAPE: usize = 8;
 const WHICH: Field<u8> = Field::at(64);
 const SIZES: u8 = 0;
-/// More outputs or dimensions than any operation has.
 const MAX_OUTPUTS: u32 = 1 << 16;
 const MAX_DIMENSIONS: u32 = 64;
 
-/// Number of elements of each output of the node whose `input_metadata_` begins `vector`; `None`
-/// for an unknown (symbolic, nested) shape. Omits outputs outside the graph.
+/// `None` for a symbolic or nested shape. Omits outputs outside the graph.
 pub(super) fn elements(memory: &dyn Memory, vector: &[u8]) -> Option<Vec<Option<u64>>> {
     let (at, count) = head(vector, MAX_OUTPUTS)?;
     let bytes = memory.vec(at, METADATA * count).ok()?;
@@ -43,7 +40,7 @@ fn product(memory: &dyn Memory, metadata: &[u8]) -> Option<u64> {
     }
     let (sizes, count) = head(metadata.get(SHAPE..SHAPE + SMALL_VECTOR)?, MAX_DIMENSIONS)?;
     let words = memory.vec(sizes, 8 * count).ok()?;
-    // A symbolic size is a tagged pointer, and negative.
+    // A symbolic size is negative.
     words.chunks_exact(8).try_fold(1u64, |product, word| {
         product.checked_mul(u64::try_from(Field::<i64>::at(0).get(word)?).ok()?)
     })

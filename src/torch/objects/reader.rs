@@ -1,4 +1,4 @@
-//! Attaches to tensors: finds their Python types, and this libtorch's layout.
+//! Attaches to tensors: Python types and layout.
 
 use parking_lot::Mutex;
 
@@ -11,22 +11,20 @@ use super::classes::CppClasses;
 use super::layout::{FAMILIES, ObjectsLayout};
 use super::tensor::{FoundLayout, LayoutFit, TensorDecoder};
 
-/// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the
-/// usual head.
+/// `PyTypeObject.tp_base` (Include/cpython/object.h, 3.8 to 3.15).
 const TYPE_BASE: usize = 256;
-/// Tensors that a layout is checked with.
 const VERIFIED_BY: usize = 64;
 
 /// The Python types of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorTypes {
-    /// `torch._C.TensorBase`, a base of every tensor class.
+    /// `torch._C.TensorBase`.
     pub base: Addr,
     /// `torch.nn.Parameter`.
     pub parameter: Addr,
 }
 
-/// Reads tensors and autograd nodes of a process with PyTorch, with or without CUDA.
+/// Reads tensors and autograd nodes, with or without CUDA.
 pub struct TensorReader {
     version: Option<String>,
     variable_class: Addr,
@@ -35,7 +33,7 @@ pub struct TensorReader {
 }
 
 impl TensorReader {
-    /// Attaches to `process`; `Ok(None)` if PyTorch is not loaded.
+    /// `Ok(None)` if PyTorch is not loaded.
     pub fn attach(process: &Process) -> Result<Option<TensorReader>, TorchError> {
         let memory = process.memory();
         let mappings = process.mappings()?;
@@ -57,12 +55,12 @@ impl TensorReader {
         Ok(Some(TensorReader { version, variable_class, parameter_class, found: Mutex::default() }))
     }
 
-    /// The version of PyTorch; `None` if unreadable.
+    /// PyTorch's version, if readable.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
 
-    /// The types; `None` while PyTorch is being imported. Python objects begin with `head`.
+    /// `None` while PyTorch is being imported.
     pub fn types(
         &self,
         memory: &dyn Memory,
@@ -77,12 +75,12 @@ impl TensorReader {
         Ok(Some(TensorTypes { base, parameter }))
     }
 
-    /// A decoder for tensors in `memory`, whose process must be stopped. `objects`: Python tensors
-    /// (`THPVariable`) with object head `head`, which determine the layout.
+    /// Decodes tensors in `memory` of a stopped process. The Python tensors `objects` determine the
+    /// layout.
     ///
     /// # Errors
     ///
-    /// [`TorchError::UnknownLayout`] if no known layout fits them.
+    /// [`TorchError::UnknownLayout`] if none fits.
     pub fn tensors<'a>(
         &self,
         memory: &'a dyn Memory,
@@ -94,8 +92,8 @@ impl TensorReader {
         Ok(tensors)
     }
 
-    /// The same with the layout verified earlier, if any. In a running process objects may be gone
-    /// and would suggest a wrong one.
+    /// [`Self::tensors`] with the layout verified earlier: objects of a running process may suggest
+    /// a wrong one.
     pub fn tensors_as_before<'a>(
         &self,
         memory: &'a dyn Memory,
@@ -116,9 +114,9 @@ impl TensorReader {
     ) -> Result<TensorDecoder<'a>, TorchError> {
         let minor = self.version.as_deref().and_then(minor_version);
         let mut families: Vec<&ObjectsLayout> = FAMILIES.iter().collect();
-        // This version's family first; the others for builds that differ from the wheels.
+        // This version's family first: builds may differ from the wheels.
         families.sort_by_key(|family| minor.is_some_and(|minor| family.since > minor));
-        // Evenly spaced, because neighbours are alike.
+        // Evenly spaced: neighbours are alike.
         let step = objects.len().div_ceil(VERIFIED_BY).max(1);
         let samples: Vec<Addr> = objects.iter().copied().step_by(step).take(VERIFIED_BY).collect();
         let mut most: Option<(TensorDecoder<'a>, LayoutFit)> = None;

@@ -10,22 +10,19 @@ use crate::model::{DType, Storage, TensorDevice, TensorInfo};
 use crate::target::{Addr, Field, Memory};
 
 const MAX_DIMENSIONS: u64 = 64;
-/// Bytes of a derived class that are searched for its component tensors.
+/// Of a derived class, searched for component tensors.
 const DERIVED_LEN: usize = 120;
-/// `c10::Layout` (c10/core/Layout.h; indices never change), the field of a `SparseCsrTensorImpl`
-/// after its tensors.
+/// `c10::Layout` (c10/core/Layout.h).
 const SPARSE_CSC: u8 = 4;
 const SPARSE_BSC: u8 = 6;
-/// `ScalarType::Long`, the type of nested tensors' sizes; maximum number of sizes read.
+/// `ScalarType::Long`.
 const INT64: DType = DType(4);
 const MAX_NESTED: usize = 1 << 16;
-/// `intrusive_ptr_target.combined_refcount_`, and its bit `kHasPyObject`: a Python object exists.
-/// Older versions have two counters there, the upper of which never sets this bit.
+/// `combined_refcount_`, `kHasPyObject`: never set before 2.10.
 const COMBINED_REFCOUNT: u64 = 8;
 const HAS_PY_OBJECT: u64 = 1 << 63;
-/// `DeviceType::CPU` (c10/core/DeviceType.h).
+/// c10/core/DeviceType.h.
 const CPU: u8 = 0;
-/// Greater than any `ScalarType`.
 const MAX_DTYPES: u16 = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +36,7 @@ impl LayoutFit {
         self.fitting == self.of
     }
 
-    /// Whether enough fit that the rest must be damaged, and not the layout wrong.
+    /// Whether enough fit, so that the rest must be damaged.
     pub(super) fn is_most(self) -> bool {
         4 * self.fitting >= 3 * self.of
     }
@@ -60,7 +57,7 @@ pub struct TensorDecoder<'a> {
     pub(super) layout: ObjectsLayout,
     autograd: AutogradLayout,
     pub(super) classes: CppClasses,
-    /// Whether glibc's malloc stores a size before each object.
+    /// Whether malloc stores sizes (glibc).
     pub(super) has_sizes: bool,
 }
 
@@ -85,14 +82,12 @@ impl<'a> TensorDecoder<'a> {
         FoundLayout { head, layout, autograd, has_sizes }
     }
 
-    /// Determines the C++ ABI, and how many of `samples` are tensors in this layout; `None` if
-    /// hardly any.
+    /// Finds the C++ ABI and how many `samples` fit; `None` if hardly any.
     pub(super) fn verified_by(
         mut self,
         samples: &[Addr],
     ) -> Option<(TensorDecoder<'a>, LayoutFit)> {
         let impls: Vec<Addr> = samples.iter().filter_map(|object| self.impl_of(*object)).collect();
-        // A tensor under construction has none yet, but most have.
         if 2 * impls.len() < samples.len() {
             return None;
         }
@@ -123,39 +118,36 @@ impl<'a> TensorDecoder<'a> {
         2 * impls.iter().filter(is_plain).filter(fits).count() >= plain
     }
 
-    /// Whether the numbers of a tensor are consistent; otherwise the layout is wrong or the memory
-    /// damaged.
+    /// Whether its numbers are consistent. If not, the layout is wrong or the memory damaged.
     pub fn fits(&self, tensor: &TensorInfo) -> bool {
         let product = tensor.shape.as_ref().is_none_or(|shape| {
             shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size)) == tensor.numel
         });
         let grad = |grad: u64| self.classes.class_at(self.memory, Addr(grad)).is_some();
-        // Sparse and wrapper tensors count elements differently. Every tensor has a device, and the
-        // CPU has index 0 only.
+        // Sparse and wrapper tensors count elements differently. The CPU has index 0 only.
         let somewhere = |device: TensorDevice| device.kind != CPU || device.index.unwrap_or(0) == 0;
         let is_whole = product && tensor.device.is_some_and(somewhere);
         let plain = &*tensor.class != "TensorImpl" || is_whole;
         plain && tensor.dtype.0 < MAX_DTYPES && tensor.grad_fn.is_none_or(grad)
     }
 
-    /// The `TensorImpl` of a Python tensor; `None` if under construction, or not a tensor.
+    /// Its `TensorImpl`; `None` if under construction, or no tensor.
     pub fn impl_of(&self, object: Addr) -> Option<Addr> {
         let at = object + self.head.shift(self.layout.python.offset) as u64;
         let at = self.memory.pointer(at).ok()?;
         self.classes.is_tensor(self.memory, at).then_some(at)
     }
 
-    /// Whether C++ keeps the `TensorImpl` of a Python tensor, and thereby the Python object. One
-    /// word shows it since PyTorch 2.10 (`combined_refcount_`, c10/util/intrusive_ptr.h); `false`
-    /// for older versions.
+    /// Whether C++ keeps the tensor, and thereby its Python object. Known since PyTorch 2.10
+    /// (c10/util/intrusive_ptr.h), else `false`.
     pub fn is_kept_by_cpp(&self, object: Addr) -> bool {
         let word = self.impl_of(object).and_then(|at| self.memory.u64(at + COMBINED_REFCOUNT).ok());
         // One reference is the Python object's; all others are from C++.
         word.is_some_and(|word| word & HAS_PY_OBJECT != 0 && word as u32 > 1)
     }
 
-    /// The hook dictionaries of a Python tensor (`THPVariable.backward_hooks`,
-    /// `.post_accumulate_grad_hooks`: after its `cdata`, torch/csrc/autograd/python_variable.h).
+    /// Its hook dictionaries: `backward_hooks`, `post_accumulate_grad_hooks`
+    /// (torch/csrc/autograd/python_variable.h).
     pub fn hooks_of(&self, object: Addr) -> Vec<(&'static str, Addr)> {
         let first = object + self.head.shift(self.layout.python.offset) as u64 + 8;
         let Ok(fields) = self.memory.vec(first, 16) else { return Vec::new() };
@@ -166,7 +158,7 @@ impl<'a> TensorDecoder<'a> {
         names.into_iter().zip(hooks).filter_map(set).collect()
     }
 
-    /// The node whose output is the tensor at `at`.
+    /// The node that computed the tensor.
     pub fn node_of(&self, at: Addr) -> Option<Addr> {
         let meta = self.memory.pointer(self.layout.tensor.autograd_meta().in_target(at)).ok()?;
         let node = self.memory.pointer(
@@ -180,7 +172,7 @@ impl<'a> TensorDecoder<'a> {
         self.classes.is_tensor(self.memory, at)
     }
 
-    /// The tensor at `at`; `None` if there is none, or its numbers are out of bounds.
+    /// `None` if there is no tensor, or its numbers are out of bounds.
     pub fn tensor(&self, at: Addr) -> Option<TensorInfo> {
         let (class, CppKind::Tensor) = self.classes.class_at(self.memory, at)? else { return None };
         let layout = &self.layout.tensor;
@@ -194,7 +186,7 @@ impl<'a> TensorDecoder<'a> {
             let outside = self.memory.vec(outside, 16 * dimensions).ok()?;
             (numbers(&outside, 0, dimensions)?, numbers(&outside, 8 * dimensions, dimensions)?)
         };
-        // A symbolic size is a pointer with its topmost bits set, or is stored separately.
+        // A symbolic size has its topmost bits set, or is stored separately.
         let extra = layout.extra_meta().get(&bytes).filter(|extra| extra.is_plausible());
         let apart = extra.is_some_and(|extra| self.memory.u64(extra).is_ok_and(|sizes| sizes != 0));
         let known =
@@ -205,14 +197,13 @@ impl<'a> TensorDecoder<'a> {
             _ => return None,
         };
         let (mut shape, mut strides) = (known(shape), known(strides));
-        // With symbolic sizes, the number of elements is not maintained.
+        // Not maintained with symbolic sizes.
         let is_known = shape.is_some() && strides.is_some();
         let part_names = self.part_names(at, &class);
         let parts = if part_names.is_empty() { Vec::new() } else { self.parts(at) };
         let mut numel = layout.numel().get(&bytes).filter(|_| is_known);
         let mut nested = None;
         if &*class == "NestedTensorImpl" {
-            // It has no sizes of its own.
             (shape, strides) = (None, None);
             nested = parts.first().and_then(|sizes| self.rows(Addr(*sizes)));
             numel = nested.as_ref().and_then(|rows| {
@@ -242,7 +233,6 @@ impl<'a> TensorDecoder<'a> {
         Some(tensor)
     }
 
-    /// Reads `AutogradMeta`, which tensors without gradients lack.
     fn autograd(&self, meta: Addr, tensor: &mut TensorInfo) -> Option<()> {
         if !meta.is_plausible() {
             return None;
@@ -278,7 +268,6 @@ impl<'a> TensorDecoder<'a> {
         self.memory.u32(self.layout.tensor.version().in_target(counter)).ok()
     }
 
-    /// `None` for anything else, or a large one.
     fn rows(&self, at: Addr) -> Option<Vec<Vec<i64>>> {
         let matrix = self.tensor(at)?;
         let [height, width] = matrix.shape.as_deref()? else { return None };
@@ -294,7 +283,6 @@ impl<'a> TensorDecoder<'a> {
         Some(all.chunks_exact(width).map(<[i64]>::to_vec).collect())
     }
 
-    /// Empty if it only has its own memory.
     fn part_names(&self, at: Addr, class: &str) -> &'static [&'static str] {
         match class {
             "SparseTensorImpl" => &["._indices()", "._values()"],
@@ -325,7 +313,7 @@ impl<'a> TensorDecoder<'a> {
             let part = Field::<Addr>::at(0).get(word).filter(|part| self.is_tensor(*part));
             match part {
                 Some(part) => parts.push(part.0),
-                // They are adjacent; later fields are something else.
+                // Parts are adjacent.
                 None if parts.is_empty() => {}
                 None => break,
             }

@@ -1,14 +1,15 @@
-//! Who imports whom, also by way of a re-export or of a public field, and who starts threads, prints and exits.
+//! Who imports whom, also by a re-export or a public field, and who starts threads, prints and
+//! exits.
 
 use std::collections::BTreeMap;
 
 use super::rooms::{EVERYWHERE, HANDED_ON, Room, THREADS};
 use super::source::{Source, UsedPath};
 
-/// Files by their paths.
+/// By path.
 pub type Sources = BTreeMap<String, Source>;
 
-/// What is wrong with `sources`, one line each. `external` are the crates of the manifest.
+/// Violations in `sources`, one line each. `external`: crates of the manifest.
 pub fn complaints(
     rooms: &BTreeMap<&str, Room>,
     sources: &Sources,
@@ -54,7 +55,7 @@ pub fn complaints(
     complaints
 }
 
-/// What a name of a room really is, where the room has it from another one: by room and name.
+/// By room and name: what a re-export stands for.
 type Exports = BTreeMap<(String, String), Vec<String>>;
 
 fn exports(rooms: &BTreeMap<&str, Room>, sources: &Sources) -> Exports {
@@ -72,7 +73,7 @@ fn exports(rooms: &BTreeMap<&str, Room>, sources: &Sources) -> Exports {
     exports
 }
 
-/// The path itself, and the one that it stands for by a re-export.
+/// The path, and the one behind a re-export.
 fn origins(names: &[String], exports: &Exports) -> Vec<Vec<String>> {
     let mut found = vec![names.to_vec()];
     let Some(room) = names.first() else { return found };
@@ -89,13 +90,13 @@ fn may_not_import(rooms: &BTreeMap<&str, Room>, from: &str, to: &[String]) -> bo
     to != from && rooms.contains_key(to) && !rooms[from].imports.contains(&to)
 }
 
-/// Whether it is one of the values that are handed on, or a variant of one.
+/// Whether it is one of the shared values, or a variant of one.
 fn is_handed_on(path: &[String]) -> bool {
     let is_one = |room: &String, name: &String| {
         HANDED_ON.iter().any(|(from, what)| room == from && name == what)
     };
     match path {
-        // Functions of it are not handed on: they may read a target.
+        // Not its functions: they may read a target.
         [room, .., name, variant] if variant.starts_with(char::is_uppercase) => {
             is_one(room, name) || is_one(room, variant)
         }
@@ -151,7 +152,7 @@ fn threads(file: &str, source: &Source) -> Option<String> {
         .then(|| format!("{file}: is no place for threads and sleeping: {}", found.join("::")))
 }
 
-/// Rooms that take the time from the records, so that live and on replay they say the same.
+/// These rooms take the time from records, so live and replay agree.
 const TIMELESS: [&str; 3] = ["analysis", "ownership", "trace"];
 
 fn clocks(file: &str, source: &Source) -> Option<String> {

@@ -1,23 +1,22 @@
-//! Files of `/proc` are opened in one place, which bounds what is read of each.
+//! Files of `/proc` are opened in one place, which bounds each read.
 
 use super::floors::Sources;
 use super::source::{Source, UsedPath};
 
-/// The only file that knows where `/proc` is.
+/// Only this file knows where `/proc` is.
 const HOME: &str = "src/target/proc_files.rs";
-/// Who asks it for the name of a link or of a folder, and reads no file behind it.
+/// They ask it for the name of a link or folder, and read no file behind it.
 const NAMES: [&str; 3] =
     ["src/target/process.rs", "src/target/job_files.rs", "src/target/left_behind.rs"];
-/// Who reads `/proc` through the crate procfs: `stat`, `status`, lists of threads and of processes,
-/// links, the time since the start. The kernel writes each of their fields; a job can lengthen
-/// none.
+/// They read `/proc` through the crate procfs: `stat`, `status`, lists of threads and processes,
+/// links, uptime. The kernel writes each of their fields; a job can lengthen none.
 const PROCFS: [&str; 4] = [
     "src/target/process.rs",
     "src/target/process/threads.rs",
     "src/target/host_pids.rs",
     "src/target/left_behind.rs", // how long a tick of the kernel's clock is
 ];
-/// What that crate reads to its end, however long a job makes it.
+/// That crate reads these to the end, however long a job makes them.
 const UNBOUNDED: [&str; 10] = [
     "cmdline",
     "environ",
@@ -30,9 +29,8 @@ const UNBOUNDED: [&str; 10] = [
     "open_relative_flags",
     "auxv",
 ];
-/// The room that calls py-spy, which reads `/proc` without bounds. It is only used beside jobs
-/// beside which memspy has no more rights than they have: what such a job can make memspy spend, it
-/// could spend itself (`has_no_more_rights`).
+/// The room that calls py-spy, which reads `/proc` without bounds. It is used only for jobs with
+/// all of memspy's rights: such a job could spend as much itself (`has_no_more_rights`).
 const PY_SPY: &str = "python";
 
 fn uses(source: &Source, names: &[&str]) -> bool {
@@ -45,7 +43,7 @@ fn uses_crate(source: &Source, name: &str) -> bool {
     source.paths.iter().any(|path| matches!(path, UsedPath::External(names) if is_it(names)))
 }
 
-/// Complains about every other way to `/proc`.
+/// Reports every other way to `/proc`.
 pub fn check(sources: &Sources, complain: &mut dyn FnMut(String)) {
     for (file, source) in sources {
         let is_path = |text: &&String| text.starts_with("/proc") && !text.contains(' ');

@@ -1,14 +1,14 @@
-//! The rooms of `src/`: who may import whom, and what each is the only home of.
+//! The rooms of `src/`: what they may import, and what each is the only home of.
 
 use std::collections::BTreeMap;
 
-/// A room: the rooms it may import, and the external crates of which it is a home.
+/// Which rooms it may import, and which external crates.
 pub struct Room {
     pub imports: &'static [&'static str],
     pub crates: &'static [&'static str],
 }
 
-/// All rooms by their names.
+/// By name.
 pub fn rooms() -> BTreeMap<&'static str, Room> {
     let room = |imports, crates| Room { imports, crates };
     BTreeMap::from([
@@ -106,7 +106,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
 /// Crates that any room may use.
 pub const EVERYWHERE: &[&str] = &["std", "core", "thiserror", "rustc_hash", "parking_lot"];
 
-/// Files in which `unsafe` may stand, each for one stated reason.
+/// Files that may have `unsafe`, each for one stated reason.
 pub const UNSAFE: &[&str] = &[
     "src/probe/syscall.rs",          // bpf(2), descriptors
     "src/sampler/time_slice.rs",     // sched_setattr(2)
@@ -114,7 +114,7 @@ pub const UNSAFE: &[&str] = &[
     "src/target/tsc.rs",             // rdtsc
 ];
 
-/// Where threads are started or put to sleep: a room, or a file with its reason.
+/// Rooms or files that may start threads or sleep.
 pub const THREADS: &[&str] = &[
     "src/suspend/checkpointer.rs", // waits for the driver, which moves gigabytes
     "src/sampler/",
@@ -129,8 +129,8 @@ pub const THREADS: &[&str] = &[
     "src/torch/version.rs",    // a note that may be on a file system that hangs
 ];
 
-/// Names of a room that another room hands on, or that its public fields and results lead to, though whoever imports the
-/// second may not import the first. Each is a value or an error, nothing that reads a target.
+/// Names that a room hands on, or that its public fields and results lead to, to rooms that may not
+/// import their home. Each is a value or an error, nothing that reads a target.
 pub const HANDED_ON: &[(&str, &str)] = &[
     ("gpu", "GpuError"),
     ("owners", "SnapshotOptions"),

@@ -1,4 +1,5 @@
-//! What one source file uses, by its syntax: paths with their imports resolved, re-exports, what public items hand out.
+//! What a source file uses, by syntax: paths with imports resolved, re-exports, types of public
+//! items.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,33 +7,34 @@ use std::path::Path;
 use proc_macro2::{Literal, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// The names of a path, from the crate's root (`crate` itself left out) or from an external crate.
+/// A path's names, from the crate's root (without `crate`) or an external crate.
 pub type Names = Vec<String>;
 
-/// What a file outside of its unit tests uses and hands out.
+/// What a file uses and exposes, without its unit tests.
 #[derive(Debug, Default)]
 pub struct Source {
-    /// The module of the file, without `crate`.
+    /// The file's module, without `crate`.
     pub module: Names,
-    /// Every path in it, in imports, expressions, types and arguments of macros.
+    /// Every path, in imports, expressions, types and macro arguments.
     pub paths: BTreeSet<UsedPath>,
-    /// `pub use` of a path: the name it gets here, and where it comes from.
+    /// `pub use`: the name here, and its path.
     pub exports: BTreeMap<String, UsedPath>,
-    /// Public fields and results of public functions: `Type.field` or the function's name, and the types in it.
+    /// Types in public fields and results of public functions, by `Type.field` or the function's
+    /// name.
     pub hands_out: BTreeMap<String, BTreeSet<UsedPath>>,
-    /// Names of the types that it defines, also in its unit tests.
+    /// Types that it defines, also in unit tests.
     pub types: Vec<String>,
-    /// Macros called, such as `println`.
+    /// Such as `println`.
     pub macros: BTreeSet<String>,
-    /// Texts in it, also those in arguments of macros.
+    /// Also in macro arguments.
     pub texts: BTreeSet<String>,
     /// Names of the methods that it calls.
     pub methods: BTreeSet<String>,
-    /// Whether it has unsafe code.
+    /// It has unsafe code.
     pub is_unsafe: bool,
 }
 
-/// A path that was resolved.
+/// A resolved path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UsedPath {
     /// Of this crate.
@@ -42,7 +44,7 @@ pub enum UsedPath {
 }
 
 impl Source {
-    /// Reads the file at `path`, which is below `src`.
+    /// Reads the file at `path`, below `src`.
     pub fn read(path: &Path) -> Source {
         let text = std::fs::read_to_string(path).unwrap();
         let below = path.strip_prefix("src").unwrap_or(path).with_extension("");
@@ -64,7 +66,7 @@ impl Source {
         source
     }
 
-    /// The room that the file belongs to.
+    /// The file's room.
     pub fn room(&self) -> &str {
         self.module.first().map_or("", String::as_str)
     }
@@ -73,9 +75,9 @@ impl Source {
 #[derive(Default)]
 struct Reader {
     source: Source,
-    /// The module whose items are read: the file's, or one inside of it.
+    /// The module being read: the file's, or one inside it.
     inside: Names,
-    /// What names stand for in that module.
+    /// Imported names in that module.
     imports: BTreeMap<String, UsedPath>,
 }
 
@@ -132,7 +134,7 @@ impl Reader {
         found.into_iter().map(|(name, path)| (name, self.absolute(&path))).collect()
     }
 
-    /// A path with `crate`, `self` and `super` resolved, but not the imports.
+    /// Resolves `crate`, `self` and `super`, but not imports.
     fn absolute(&self, path: &[String]) -> UsedPath {
         let mut base = match path.first().map(String::as_str) {
             Some("crate") => return UsedPath::Own(path[1..].to_vec()),
@@ -165,7 +167,7 @@ impl Reader {
         self.source.paths.insert(path);
     }
 
-    /// Arguments of macros are no syntax: names joined by `::` in them are paths.
+    /// Macro arguments have no syntax: names joined by `::` in them are paths.
     fn add_tokens(&mut self, tokens: TokenStream) {
         let mut path: Names = Vec::new();
         let mut colons = 0;
@@ -207,7 +209,7 @@ impl Reader {
         }
     }
 
-    /// The paths in the type of something public.
+    /// The paths in a public type.
     fn hand_out(&mut self, name: String, visit: impl FnOnce(&mut TypePaths)) {
         let mut paths = TypePaths::default();
         visit(&mut paths);
@@ -329,7 +331,7 @@ fn is_public(visibility: &syn::Visibility) -> bool {
     matches!(visibility, syn::Visibility::Public(_))
 }
 
-/// Whether an item is there for unit tests only.
+/// Whether an item is for unit tests only.
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")

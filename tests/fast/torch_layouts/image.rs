@@ -1,13 +1,13 @@
-//! A caching allocator built in a memory image, in the layout of any PyTorch version.
+//! A caching allocator in a memory image, in the layout of any PyTorch version.
 //!
-//! The layouts were measured in the official wheels: found by disassembly and, equally, by shape.
+//! The layouts were measured in the official wheels, by disassembly and, equally, by shape.
 
 use std::collections::BTreeMap;
 
 use memspy::model::{Block, BlockState, PoolId, Segment};
 use memspy::target::{Addr, MemoryImage};
 
-/// One layout of `DeviceCachingAllocator` and its parts; offsets in bytes.
+/// A layout of `DeviceCachingAllocator` and its parts; offsets in bytes.
 pub struct Layout {
     pub versions: &'static str,
     pub vector: usize,
@@ -35,9 +35,9 @@ pub const LAYOUTS: [Layout; 10] = [
     Layout { versions: "2.13-2.15", vector: 0x5838, object: 0xc08, gap: 0x20, large: 0x428, small: 0x4d0, sets: 3, active: 0x578, graph_pools: 0xb40, block_size: 0x38 },
 ];
 
-/// Where the variable `allocator` lies.
+/// The variable `allocator`.
 pub const VARIABLE: Addr = Addr(0x5555_0000_0000);
-/// Where the heap begins.
+/// The heap's beginning.
 pub const HEAP: u64 = 0x7f00_0000_0000;
 const STATS: usize = 0x28;
 const LOAD: u64 = 0x3f00_0000_0000_0300;
@@ -55,8 +55,7 @@ fn put(bytes: &mut [u8], at: usize, value: u64) {
 }
 
 impl<'a> Builder<'a> {
-    /// The image of an allocator whose devices hold `devices`. An expandable segment is followed by
-    /// an unmapped block.
+    /// An allocator with these segments by device. An unmapped block follows an expandable segment.
     pub fn build(layout: &'a Layout, devices: &[Vec<Segment>]) -> MemoryImage {
         let (image, top, objects) = (MemoryImage::default(), HEAP, BTreeMap::new());
         let mut builder = Builder { layout, image, top, objects };
@@ -92,7 +91,7 @@ impl<'a> Builder<'a> {
         image
     }
 
-    /// A heap object as glibc lays it out: its size comes before it.
+    /// A heap object as in glibc: its size precedes it.
     fn new_object(&mut self, len: usize) -> u64 {
         let addr = self.top + 0x10;
         let len = len.next_multiple_of(16) + 8;
@@ -170,7 +169,7 @@ impl<'a> Builder<'a> {
         for (block, mapped) in segment.blocks.iter().map(|b| (b, true)).chain(tail) {
             let object = self.new_object(0xd0);
             let allocated = u64::from(block.state == BlockState::Allocated);
-            // What inactive blocks say they were asked for is left from an earlier use.
+            // An inactive block keeps the requested size of an earlier use.
             let requested = if block.state == BlockState::Inactive { 777 } else { block.requested };
             self.set(object, 0, u64::from(index));
             self.set(object, 8, segment.stream);
@@ -260,7 +259,7 @@ impl<'a> Builder<'a> {
             }
             for (metric, sum) in sums.into_iter().enumerate() {
                 let at = array(metric) + 0x20 * pool;
-                // The running totals were reset a while ago.
+                // The totals were reset a while ago.
                 for (word, value) in [sum, sum + 5, sum / 2, sum / 4].into_iter().enumerate() {
                     self.set(device, at + 8 * word, value);
                 }

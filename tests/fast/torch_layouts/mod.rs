@@ -1,4 +1,4 @@
-//! Discovery and walk over allocators of every known layout, without a PyTorch: found right when
+//! Discovery of, and walks over, allocators of every known layout, without a PyTorch: right when
 //! sound, refused when damaged, never a panic or a hang.
 
 #![allow(unreachable_pub, missing_docs)]
@@ -18,10 +18,10 @@ use memspy::target::{Addr, AddressRange, Memory, MemoryError, MemoryImage};
 use memspy::torch::{TorchError, TorchReader};
 
 const MIB: u64 = 1 << 20;
-/// The first device's allocator, where [`Builder`] puts it: after the vector of one pointer.
+/// The first device's allocator in [`Builder`]'s image: after a vector of one pointer.
 const DEVICE: Addr = Addr(HEAP + 0x30);
 
-/// A segment at `address` of blocks given as (size, requested, state): `a`llocated, `p`ending, `i`nactive.
+/// A segment at `address` of blocks (size, requested, state): `a`llocated, `p`ending, `i`nactive.
 fn segment(address: u64, small: bool, pool: PoolId, blocks: &[(u64, u64, char)]) -> Segment {
     let mut end = address;
     let blocks: Vec<Block> = blocks
@@ -104,7 +104,7 @@ fn every_layout_is_found() {
 }
 
 #[test]
-fn a_device_without_blocks_or_with_cached_ones_only_is_found() {
+fn a_device_without_allocated_blocks_is_found() {
     let cached = segment(0x7000_0000_0000, true, PoolId::default(), &[(2 * MIB, 0, 'i')]);
     for layout in &LAYOUTS {
         reads_back(layout, &[Vec::new()]);
@@ -150,7 +150,7 @@ fn blocks_that_contradict_the_counters_are_refused() {
     reader.counters(&mut Vec::new()).unwrap();
 }
 
-/// A target that, once it works, changes one running total between any two looks.
+/// A target that, once at work, changes a total between any two reads.
 struct Busy {
     image: MemoryImage,
     total: Addr,
@@ -197,7 +197,7 @@ fn a_map_of_a_target_that_never_rests_is_degraded() {
                 assert!(map.retries > 3);
                 assert_eq!(map.segments, segments());
             }
-            // The layout of blocks is looked for at rest only.
+            // The layout of blocks is searched for at rest only.
             Err(TorchError::Torn { .. }) if !seen_at_rest => {}
             other => panic!("{other:?}"),
         }
@@ -208,7 +208,7 @@ fn a_map_of_a_target_that_never_rests_is_degraded() {
     }
 }
 
-/// Numbers that look random and are the same every time (xorshift64*).
+/// Repeatable pseudorandom numbers (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -220,7 +220,7 @@ impl Random {
     }
 }
 
-/// Whatever comes back must at least agree with itself.
+/// Any result must at least be consistent.
 fn survives(memory: impl Memory + 'static) {
     let start = Instant::now();
     if let Ok(mut reader) = attach(memory) {
@@ -270,7 +270,7 @@ fn damage_is_survived() {
     }
 }
 
-/// Memory of which some reads fail.
+/// Memory with some failing reads.
 struct Failing {
     image: MemoryImage,
     reads: AtomicU64,

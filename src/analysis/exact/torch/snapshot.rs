@@ -1,4 +1,4 @@
-//! A map of the allocator's blocks, compared with the blocks that events tell of.
+//! Compares a snapshot of the allocator with the blocks known from events.
 
 use super::super::extent::{BlockSizes, BlockStatistics};
 use super::super::live_blocks::{BEFORE, NO_EVENT};
@@ -7,9 +7,7 @@ use crate::model::{AllocatorSnapshot, BlockState, Segment, SnapshotConsistency};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 impl TorchDevice {
-    /// Compares with what the allocator has.
-    ///
-    /// `freed_early` has the frees of unknown blocks before the first map, with their times.
+    /// `freed_early`: frees of unknown blocks before the first snapshot, with their times.
     pub(crate) fn on_snapshot(
         &mut self,
         snapshot: &AllocatorSnapshot,
@@ -32,7 +30,7 @@ impl TorchDevice {
             let extent = extent(segment, block);
             present.insert(block.address);
             match self.ledger.live.get(&block.address) {
-                // Another request may have got the address since the map was copied.
+                // If the request differs, the address was reused since the snapshot.
                 Some(known) if known.size != block.size && known.requested == block.requested => {
                     let known = known.extent();
                     self.held.subtract(&BlockStatistics::new(known));
@@ -53,7 +51,7 @@ impl TorchDevice {
                     self.knows_held = false;
                     self.ledger.find(block.address, extent, NO_EVENT);
                 }
-                // Its event may only be late.
+                // The event may only be late.
                 None => {
                     suspects.insert(block.address);
                 }
@@ -71,14 +69,14 @@ impl TorchDevice {
         for (address, is_gone) in absent {
             if self.doubtful.remove(&address) {
                 if let Some(block) = self.ledger.free(address, snapshot.time.0) {
-                    self.ledger.was_not_before(block);
+                    self.ledger.remove_from_peak(block);
                 }
             } else if is_gone {
                 self.gone += u64::from(!self.frees_from_snapshots);
                 self.knows_held = false;
                 self.ledger.free(address, snapshot.time.0);
             } else if self.frees_from_snapshots {
-                // Not part of what this map shows, whether it is dead or its map is a moment older.
+                // Not in this snapshot: already freed, or younger than it.
                 let block = self.ledger.free(address, snapshot.time.0);
                 too_early_to_say.extend(block.map(|block| (address, block)));
             }
@@ -87,7 +85,7 @@ impl TorchDevice {
             && let Some(peak) = &mut self.peak
             && peak.levels.is_none()
         {
-            // What the first moments lacked was there before.
+            // The first moments lacked the blocks from before the recording.
             peak.bytes = peak.bytes.max(self.ledger.held);
         }
         if first || self.frees_from_snapshots {
@@ -106,7 +104,6 @@ impl TorchDevice {
     }
 }
 
-/// What a block in a map takes.
 fn extent(segment: &Segment, block: &crate::model::Block) -> BlockSizes {
     BlockSizes { size: block.size, requested: block.requested, small: segment.small }
 }

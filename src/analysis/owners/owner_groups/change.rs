@@ -1,35 +1,34 @@
-//! How groups of owners changed between two looks.
+//! Changes of owner groups between two snapshots.
 
 use std::collections::BTreeMap;
 
 use super::{OwnerGroup, OwnerKind};
 use crate::ownership::name_pattern;
 
-/// A pattern of a group whose bytes or storages are not those of before.
+/// A pattern whose bytes or storages changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerChange {
-    /// The group in the look that has it, the later one if both do; its patterns are only this one.
+    /// The latest group with this pattern, without its others.
     pub group: OwnerGroup,
-    /// Storages more than before.
+    /// Storages now minus before.
     pub storages: i64,
-    /// Bytes more than before.
+    /// Bytes now minus before.
     pub bytes: i64,
 }
 
-/// What changed from `before` to `now`, the largest change first.
+/// What changed, the largest first.
 pub fn owner_changes(before: &[OwnerGroup], now: &[OwnerGroup]) -> Vec<OwnerChange> {
     let mut sums: BTreeMap<_, (i64, i64, &OwnerGroup, usize)> = BTreeMap::new();
     for (sign, groups) in [(-1, before), (1, now)] {
         for group in groups {
-            // The patterns of variables begin with the variable; those of graphs and models are the same in all of them.
+            // Only a variable's patterns begin with its name.
             let owner = match group.kind {
                 OwnerKind::Variable => String::new(),
                 _ => name_pattern(&group.owner),
             };
             for (index, pattern) in group.patterns.iter().enumerate() {
                 let kind = (group.device, group.category, group.kind.clone());
-                // A number or key that all names share stands in the pattern, until a second name
-                // differs in it: `tensor_1` and the `tensor_*` of the next look are one.
+                // A shared number stays until a second name differs: `tensor_1` becomes `tensor_*`.
                 let key = (kind, owner.clone(), name_pattern(&pattern.pattern));
                 let sum = sums.entry(key).or_insert((0, 0, group, index));
                 sum.0 += sign * pattern.size.storages as i64;
@@ -74,10 +73,8 @@ mod tests {
             .collect()
     }
 
-    /// gpu_mem_track's example: "+210.00 MiB +2 dummy_tensor_*" and "-90.00 MiB -1 dummy_tensor_1",
-    /// where nothing was freed.
     #[test]
-    fn a_second_name_that_differs_in_a_number_frees_nothing() {
+    fn second_name_differing_in_a_number_frees_nothing() {
         let one = [("__main__.dummy_tensor_1", 90)];
         let two = [("__main__.dummy_tensor_1", 90), ("__main__.dummy_tensor_2", 120)];
         assert_eq!(changes(&one, &two), [("__main__.dummy_tensor_*".to_owned(), 1, 120)]);

@@ -1,4 +1,4 @@
-//! What is grouped: storages with their names, and the owners that are known besides.
+//! Storages to group, with names and known owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,38 +13,37 @@ use crate::model::{
 use crate::ownership::{ALIVE_BY, SAVED_BY, graph_roots, kept_by, name_parts, name_pattern};
 use crate::ownership::{held_storages, is_garbage, owner_label};
 
-/// A storage, or several of one name.
+/// Storages of one name.
 #[derive(Debug, Clone)]
 pub(super) struct GroupItem {
     pub(super) device: TensorDevice,
     pub(super) category: TensorCategory,
-    /// The owner, where it is not to be read off the name.
+    /// If not part of the name.
     pub(super) owner: Option<(OwnerKind, Arc<str>)>,
-    /// The name of the model, optimizer or graph among those that are one owner: `losses[3]` of `losses[*]`.
+    /// `losses[3]` of `losses[*]`.
     pub(super) member: Option<Arc<str>>,
     pub(super) name: Arc<str>,
     pub(super) bytes: u64,
     pub(super) storages: u64,
     pub(super) shape: Option<String>,
-    /// Address of the storage's bytes; 0 in recordings.
+    /// Address of the bytes; 0 in recordings.
     pub(super) data: u64,
-    /// A tensor that `referrers` can be asked about: its name, else the address of its Python object.
+    /// A tensor for `referrers`: a name, else a Python object's address.
     pub(super) example: Option<String>,
 }
 
-/// Nodes between a parameter and the operation that uses it: the transposition of a weight.
+/// Nodes between a parameter and its operation, such as transpositions.
 const MAX_STEPS_TO_PARAMETER: u32 = 2;
 
-/// Owners that are known by the tensors' objects.
 #[derive(Default)]
 struct KnownOwners {
-    /// `id()` of a parameter: its model.
+    /// By `id()` of a parameter.
     models: FxHashMap<u64, Arc<str>>,
-    /// `id()` of a tensor of an optimizer's state: the optimizer.
+    /// By `id()` of a state tensor.
     optimizers: FxHashMap<u64, Arc<str>>,
-    /// `TensorImpl` of a gradient: the model of its parameter.
+    /// The parameter's model, by the gradient's `TensorImpl`.
     gradients: FxHashMap<u64, Arc<str>>,
-    /// `TensorImpl` of a parameter: the path of its module.
+    /// The module's path, by the parameter's `TensorImpl`.
     modules: FxHashMap<u64, String>,
 }
 
@@ -77,7 +76,7 @@ impl KnownOwners {
         known
     }
 
-    /// The owner of a storage, where it is no variable.
+    /// The owner, unless it is a variable.
     fn owner(
         &self,
         snapshot: &OwnershipSnapshot,
@@ -104,7 +103,7 @@ impl KnownOwners {
     }
 }
 
-/// The model, if there is one only: then its tensors' names do not begin with it.
+/// With one model, tensor names omit it.
 fn only_model(snapshot: &OwnershipSnapshot) -> Option<Arc<str>> {
     match snapshot.models.as_slice() {
         [model] => Some(model.name.clone()),
@@ -112,7 +111,7 @@ fn only_model(snapshot: &OwnershipSnapshot) -> Option<Arc<str>> {
     }
 }
 
-/// For each node the path of the module whose parameter it uses.
+/// The path of the module whose parameter each node uses.
 fn modules_of_nodes<'k>(
     snapshot: &OwnershipSnapshot,
     known: &'k KnownOwners,
@@ -127,7 +126,7 @@ fn modules_of_nodes<'k>(
                 if let Some(module) = node.variable.and_then(|at| known.modules.get(&at)) {
                     return Some(module.as_str());
                 }
-                // Beyond another operation stand other modules.
+                // Nodes behind another operation belong to other modules.
                 if step == 0 || is_view(&node.class) {
                     further.extend(node.next.iter().filter_map(|at| index.get(at).copied()));
                 }
@@ -139,26 +138,25 @@ fn modules_of_nodes<'k>(
     (0..snapshot.nodes.len()).map(of).collect()
 }
 
-/// Whether a node only shows a parameter in another way.
+/// Whether a node only views a parameter.
 fn is_view(class: &str) -> bool {
     ["TBackward", "TransposeBackward", "ToCopyBackward", "ViewBackward", "PermuteBackward"]
         .iter()
         .any(|view| class.starts_with(view))
 }
 
-/// `TensorImpl`s of garbage, with the class of the cycle that keeps each.
+/// The cycle's class, by `TensorImpl`.
 fn classes_of_garbage(snapshot: &OwnershipSnapshot) -> FxHashMap<u64, Arc<str>> {
     let cycles = snapshot.garbage.iter();
     cycles.flat_map(|cycle| cycle.tensors.iter().map(|at| (*at, cycle.class.clone()))).collect()
 }
 
-/// The storages of a look.
 pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
     let known = KnownOwners::new(snapshot);
     let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
     let modules = modules_of_nodes(snapshot, &known);
     let garbage = classes_of_garbage(snapshot);
-    // Who keeps a graph may be among what was not read.
+    // The graph's owner may be among what was not read.
     let incomplete = snapshot.incomplete.as_ref().filter(|incomplete| incomplete.lacks_names());
     let no_root: Arc<str> = incomplete
         .map_or(String::new(), |it| format!("what keeps the graph was {}", it.not_read()))
@@ -216,7 +214,7 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
     items
 }
 
-/// Makes one owner of those whose names differ only in an index or a key: `losses[*]`.
+/// Joins names that differ only in an index or key: `losses[*]`.
 fn join_owners(items: &mut [GroupItem]) {
     let mut alike: BTreeMap<(TensorCategory, OwnerKind, String), BTreeSet<Arc<str>>> =
         BTreeMap::new();
@@ -244,7 +242,6 @@ fn join_owners(items: &mut [GroupItem]) {
     }
 }
 
-/// What a recording keeps of a look.
 pub(super) fn of_recording(device: &OwnedOnDevice) -> Vec<GroupItem> {
     let of = |held: &crate::model::OwnedStorages| {
         let (mut owner, mut name) = (None, held.owner.clone());

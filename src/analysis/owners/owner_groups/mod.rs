@@ -1,7 +1,6 @@
-//! Owners in groups: storages whose names differ only in an index, a key or a number are one row.
+//! Owner groups: storages whose names differ only in an index, key or number.
 //!
-//! A group is what a person would name: a variable, a model, an optimizer, the variable that keeps a graph alive. Below it stand the patterns of
-//! the names in it.
+//! A group is a variable, a model, an optimizer, or the variable that keeps a graph alive.
 
 mod change;
 mod items;
@@ -14,85 +13,86 @@ use crate::ownership::breakdown;
 
 pub use change::{OwnerChange, owner_changes};
 
-/// How memory is called that is in no tensor.
+/// Name of memory in no tensor.
 pub const NO_TENSOR: &str = "[in no tensor: work spaces, C++]";
 
-/// What a group is of.
+/// What owns a group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OwnerKind {
-    /// A variable of the program, and what it leads to; or, without a name, what is known instead.
+    /// A variable of the program; if nameless, what else is known.
     Variable,
-    /// A module, by the variable that leads to it or by its class; empty where a recording does not tell.
+    /// A module, by variable or class; may be empty in recordings.
     Model,
     /// An optimizer, by variable and class.
     Optimizer,
     /// A variable that keeps an autograd graph.
     Graph,
-    /// A graph that no named tensor leads to: of a pass that runs, or of a tensor without a name.
+    /// The graph of a running pass or of an unnamed tensor.
     UnknownGraph,
     /// Only cycles of garbage.
     Garbage,
-    /// Nothing that is known: blocks in which no tensor lies.
+    /// No known owner: blocks in no tensor.
     NoTensor,
 }
 
-/// Storages with one owner and one pattern of names.
+/// Storages with one owner and one name pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerPattern {
-    /// Pattern of the whole names: `server: sessions[*].layers[*].keys`; of saved tensors module and class of the node.
+    /// The pattern of whole names: `server: sessions[*].layers[*].keys`; for saved tensors, module
+    /// and node class.
     pub pattern: String,
-    /// The same behind the owner's name: `[*].layers[*].keys`.
+    /// The pattern after the owner's name: `[*].layers[*].keys`.
     pub tail: String,
     /// Sums and sizes.
     pub size: GroupSize,
-    /// Of a recorded look: which of [`OwnedOnDevice::held`] these are.
+    /// Indices in [`OwnedOnDevice::held`], in recordings.
     pub held: Vec<usize>,
 }
 
-/// How much a group holds.
+/// The size of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSize {
     /// Bytes.
     pub bytes: u64,
     /// Storages.
     pub storages: u64,
-    /// Bytes of the smallest and of the largest storage; `None` where only sums are known.
+    /// Bytes of the smallest and largest storage, if known.
     pub range: Option<(u64, u64)>,
 }
 
 /// Storages of one owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerGroup {
-    /// Where they lie.
+    /// Their device.
     pub device: TensorDevice,
-    /// What they are for.
+    /// Their category.
     pub category: TensorCategory,
-    /// What the owner is.
+    /// The kind of owner.
     pub kind: OwnerKind,
     /// Its name.
     pub owner: String,
     /// Sums and sizes.
     pub size: GroupSize,
-    /// How many graphs, models or optimizers this is, where their names differ only in an index or a key; else 0 or 1.
+    /// Number of graphs, models or optimizers joined; else 0 or 1.
     pub members: u64,
     /// Name of the largest storage.
     pub largest: String,
-    /// Where its storages lie; empty in recordings, which do not tell.
+    /// Addresses of its storages; empty in recordings.
     pub addresses: Vec<u64>,
-    /// A tensor of it that `memspy referrers` can be asked about: the largest, or one that keeps a graph.
+    /// A tensor for `memspy referrers`.
     pub example: Option<String>,
-    /// Shape and type of the largest storage's tensor, where known.
+    /// Shape and type of the largest storage, if known.
     pub largest_shape: Option<String>,
-    /// The patterns in it, the largest first.
+    /// Its patterns, the largest first.
     pub patterns: Vec<OwnerPattern>,
 }
 
-/// The owners of a look in groups, the largest first.
+/// Groups of a snapshot, the largest first.
 pub fn owner_groups(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     tree::group(items::of_snapshot(snapshot))
 }
 
-/// What is in use and in no tensor, by GPU: a group like others, so that it can be watched like them.
+/// Memory in no tensor per GPU, as a group to watch.
 pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     let of = |(device, sums): (TensorDevice, DeviceOwnership)| {
         let OwnedBytes { bytes, storages } = sums.without_tensor;
@@ -119,7 +119,7 @@ pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     breakdown(snapshot).into_iter().filter(|(device, _)| device.is_cuda()).map(of).collect()
 }
 
-/// The owners of a recorded look in groups, the largest first.
+/// Groups of a recorded snapshot, the largest first.
 pub fn recorded_owner_groups(device: &OwnedOnDevice) -> Vec<OwnerGroup> {
     tree::group(items::of_recording(device))
 }

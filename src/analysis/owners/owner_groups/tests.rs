@@ -1,4 +1,4 @@
-//! Tests of groups: what a person would name comes first.
+//! Tests of owner groups.
 
 use super::*;
 use crate::model::{CudaIndex, OwnedStorages};
@@ -20,16 +20,15 @@ fn on_device(held: &[(TensorCategory, &str, u64)]) -> OwnedOnDevice {
     }
 }
 
-/// Groups of other tensors with these names.
 pub(crate) fn groups(held: &[(String, u64)]) -> Vec<OwnerGroup> {
     let held: Vec<_> = held.iter().map(|(name, bytes)| (OTHER, name.as_str(), *bytes)).collect();
     recorded_owner_groups(&on_device(&held))
 }
 
-/// Owner, bytes, and patterns with their storages.
-type ToldGroup = (String, u64, Vec<(String, u64)>);
+/// Owner, bytes, patterns with their storages.
+type GroupSums = (String, u64, Vec<(String, u64)>);
 
-fn told(held: &[(TensorCategory, &str, u64)]) -> Vec<ToldGroup> {
+fn sums(held: &[(TensorCategory, &str, u64)]) -> Vec<GroupSums> {
     let groups = recorded_owner_groups(&on_device(held));
     let patterns = |group: &OwnerGroup| {
         group.patterns.iter().map(|p| (p.tail.clone(), p.size.storages)).collect()
@@ -40,7 +39,7 @@ fn told(held: &[(TensorCategory, &str, u64)]) -> Vec<ToldGroup> {
 const OTHER: TensorCategory = TensorCategory::Other;
 
 #[test]
-fn a_cache_of_many_small_storages_is_one_row_not_below_the_cut() {
+fn cache_of_many_small_storages_is_one_row() {
     let mut held = vec![
         (TensorCategory::Parameter, "embed.weight".to_owned(), 62),
         (TensorCategory::Parameter, "layers.0.q.weight".to_owned(), 20),
@@ -58,7 +57,7 @@ fn a_cache_of_many_small_storages_is_one_row_not_below_the_cut() {
     let held: Vec<_> = held.iter().map(|(c, name, bytes)| (*c, name.as_str(), *bytes)).collect();
     let text = |text: &str| text.to_owned();
     assert_eq!(
-        told(&held),
+        sums(&held),
         [
             (
                 text("serve: sessions"),
@@ -71,30 +70,30 @@ fn a_cache_of_many_small_storages_is_one_row_not_below_the_cut() {
     );
 }
 
-/// A module that registers a buffer a step was as many owners as steps, none of which grew.
+/// A buffer registered each step gave one owner per step.
 #[test]
-fn attributes_that_a_program_numbers_are_one_owner() {
+fn numbered_attributes_are_one_owner() {
     let names = (0..12).map(|step| (format!("main: bank.queue_{step}"), 2));
     let groups = groups(&names.chain([("main: bank.table".to_owned(), 1)]).collect::<Vec<_>>());
-    let told: Vec<_> = groups.iter().map(|g| (g.owner.as_str(), g.size.storages)).collect();
-    assert_eq!(told, [("main: bank.queue_", 12), ("main: bank.table", 1)]);
+    let rows: Vec<_> = groups.iter().map(|g| (g.owner.as_str(), g.size.storages)).collect();
+    assert_eq!(rows, [("main: bank.queue_", 12), ("main: bank.table", 1)]);
     assert_eq!(groups[0].patterns[0].pattern, "main: bank.queue_*");
 }
 
 #[test]
-fn a_key_that_all_share_stays_and_one_item_keeps_its_whole_name() {
+fn shared_key_stays_and_a_single_item_keeps_its_name() {
     let held = [
         (OTHER, r#"main: sessions["a"].layers[0].keys"#, 4),
         (OTHER, r#"main: sessions["a"].layers[1].keys"#, 4),
         (OTHER, r#"main: cfg["table"]"#, 1),
     ];
-    let owners: Vec<String> = told(&held).into_iter().map(|(owner, ..)| owner).collect();
+    let owners: Vec<String> = sums(&held).into_iter().map(|(owner, ..)| owner).collect();
     assert_eq!(owners, [r#"main: sessions["a"].layers"#, r#"main: cfg["table"]"#]);
-    assert_eq!(told(&held)[0].2, [("[*].keys".to_owned(), 2)]);
+    assert_eq!(sums(&held)[0].2, [("[*].keys".to_owned(), 2)]);
 }
 
 #[test]
-fn saved_tensors_stand_under_the_variable_that_keeps_their_graph() {
+fn saved_tensors_belong_to_the_variable_keeping_their_graph() {
     let held = [
         (TensorCategory::Saved, "[saved by GeluBackward0] alive by train: val_losses[*]", 7),
         (TensorCategory::Saved, "[saved by AddmmBackward0] alive by train: val_losses[*]", 5),
@@ -110,7 +109,7 @@ fn saved_tensors_stand_under_the_variable_that_keeps_their_graph() {
 }
 
 #[test]
-fn sums_of_groups_are_the_sums_of_what_is_grouped() {
+fn group_sums_equal_the_sums_of_their_items() {
     let names: Vec<String> = (0..500)
         .map(|i| format!("f: {}[{}].x{}[{}]", ["a", "b.c", "d"][i % 3], i % 7, i % 2, i))
         .collect();
@@ -124,7 +123,7 @@ fn sums_of_groups_are_the_sums_of_what_is_grouped() {
 }
 
 #[test]
-fn changes_are_told_by_pattern() {
+fn changes_are_grouped_by_pattern() {
     let before =
         on_device(&[(OTHER, "f: kept[0]", 4), (OTHER, "f: kept[1]", 4), (OTHER, "f: gone", 9)]);
     let now = on_device(&[
@@ -134,16 +133,15 @@ fn changes_are_told_by_pattern() {
         (OTHER, "f: kept[3]", 4),
     ]);
     let changes = owner_changes(&recorded_owner_groups(&before), &recorded_owner_groups(&now));
-    let told: Vec<_> = changes
+    let rows: Vec<_> = changes
         .iter()
         .map(|c| (c.group.patterns[0].pattern.as_str(), c.storages, c.bytes))
         .collect();
-    assert_eq!(told, [("f: gone", -1, -9), ("f: kept[*]", 2, 8)]);
+    assert_eq!(rows, [("f: gone", -1, -9), ("f: kept[*]", 2, 8)]);
 }
 
-/// `tensors --every` of a job that keeps its losses: "+67.25 MiB saved for backward, alive by forward: x", which was that of the pass that ran.
 #[test]
-fn what_a_list_of_losses_keeps_more_is_not_told_of_the_graph_that_runs() {
+fn growth_of_kept_losses_is_not_the_running_graphs() {
     let saved = TensorCategory::Saved;
     let kept =
         ["a", "b", "c"].map(|loss| format!("[saved by Gelu] alive by f: losses[\"{loss}\"]"));
@@ -154,10 +152,10 @@ fn what_a_list_of_losses_keeps_more_is_not_told_of_the_graph_that_runs() {
         (saved, &kept[2], 4),
         (saved, "[saved by Gelu] alive by forward: x", 4),
     ]);
-    // A recording keeps names as they are, a snapshot joins those that differ in a key.
+    // A recording keeps names, a snapshot joins them.
     let changes = owner_changes(&recorded_owner_groups(&before), &recorded_owner_groups(&now));
-    let told: Vec<_> = changes.iter().map(|c| (c.group.owner.as_str(), c.bytes)).collect();
-    let losses = told.iter().find(|(owner, _)| owner.starts_with("f: losses[")).unwrap();
-    assert_eq!(losses.1, 8, "{told:?}");
-    assert!(told.contains(&("f: loss", -4)) && told.contains(&("forward: x", 4)), "{told:?}");
+    let rows: Vec<_> = changes.iter().map(|c| (c.group.owner.as_str(), c.bytes)).collect();
+    let losses = rows.iter().find(|(owner, _)| owner.starts_with("f: losses[")).unwrap();
+    assert_eq!(losses.1, 8, "{rows:?}");
+    assert!(rows.contains(&("f: loss", -4)) && rows.contains(&("forward: x", 4)), "{rows:?}");
 }

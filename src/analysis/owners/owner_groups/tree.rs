@@ -1,4 +1,4 @@
-//! From names to groups: which part of the names is the owner, and what is the pattern behind it.
+//! From names to groups: owner and pattern.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,14 +23,13 @@ impl GroupSize {
     }
 }
 
-/// An item with the parts of its name.
 struct GroupEntry<'a> {
     item: &'a GroupItem,
     index: usize,
     parts: Vec<NamePart<'a>>,
 }
 
-/// Groups items, the largest first.
+/// The largest first.
 pub(super) fn group(items: Vec<GroupItem>) -> Vec<OwnerGroup> {
     type Owner<'a> = (TensorDevice, TensorCategory, Option<&'a (OwnerKind, std::sync::Arc<str>)>);
     let mut by_owner: BTreeMap<Owner<'_>, Vec<GroupEntry<'_>>> = BTreeMap::new();
@@ -59,8 +58,8 @@ pub(super) fn group(items: Vec<GroupItem>) -> Vec<OwnerGroup> {
     groups
 }
 
-/// Divides storages by the variable, attribute or container that a person would name: what stands before the first index, key or
-/// number in which the names differ. `from`: the parts before this one are equal in all.
+/// Divides by variable, attribute or container: the name before the first differing index, key or
+/// number. Parts before `from` are equal.
 fn by_variable<'a>(
     entries: &[&'a GroupEntry<'a>],
     from: usize,
@@ -81,7 +80,7 @@ fn by_variable<'a>(
             false => BTreeSet::new(),
         };
         match keys.len() {
-            // One item only: what it is called whole says more.
+            // A single item's whole name says more.
             1 => by_variable(&entries, head + 1, add),
             _ => add(before.concat(), &entries, head),
         }
@@ -132,7 +131,7 @@ fn owner_group(
     }
 }
 
-/// The pattern of names that have the same one: a key that is the same in all stands there itself.
+/// The common pattern; equal keys stay.
 pub(super) fn pattern<'p, 'a: 'p>(
     names: impl Iterator<Item = &'p [NamePart<'a>]> + Clone,
 ) -> Vec<&'a str> {

@@ -1,8 +1,8 @@
-//! The highest moment of a device between two maps, where the allocator is followed.
+//! The highest moment of a followed device between two snapshots.
 //!
-//! A job that repeats itself is as high in each iteration, and what is told of one of them can be wrong: of the first, nothing was learned yet. So
-//! several moments are kept, and of these the one is shown of which most is known and which is most like the others. A moment that is about as high
-//! but has blocks of other sizes is another place of the program, not the peak: it is shown only where it is the highest.
+//! A training loop reaches its peak in each iteration, and the first is known worst. So several
+//! moments are kept; the best has the most known bytes and is most like the others. A moment with
+//! other block sizes is another phase, shown only if it is the highest.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -14,53 +14,49 @@ use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
 use crate::model::{Nanos, SnapshotConsistency};
 
-/// Two moments are about as high if they differ by less than this part.
+/// Levels are about equal within 1/256.
 pub(super) const ABOUT: u64 = 256;
-/// Two moments are one place of the program in two iterations if less than this part of their bytes is in blocks of sizes that the other has not.
+/// Two moments are one phase if less than 1/16 of the bytes have sizes that the other lacks.
 const OTHER_SIZES: u64 = 16;
-/// So many moments are looked at one by one; of those that come later, the longer it takes the fewer ([`Looks`]).
-const MAX_LOOKS: u64 = 64;
-/// So many are kept.
+/// Number of snapshots examined one by one; later ones more rarely.
+const MAX_EXAMINED: u64 = 64;
 const MAX_KEPT: usize = 16;
 
-/// The highest moments so far, about as high all of them.
+/// The highest moments so far, about equally high.
 #[derive(Debug, Default)]
 pub(super) struct HighestBetween {
     moments: Vec<KeptMoment>,
-    /// The best of them.
     best: usize,
-    looks: Looks,
+    pace: SnapshotPace,
 }
 
-/// A moment, and who made how many of its bytes.
 #[derive(Debug)]
 struct KeptMoment {
     snapshot: Arc<AttributedSnapshot>,
-    /// Bytes of which it is not known who allocated them. What is older than the recording is less of it in each iteration.
+    /// Bytes without a site, or older than the recording: fewer in each iteration.
     unknown: u64,
     by_origin: FxHashMap<AllocationOrigin, u64>,
     by_size: FxHashMap<u64, u64>,
 }
 
-/// Which of the maps are looked behind, where nothing higher is to be found.
+/// Which snapshots to examine although no higher moment is expected.
 #[derive(Debug, Default)]
-struct Looks {
+struct SnapshotPace {
     passed: u64,
     next: u64,
 }
 
 impl HighestBetween {
-    /// Only what is higher than so many bytes is worth keeping; asked once for each map.
+    /// Moments above this level are worth keeping. Call once for each snapshot.
     pub(super) fn above(&mut self) -> u64 {
         let Some(highest) = self.moments.iter().map(|moment| moment.snapshot.allocated).max()
         else {
             return 0;
         };
         let about = highest / ABOUT;
-        if self.looks.is_next() { highest - about } else { highest + about }
+        if self.pace.is_next() { highest - about } else { highest + about }
     }
 
-    /// Takes moments that are higher than [`Self::above`].
     pub(super) fn keep(&mut self, moments: Vec<HighestMoment>) {
         if moments.is_empty() {
             return;
@@ -79,28 +75,25 @@ impl HighestBetween {
             }
         }
         let scores = self.scores();
-        // The last of several: most was learned before it.
+        // Of equal ones, the latest: attribution improves.
         let best = scores.iter().enumerate().rev().min_by_key(|(_, score)| **score);
         self.best = best.map_or(0, |(best, _)| best);
     }
 
-    /// The one that is shown.
     pub(super) fn best(&self) -> Option<&Arc<AttributedSnapshot>> {
         Some(&self.moments.get(self.best)?.snapshot)
     }
 
-    /// All that are kept.
     pub(super) fn kept(&self) -> impl Iterator<Item = &AttributedSnapshot> {
         self.moments.iter().map(|moment| &*moment.snapshot)
     }
 
-    /// All that are kept.
     pub(super) fn kept_mut(&mut self) -> impl Iterator<Item = &mut Arc<AttributedSnapshot>> {
         self.moments.iter_mut().map(|moment| &mut moment.snapshot)
     }
 
-    /// For each moment whether it is another place of the program than the highest, how many bytes are not known in it, and how many those of the
-    /// highest's place have with another origin, on average.
+    /// Whether it is another phase; then its unknown bytes, plus the average bytes with another
+    /// site in moments of its phase.
     fn scores(&self) -> Vec<(bool, u64)> {
         let Some(highest) = self.moments.iter().max_by_key(|moment| moment.snapshot.allocated)
         else {
@@ -131,36 +124,35 @@ impl KeptMoment {
         KeptMoment { snapshot: Arc::new(snapshot), unknown, by_origin, by_size }
     }
 
-    /// Bytes that have another origin in the other moment.
     fn differs(&self, other: &KeptMoment) -> u64 {
         missing(&self.by_origin, &other.by_origin)
     }
 
-    /// Whether more of it is in blocks of sizes that the other has not than what is not known of the other explains.
+    /// Whether the sizes differ by more than the other's unknown bytes explain.
     fn has_other_sizes(&self, other: &KeptMoment) -> bool {
         let explained = other.unknown + self.snapshot.allocated / OTHER_SIZES;
         missing(&self.by_size, &other.by_size) > explained
     }
 }
 
-impl Looks {
+impl SnapshotPace {
     fn is_next(&mut self) -> bool {
         self.passed += 1;
         let is_next = self.passed >= self.next;
         if is_next {
-            self.next = self.passed + (self.passed / MAX_LOOKS).max(1);
+            self.next = self.passed + (self.passed / MAX_EXAMINED).max(1);
         }
         is_next
     }
 }
 
-/// How many bytes the other has not under the same key.
+/// Bytes beyond the other's, by key.
 fn missing<K: Hash + Eq>(bytes: &FxHashMap<K, u64>, other: &FxHashMap<K, u64>) -> u64 {
     let in_other = |key| other.get(key).copied().unwrap_or(0);
     bytes.iter().map(|(key, bytes)| bytes.saturating_sub(in_other(key))).sum()
 }
 
-/// What is known of such a moment. Of the cache nothing is: no map was read.
+/// No snapshot was read then: cached bytes are unknown.
 fn snapshot(moment: HighestMoment) -> AttributedSnapshot {
     let allocated = moment.allocated();
     let mut snapshot = AttributedSnapshot {
@@ -188,7 +180,7 @@ mod tests {
     use super::*;
     use crate::analysis::followed::highest_moment::tests::moment_of;
 
-    /// When the best of these moments was, each of which the maps ask for.
+    /// Time of the best moment.
     fn best_of(moments: Vec<HighestMoment>) -> u64 {
         let mut between = HighestBetween::default();
         for moment in moments {
@@ -198,18 +190,18 @@ mod tests {
         between.best().unwrap().time.0
     }
 
-    /// A loop is as high in each iteration: of the first, most is older than the recording, and of the last a part was guessed.
+    /// At first, most bytes are older than the recording; at last, some are guessed.
     #[test]
-    fn of_equally_high_moments_the_one_is_best_of_which_most_is_known() {
+    fn of_equal_moments_the_best_known_is_shown() {
         let first = moment_of(1, &[(0, 6000), (1, 400)], 0);
         let middle = moment_of(2, &[(2, 6000), (1, 400)], 0);
         let last = moment_of(3, &[(2, 6000), (1, 400)], 900);
         assert_eq!(best_of(vec![first, middle, last]), 2);
     }
 
-    /// In the first iteration it was not learned yet which of two blocks is freed.
+    /// At first, it is unknown which of two blocks was freed.
     #[test]
-    fn of_moments_of_which_as_much_is_known_the_one_is_best_that_is_most_like_the_others() {
+    fn of_equally_known_moments_the_most_typical_is_shown() {
         let with = |time, count: usize| {
             let mut blocks = vec![(1, 10); 100 - count];
             blocks.resize(100, (2, 10));
@@ -219,19 +211,19 @@ mod tests {
         assert_eq!(best_of(moments), 4);
     }
 
-    /// A job whose shapes change is about as high in another step, where it is somewhere else.
+    /// With changing shapes, another phase can be about as high.
     #[test]
-    fn a_moment_with_blocks_of_other_sizes_is_shown_only_if_it_is_the_highest() {
+    fn another_phase_is_shown_only_if_it_is_the_highest() {
         let elsewhere = |time, height: u64| moment_of(time, &[(1, height - 400), (2, 400)], 0);
         let peak = |unknown| moment_of(2, &[(1, 1000)], unknown);
         assert_eq!(best_of(vec![elsewhere(1, 999), peak(0)]), 2);
         assert_eq!(best_of(vec![elsewhere(1, 1001), peak(0)]), 1);
-        // What is not known of the highest may have been of these sizes.
+        // The highest moment's unknown bytes may have these sizes.
         assert_eq!(best_of(vec![elsewhere(1, 999), peak(950)]), 1);
     }
 
     #[test]
-    fn a_higher_moment_is_the_best_and_what_is_much_lower_is_not_asked_for() {
+    fn a_higher_moment_replaces_lower_ones() {
         let mut between = HighestBetween::default();
         assert_eq!(between.above(), 0);
         between.keep(vec![moment_of(1, &[(1, 1000)], 0)]);
@@ -242,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn few_moments_are_kept_and_in_the_long_run_few_are_looked_at() {
+    fn few_moments_are_kept_and_few_are_examined() {
         let mut between = HighestBetween::default();
         let wants = |between: &mut HighestBetween| between.above() < 1000;
         let mut looked_at = 0;

@@ -1,4 +1,4 @@
-//! One device where the allocator was followed: its changes are kept until the next map, which they explain.
+//! Attributes a followed device's blocks by the counter deltas up to each snapshot.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::analysis::followed::follow_replay::GroupAddresses;
 use crate::model::{FollowedChange, Pool, SnapshotConsistency};
 
 impl DeviceProfile {
-    /// Takes a followed change. Stacks that it names have to be defined.
+    /// Takes a counter delta. Its stacks must be defined already.
     pub(crate) fn follow(
         &mut self,
         change: &FollowedChange,
@@ -28,19 +28,24 @@ impl DeviceProfile {
         self.followed.get_or_insert_default().push(change, text, engine, host_only);
     }
 
-    /// Takes the level after a followed change, as a poll read it.
+    /// Takes the level after a delta, as a poll read it.
     pub(crate) fn follow_level(&mut self, change: &FollowedChange) {
         if !change.counters_torn {
             self.saw_level(change.live[0].saturating_add(change.live[1]), change.after);
         }
     }
 
-    /// All that was allocated; `None` where the allocator was not followed.
+    /// Whether the allocator was followed.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.followed.is_some()
+    }
+
+    /// `None` unless followed.
     pub(crate) fn followed_totals(&self) -> Option<AllocatedTotals> {
         self.followed.as_ref().map(FollowedSteps::allocated)
     }
 
-    /// Keeps the blocks of the last complete map while the maps after it are not.
+    /// Keeps the blocks of the last consistent snapshot until the next consistent one.
     pub(super) fn keep_complete(&mut self, snapshot: &SnapshotBlocks) {
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
         match &self.followed {
@@ -57,7 +62,7 @@ impl DeviceProfile {
         }
     }
 
-    /// Forgets the followed changes that the map has told of.
+    /// Drops the deltas that the snapshot has explained.
     pub(super) fn forget_changes(&mut self, snapshot: &SnapshotBlocks) {
         let Some(followed) = &mut self.followed else { return };
         match snapshot.consistency {
@@ -65,23 +70,23 @@ impl DeviceProfile {
                 let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
                 followed.forget(&until);
             }
-            // The next map is explained from the last complete one on.
+            // The next snapshot is explained from the last consistent one on.
             SnapshotConsistency::Degraded { .. } if self.complete.is_some() => {}
-            // A block overlooked now and seen next time may have been born before this map.
+            // A block missing now and listed next time may be older than this snapshot.
             SnapshotConsistency::Degraded { .. } => {
                 followed.forget_before(self.last_snapshot.map_or(snapshot.time.0, |t| t.0));
             }
         }
     }
 
-    /// Charges the new blocks of a map by the followed changes.
     pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks, text: ProgramText<'_>) {
         let Some(followed) = &mut self.followed else { return };
         followed.settle(text);
         let live = live_bytes(&snapshot.blocks);
         let until = Arc::new(followed.until_map(snapshot.time.0, live));
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
-        // A complete map overlooks none: what maps after it had and have not any more came after it.
+        // A consistent snapshot lists all blocks: those that only later snapshots showed came after
+        // it.
         let overlooked = self.complete.is_none().then_some(&self.overlooked);
         let old = self.complete.as_ref().unwrap_or(&self.living).iter();
         let old = old.chain(overlooked.into_iter().flatten());
@@ -141,7 +146,7 @@ fn take_charges(
     }
 }
 
-/// Bytes allocated in the small and in the large pool.
+/// In the small and in the large pool.
 fn live_bytes(blocks: &FxHashMap<u64, LiveBlock>) -> [i64; 2] {
     let of = |pool| {
         let sizes = blocks.values().filter(|b| b.kind.pool == pool).map(|b| b.kind.size as i64);

@@ -1,4 +1,4 @@
-//! One device by samples: new blocks of a map are charged by what the counters did between two samples.
+//! Attributes a snapshot's new blocks by samples: counter changes between two samples.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::analysis::attribution::rules::{
 };
 use crate::model::{Metric, Nanos};
 
-/// How many blocks of each group nobody is charged for yet.
+/// Number of blocks of each size class without an attribution.
 pub(super) fn new_blocks(blocks: &FxHashMap<u64, LiveBlock>) -> FxHashMap<BlockGroup, u64> {
     let mut new: FxHashMap<BlockGroup, u64> = FxHashMap::default();
     for block in blocks.values().filter(|block| block.attribution.is_none()) {
@@ -22,8 +22,9 @@ pub(super) fn new_blocks(blocks: &FxHashMap<u64, LiveBlock>) -> FxHashMap<BlockG
 }
 
 impl DeviceProfile {
-    /// Who is charged for the `new` blocks of a map by what the counters did since the one before, or, where `new` is `None`, for
-    /// those without a charge; and the steps that takes. Where these are more than `max_work`, nobody is charged.
+    /// Attributes the `new` blocks (default: those without attribution) by counter changes since
+    /// the previous snapshot. Also returns the work needed; above `max_work`, nothing is
+    /// attributed.
     pub(super) fn charges_by_samples(
         &mut self,
         snapshot: &SnapshotBlocks,
@@ -41,7 +42,7 @@ impl DeviceProfile {
         if new.is_empty() {
             return Default::default();
         }
-        self.book_rest(in_blocks, tick, snapshot.time, seen_last);
+        self.add_later_allocations(in_blocks, tick, snapshot.time, seen_last);
         let work = new.len() as u64 * self.ledger.work();
         if work > max_work {
             return (FxHashMap::default(), work);
@@ -55,9 +56,8 @@ impl DeviceProfile {
         (attribute_allocations(&self.ledger, &new, &between), work)
     }
 
-    /// Lets the samples say who allocated the blocks that the polls did not see allocated: the poller had used up its part of the
-    /// processor, or was not run. `new` are all new blocks of the map. That is a guess, and takes nothing from what is found out
-    /// later.
+    /// Attributes by samples the blocks that the polls missed, because the poller rested or did not
+    /// run. A guess: later findings replace it. `new`: all new blocks of the snapshot.
     pub(super) fn charge_unseen(
         &mut self,
         snapshot: &mut SnapshotBlocks,
@@ -80,13 +80,13 @@ impl DeviceProfile {
         }
     }
 
-    /// Takes the charge from blocks that must have been freed and allocated again (rule 2).
+    /// Removes the attribution of blocks that must have been freed and allocated again (rule 2).
     pub(super) fn find_reused(
         &self,
         blocks: &mut FxHashMap<u64, LiveBlock>,
-        lived_on: &mut PerPool,
+        survived: &mut PerPool,
     ) {
-        let mut hidden = hidden_frees(&self.ledger, *lived_on);
+        let mut hidden = hidden_frees(&self.ledger, *survived);
         if hidden.iter().all(|&h| h == 0) {
             return;
         }
@@ -106,14 +106,14 @@ impl DeviceProfile {
             if size <= hidden[pool_or_all] {
                 hidden[pool_or_all] -= size;
                 block.attribution = None;
-                lived_on[0] -= size;
-                lived_on[pool] -= size;
+                survived[0] -= size;
+                survived[pool] -= size;
             }
         }
     }
 
-    /// Adds what the map shows beyond the counters of its tick: allocated after they were read.
-    fn book_rest(
+    /// Adds an interval for bytes in the snapshot beyond the counters of its tick: allocated later.
+    fn add_later_allocations(
         &mut self,
         in_blocks: PerPool,
         tick: Nanos,

@@ -1,14 +1,12 @@
-//! A map that was read while the job changed it can show blocks that were never alive together: one
-//! that was freed while it was read, and one that was allocated after that. The counter says how
-//! much was allocated; here it is chosen which blocks are left out, so that the others come to no
-//! more.
+//! Leaves blocks out of an inconsistent snapshot, so that the sum does not exceed the counter: the
+//! snapshot can list a block freed during the read beside one allocated after that.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::LiveBlock;
 
-/// Addresses of the blocks to leave out so that the others come to `allocated` bytes at most. The
-/// youngest go first, which come and go; what no longer fits goes as a block as small as possible.
+/// Addresses of the blocks to leave out, so that the others take at most `allocated` bytes. The
+/// youngest go first, as they are freed soonest; the smallest possible block covers the rest.
 pub(super) fn surplus(blocks: &FxHashMap<u64, LiveBlock>, allocated: u64) -> FxHashSet<u64> {
     let sum: u64 = blocks.values().map(|block| block.kind.size).sum();
     let mut over = sum.saturating_sub(allocated);
@@ -66,13 +64,12 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_blocks_are_left_out_and_never_too_few() {
+    fn the_youngest_blocks_are_left_out_until_the_sum_fits() {
         let map = [(10, 1, false), (20, 5, false), (30, 4, false), (5, 9, true)];
         assert!(left_out(&map, 65).is_empty());
         assert!(left_out(&map, 70).is_empty());
         assert_eq!(left_out(&map, 45), [1]);
-        // Of the other three none is as small as the 3 bytes that are still over; the certain one
-        // stays.
+        // None of the other three fits the remaining 3 bytes; the proven one stays.
         assert_eq!(left_out(&map, 42), [0, 1]);
     }
 }

@@ -32,7 +32,6 @@ impl BlockArea {
             PageBlocks::Computed { .. } => slice,
             PageBlocks::Recorded { start, .. } => start.get(copy)?,
         };
-        // The blocks begin within its first slice.
         let near = (slice.0..slice.0 + SLICE).contains(&start.0);
         (fits && near).then_some(BlockArea { start, block, capacity })
     }

@@ -1,4 +1,4 @@
-//! mimalloc segments of ended threads, and the scan for all segments.
+//! mimalloc segments of ended threads.
 
 use super::super::HeapError;
 use super::super::blocks::{AbandonedSegments, MimallocLayout};
@@ -36,8 +36,7 @@ impl MimallocWalk<'_> {
                 if count == 0 {
                     return Ok(());
                 }
-                // They are listed in arena bitmaps that no symbol leads to, but each identifies
-                // itself.
+                // No symbol leads to the arena bitmaps.
                 let found: Vec<Addr> = self
                     .places_of_segments()
                     .into_iter()
@@ -57,7 +56,6 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Every address where a segment may begin.
     pub(super) fn places_of_segments(&self) -> Vec<Addr> {
         let Some(Ok(mappings)) = self.process.map(Process::mappings) else { return Vec::new() };
         let private = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());

@@ -1,4 +1,4 @@
-//! Compares exact events with the allocator: its counters at rest, and its blocks once a second.
+//! Compares exact events with the allocator's counters and blocks.
 
 use std::time::Duration;
 
@@ -9,16 +9,14 @@ use crate::model::{
 use crate::sampler::readers::TorchState;
 use crate::torch::TorchError;
 
-/// How long to retry a snapshot until it is consistent.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(20);
-/// How long the end waits for a read of the counters at rest.
+/// The end waits this long for a read at rest.
 const MAX_FINAL_READS: Duration = Duration::from_millis(100);
-/// How often to reread counters because an event came meanwhile.
 const MAX_READS_BETWEEN_EVENTS: usize = 16;
-/// What is written to the ring has been read from it after this time.
+/// Written events have left the ring after this time.
 const FINAL_READ_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The counters were read between these times (CLOCK_MONOTONIC, nanoseconds).
+/// Counters read between these times (CLOCK_MONOTONIC, nanoseconds).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CounterRead {
     before: u64,
@@ -26,9 +24,9 @@ pub(super) struct CounterRead {
 }
 
 impl ExactRecorder {
-    /// Reads the counters. They are compared once all events of that time have left the ring.
+    /// They are compared once all events of that time have left the ring.
     pub(super) fn read_counters_once(&mut self) {
-        self.look = None;
+        self.last_read = None;
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return };
         if *torch.backend() != AllocatorBackend::Native || self.probe.is_none() {
             return;
@@ -37,30 +35,28 @@ impl ExactRecorder {
         if torch.counters(&mut self.counters).is_err() {
             return; // The next read is 5 ms away.
         }
-        self.look = Some(CounterRead { before, after: monotonic() });
+        self.last_read = Some(CounterRead { before, after: monotonic() });
         self.observe_failures();
     }
 
-    /// Compares the counters from [`Self::read_counters_once`] with the events before them, if no
-    /// event came during the read. Returns whether nothing was in flight.
+    /// Returns whether nothing was in flight.
     pub(super) fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
-        let Some(look) = self.look.take() else { return Ok(false) };
-        let seen = self.waiting.until(look.before - 1);
+        let Some(read) = self.last_read.take() else { return Ok(false) };
+        let seen = self.waiting.until(read.before - 1);
         self.record_described(seen, sink)?;
         self.record_failing(sink)?;
         let is_one_moment = self.is_emptied
-            && self.last.0 + self.epoch < look.before
-            && self.waiting.first_time().is_none_or(|time| time > look.after);
+            && self.last.0 + self.epoch < read.before
+            && self.waiting.first_time().is_none_or(|time| time > read.after);
         if !is_one_moment || !self.reconciler.on_counters(&self.counters) {
             return Ok(false);
         }
-        self.record_settled(look.before, sink)?;
+        self.record_settled(read.before, sink)?;
         Ok(true)
     }
 
-    /// Reads the counters between events, so that each event is before or after the read. Returns
-    /// when (CLOCK_MONOTONIC, nanoseconds), or `None` if events leave no gap. Earlier events have
-    /// left the ring.
+    /// Reads so that each event is before or after the read. Returns its time (CLOCK_MONOTONIC,
+    /// nanoseconds), or `None` if events leave no gap.
     fn read_between_events(&mut self) -> Option<u64> {
         let mut moment = None;
         for _ in 0..MAX_READS_BETWEEN_EVENTS {
@@ -78,9 +74,8 @@ impl ExactRecorder {
         moment
     }
 
-    /// Compares the last read before later events are recorded.
     pub(super) fn compare_last_read(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
-        if self.look.is_some() {
+        if self.last_read.is_some() {
             std::thread::sleep(FINAL_READ_INTERVAL);
             self.empty_ring();
             self.compare_counters(sink)?;
@@ -88,13 +83,12 @@ impl ExactRecorder {
         Ok(())
     }
 
-    /// At the end: reads until nothing is in flight, for at most [`MAX_FINAL_READS`].
     pub(super) fn compare_at_end(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.settled = None;
         let until = monotonic() + MAX_FINAL_READS.as_nanos() as u64;
         loop {
             self.read_counters_once();
-            if self.look.is_none() {
+            if self.last_read.is_none() {
                 return Ok(());
             }
             std::thread::sleep(FINAL_READ_INTERVAL);
@@ -106,8 +100,6 @@ impl ExactRecorder {
         }
     }
 
-    /// Records, from the first `count` waiting events, those before the first without a
-    /// description.
     pub(super) fn record_described(
         &mut self,
         count: usize,
@@ -119,7 +111,6 @@ impl ExactRecorder {
         self.record_first(ready, sink)
     }
 
-    /// Once a second: counters, snapshots, the check of events against them, and losses.
     pub(super) fn check_events(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.count_losses();
         self.record_blocks(sink)?;
@@ -146,7 +137,6 @@ impl ExactRecorder {
         let mut snapshots = Vec::new();
         for device in torch.devices() {
             let read = torch.blocks(device, Nanos(0)).map(|mut snapshot| {
-                // The time of the last attempt, which succeeded.
                 snapshot.time = Nanos(start.elapsed().as_nanos() as u64);
                 snapshot
             });
@@ -154,8 +144,7 @@ impl ExactRecorder {
         }
         let counters = self.read_between_events();
         if !self.is_emptied || !self.wait_for_native(false) {
-            // Earlier events are still in the ring, and the snapshots would appear to be ahead of
-            // them.
+            // Earlier events are still in the ring.
             self.session.losses.add(
                 ReaderKind::Snapshots,
                 MissReason::Late,

@@ -1,4 +1,4 @@
-//! When and how an exact recording places and removes its probes.
+//! Places and removes the probes of an exact recording.
 
 use std::sync::Arc;
 
@@ -12,21 +12,17 @@ use crate::sampler::exact::pending_events::PendingEvent;
 use crate::sampler::readers::TorchState;
 use crate::torch::{BackwardError, autograd_info};
 
-/// The outcome of an attempt to place probes.
 pub(super) enum AttachOutcome {
     Attached,
-    /// Nothing to probe is loaded yet.
     Nothing,
 }
 
 impl ExactRecorder {
-    /// Places probes where there are none, or where the target now offers more to probe.
     pub(super) fn try_place(&mut self) -> Result<AttachOutcome, ProbeError> {
         let mut backward = None;
         self.awaits_backward = false;
         match autograd_info(&self.session.readers.process) {
-            // The allocator's library may be mapped before the engine's, and that one long before
-            // it is ready.
+            // The allocator's library may be mapped long before the engine's.
             Ok(None) | Err(BackwardError::StillLoading) => self.awaits_backward = true,
             Ok(found) => backward = found,
             // Backward allocations then count to the line that waits for the pass.
@@ -38,7 +34,7 @@ impl ExactRecorder {
         self.plan = ProbePlan {
             backend: self.options.backend,
             walk: match &mut self.session.readers.python {
-                // Without Python's layout stacks are unknown, but events are still exact.
+                // Without Python's layout stacks are unknown, but events are exact.
                 Some(python) => python.unwind_info().ok(),
                 None => None,
             },
@@ -61,7 +57,6 @@ impl ExactRecorder {
                 Err(ProbeError::NeedsPrograms { what: "exact stacks" })
             }
             Ok(probe) => {
-                // At once: the job may start at any moment.
                 self.starts_empty = self.has_no_allocator(&probe);
                 if let Some(cost) = &self.options.cost {
                     cost.renew(self.session.start.elapsed());
@@ -74,12 +69,10 @@ impl ExactRecorder {
         }
     }
 
-    /// Whether other stacks are recorded if exact ones are not possible.
     fn is_on_trial(&self) -> bool {
         self.options.cost.as_ref().is_some_and(CostWatch::is_trial)
     }
 
-    /// Whether more can be probed, or is known about the probed code, than at placement.
     pub(super) fn has_unprobed_library(&self) -> bool {
         let process = &self.session.readers.process;
         let Some(probe) = &self.probe else { return true };
@@ -91,7 +84,7 @@ impl ExactRecorder {
         probe.has_unprobed_library(process) || (awaits_backward && waited_for())
     }
 
-    /// Replaces the probes if more can be probed now. The old ones record until then.
+    /// The old probes record until the new ones are placed.
     pub(super) fn reattach_probes(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.compare_last_read(sink)?;
         self.empty_ring();
@@ -118,7 +111,6 @@ impl ExactRecorder {
                 }
                 self.wait_for_last_native();
                 self.record_all_events(sink)?;
-                // Stack numbers belong to one program in the kernel.
                 self.sites.forget_stacks();
                 if let Some(native) = self.sites.native() {
                     native.restart_numbers();
@@ -144,7 +136,6 @@ impl ExactRecorder {
         }
     }
 
-    /// What `probe` does not cover, one sentence each.
     pub(super) fn uncovered(&self, probe: &AttachedProbes) -> Vec<Arc<str>> {
         let mut uncovered = probe.uncovered().to_vec();
         if self.options.native_from.is_some() && !probe.can_watch() {
@@ -156,7 +147,6 @@ impl ExactRecorder {
         uncovered
     }
 
-    /// Records what is probed from now on and what existed before.
     pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let starts_empty = self.starts_empty;
         self.session.record_runtime(sink)?;
@@ -189,7 +179,7 @@ impl ExactRecorder {
     }
 }
 
-/// Ends all links in parallel: the kernel makes each wait.
+/// Links end in parallel: the kernel waits at each.
 pub(super) fn detach(probe: &mut AttachedProbes) {
     let links = probe.take_links();
     std::thread::scope(|scope| {

@@ -1,5 +1,4 @@
-//! The begin of a job: whether its allocator existed when the probes were placed, and where it is
-//! afterwards.
+//! The start of a job: whether its allocator existed when the probes were placed.
 
 use super::ExactRecorder;
 use crate::model::{
@@ -8,20 +7,16 @@ use crate::model::{
 use crate::probe::AttachedProbes;
 use crate::sampler::readers::TorchState;
 
-/// Nanoseconds between two records of counters at rest.
 const SETTLED_EVERY: u64 = 200_000_000;
 
 impl ExactRecorder {
-    /// Whether no device has an allocator. Asked with the probes in place: then they see all of its
-    /// work.
+    /// Asked with the probes in place, which then see all of the allocator's work.
     pub(super) fn has_no_allocator(&mut self, probe: &AttachedProbes) -> bool {
         self.session.readers.refresh();
         probe.probes().iter().any(|name| name.starts_with("pytorch:malloc"))
             && self.session.readers.allocator() == AllocatorBackend::NotInitialized
     }
 
-    /// Looks for new allocators. Until memspy knows the counters' addresses, events come without
-    /// them.
     pub(super) fn find_devices(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if self.probe.is_none() || !self.session.waits_for_devices() {
             return Ok(());
@@ -32,7 +27,6 @@ impl ExactRecorder {
         Ok(())
     }
 
-    /// Gives the kernel's program the addresses of the devices' counters.
     pub(super) fn send_counter_addresses(&mut self) {
         let (Some(probe), TorchState::Attached(torch)) =
             (&mut self.probe, &self.session.readers.torch)
@@ -49,8 +43,8 @@ impl ExactRecorder {
         self.plan.levels = levels;
     }
 
-    /// Records the counters just read at `time` (CLOCK_MONOTONIC, nanoseconds), between all events
-    /// before it and all after it. Now and then, to compare both.
+    /// The counters of `time` (CLOCK_MONOTONIC, nanoseconds), after all earlier events and before
+    /// later ones.
     pub(super) fn record_settled(&mut self, time: u64, sink: &mut dyn RecordSink) -> SinkResult {
         if self.settled.is_some_and(|last| time < last + SETTLED_EVERY) {
             return Ok(());

@@ -1,7 +1,6 @@
-//! Failed allocations. The counters show one before the next check, so the threads' stacks are read
-//! at once.
+//! Failed allocations: the counters show one before the next check, so stacks are read at once.
 //!
-//! A refusal by PyTorch itself (a limit set by the job) calls no driver and shows in no event.
+//! A refusal by PyTorch itself (a limit of the job) calls no driver and has no event.
 
 use super::ExactRecorder;
 use crate::model::{
@@ -9,17 +8,13 @@ use crate::model::{
 };
 use crate::sampler::error_thread::counts;
 
-/// The allocator's failure counts, and the state when they last changed.
 #[derive(Debug, Default)]
 pub(super) struct FailureCapture {
-    /// Errors and retries of all devices.
     counts: Option<(i64, i64)>,
-    /// Captured, but not recorded while older events wait for their description.
     seen: Option<FailureState>,
 }
 
 impl FailureCapture {
-    /// Whether a captured state with numbers is not recorded yet.
     pub(super) fn is_waiting(&self) -> bool {
         self.seen.is_some()
     }
@@ -33,7 +28,6 @@ struct FailureState {
 }
 
 impl ExactRecorder {
-    /// Takes the counters just read. Reads the threads if an allocation has failed.
     pub(super) fn observe_failures(&mut self) {
         self.session.observe_counters(&self.counters);
         let counts = counts(&self.counters);
@@ -53,7 +47,6 @@ impl ExactRecorder {
         });
     }
 
-    /// Records the captured state once all older events are recorded.
     pub(super) fn record_failing(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let due = self.failing.seen.take_if(|seen| {
             let time = seen.time.0 + self.epoch;

@@ -1,4 +1,4 @@
-//! When numbers restart, so that a recording of ever-new stacks runs for days in bounded memory.
+//! Numbers restart, so that a recording of ever-new stacks runs for days in bounded memory.
 
 use rustc_hash::FxHashSet;
 
@@ -6,11 +6,11 @@ use super::ExactRecorder;
 use crate::model::{MissReason, ReaderKind, RecordSink, SinkResult};
 use crate::probe::ProbeError;
 
-/// So many numbers beyond the limit restart at once, before the restart is due.
+/// This many numbers above the limit restart at once.
 pub(super) const MAX_MORE_NUMBERS: usize = 1 << 16;
 
 impl ExactRecorder {
-    /// Restarts all numbers if there are too many; with `at_once`, only if there are far too many.
+    /// With `at_once`, only if there are far too many numbers.
     pub(super) fn restart_numbers(
         &mut self,
         at_once: bool,
@@ -24,7 +24,6 @@ impl ExactRecorder {
         if !is_due || self.failing.is_waiting() {
             return Ok(());
         }
-        // Stacks in the ring may use code objects that are not described there.
         let codes = if self.is_emptied { self.sites.idle_codes() } else { Vec::new() };
         if let Err(error) = self.renew_codes(&codes) {
             return self.failed(&error);
@@ -43,12 +42,12 @@ impl ExactRecorder {
         Ok(())
     }
 
-    /// Makes the kernel describe these code objects, and all stacks, again.
+    /// The kernel program describes these code objects, and all stacks, again.
     fn renew_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
         match &mut self.probe {
             Some(probe) if !codes.is_empty() => {
                 probe.forget_codes(codes)?;
-                // A new code object at the same address must not get the key of a forgotten one.
+                // A new code object at this address must not get the key of a forgotten one.
                 probe.renew_keys()
             }
             _ => Ok(()),

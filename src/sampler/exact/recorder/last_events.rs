@@ -1,4 +1,4 @@
-//! Reads the rest of the ring at the end for a bounded time and counts what is left as lost.
+//! Reads the rest of the ring at the end, for a bounded time; what remains counts as lost.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,10 @@ use super::ExactRecorder;
 use crate::model::{MissReason, ReaderKind};
 use crate::probe::RingRecord;
 
-/// Maximum time to name the last events. A job may have more code in the ring than anybody would
-/// wait for.
+/// The ring may contain more code than a user waits for.
 const MAX_NAMING: Duration = Duration::from_secs(1);
 
 impl ExactRecorder {
-    /// Takes the last events after the probes are removed.
     pub(super) fn take_last_events(&mut self) {
         let until = Instant::now() + MAX_NAMING;
         // One drain takes less than a full ring.

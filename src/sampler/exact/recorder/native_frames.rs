@@ -1,4 +1,4 @@
-//! Lets events wait for their native frames, for a bounded time and in a bounded number.
+//! Lets events wait for native frames, for a bounded time and in a bounded number.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,13 @@ use crate::model::NativeFrames;
 use crate::model::SiteId;
 use crate::probe::{NativeCopy, RawEvent};
 
-/// The longest wait of an event. Reading the tables and symbols of PyTorch's libraries once takes
-/// about a second, several on a busy machine.
+/// Reading PyTorch's tables and symbols takes about a second, several on a busy machine.
 pub(super) const NATIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a check against the allocator waits for earlier events.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum number of waiting events.
 const MAX_WAITING: usize = 1 << 17;
 
 impl ExactRecorder {
-    /// Events from this time on wait for native frames (CLOCK_MONOTONIC, nanoseconds).
+    /// Events after this time wait for native frames (CLOCK_MONOTONIC, nanoseconds).
     pub(super) fn waits_for_native_from(&mut self) -> u64 {
         let Some(native) = self.sites.native() else { return u64::MAX };
         native.poll();
@@ -26,7 +23,7 @@ impl ExactRecorder {
         }
     }
 
-    /// Drains the rings until all copies in the queue are unwound; returns whether they are.
+    /// Returns whether all queued copies are unwound.
     pub(super) fn wait_for_native(&mut self, is_last: bool) -> bool {
         let timeout = if is_last { NATIVE_TIMEOUT } else { CHECK_TIMEOUT };
         let Some(native) = self.sites.native() else { return true };
@@ -45,7 +42,6 @@ impl ExactRecorder {
         true
     }
 
-    /// The same for copies from rings that are no longer read.
     pub(super) fn wait_for_last_native(&mut self) {
         let Some(native) = self.sites.native() else { return };
         let began = Instant::now();
@@ -55,7 +51,6 @@ impl ExactRecorder {
         }
     }
 
-    /// Counts the outcome of an allocation's native frames.
     pub(super) fn count_native(&mut self, raw: &RawEvent, site: Option<SiteId>) {
         if raw.native == NativeCopy::NotTaken {
             return;

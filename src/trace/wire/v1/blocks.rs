@@ -1,7 +1,5 @@
-//! Encodes snapshots as edits of the device's previous snapshot.
-//!
-//! An edit is a sequence of steps ([`super::edit_steps`]), each of which keeps, drops or adds the
-//! next items. Segments use this form and, inside a changed segment, its blocks.
+//! Encodes snapshots as edits ([`super::edit_steps`]) of the device's previous snapshot.
+//! Blocks of a changed segment are edited likewise.
 
 use super::edit_steps::{BEYOND_PREVIOUS, CHANGE, DROP, KEEP, NEW, StepRun, step};
 use super::varint::{PayloadCursor, fold, put, unfold, unzigzag, zigzag};
@@ -19,14 +17,14 @@ const BLOCK_STATE: u8 = 3;
 const BLOCK_GAP: u8 = 4;
 const BLOCK_NOTHING_REQUESTED: u8 = 8;
 
-/// The previous snapshot of each device, as both writer and reader of a block know it.
+/// As both writer and reader of a block know them.
 #[derive(Debug, Default)]
 pub(crate) struct BlocksState {
     devices: Vec<(u32, Vec<Segment>)>,
 }
 
 impl BlocksState {
-    /// Forgets the previous snapshots at a block's start.
+    /// At a block's start.
     pub(crate) fn reset(&mut self) {
         self.devices.clear();
     }
@@ -45,7 +43,7 @@ impl BlocksState {
         Ok(&mut self.devices[place].1)
     }
 
-    /// Appends `snapshot` without time and device, relative to the device's previous one.
+    /// Without time and device.
     pub(crate) fn encode(
         &mut self,
         snapshot: &AllocatorSnapshot,
@@ -124,7 +122,7 @@ fn encode_segments(before: &[Segment], now: &[Segment], out: &mut Vec<u8>) {
     put(out, 0);
 }
 
-/// Compares all of a segment but its blocks.
+/// All of a segment but its blocks.
 fn head(segment: &Segment) -> impl PartialEq + use<> {
     let Segment { address, size, stream, small, expandable, granule, retired, pool, .. } = *segment;
     (address, size, stream, small, expandable, granule, retired, pool)
@@ -392,7 +390,7 @@ mod tests {
         )
     }
 
-    /// Similar snapshots in sequence: some segments and blocks removed or altered.
+    /// In sequence, some segments and blocks removed or altered.
     fn snapshots() -> impl Strategy<Value = Vec<AllocatorSnapshot>> {
         let edits = proptest::collection::vec(any::<(u8, u8, u8)>(), 0..8);
         (snapshot(), proptest::collection::vec(edits, 0..5), snapshot()).prop_map(

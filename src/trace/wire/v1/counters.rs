@@ -1,8 +1,7 @@
 //! Encodes each counter as its difference from the value that related counters predict.
 //!
-//! The 108 statistics depend on each other: the pool `all` sums the other two, `current` moves by
-//! allocated less freed, and active memory mostly moves with allocated memory. Only deviations are
-//! written.
+//! Of 108 statistics, the pool `all` sums the other two, `current` moves by allocated less freed,
+//! and active memory mostly moves with allocated memory. Only deviations are written.
 
 use super::varint::{PayloadCursor, fold_signed, put, unfold_signed, unzigzag, zigzag};
 use super::{MAX_DEVICES, MalformedPayload};
@@ -37,21 +36,21 @@ const DEVICE_ALLOCATIONS: usize = SINGLES + 3;
 const DEVICE_FREES: usize = SINGLES + 4;
 const ROWS: usize = NUMBERS.div_ceil(ROW);
 
-/// All counters as one row of numbers, and which optional ones are present.
+/// `present`: which optional counters there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CounterRow {
     numbers: [i64; NUMBERS],
     present: u8,
 }
 
-/// The previous counters of each device, as both writer and reader of a block know them.
+/// As both writer and reader of a block know them.
 #[derive(Debug, Default)]
 pub(crate) struct CountersState {
     devices: Vec<(u32, CounterRow)>,
 }
 
 impl CountersState {
-    /// Forgets the previous counters at a block's start.
+    /// At a block's start.
     pub(crate) fn reset(&mut self) {
         self.devices.clear();
     }
@@ -71,7 +70,6 @@ impl CountersState {
         Ok(&mut self.devices[place].1)
     }
 
-    /// Appends `counters` relative to the device's previous ones.
     pub(crate) fn encode(
         &mut self,
         device: u32,
@@ -140,10 +138,10 @@ fn bits(numbers: &[u64]) -> u64 {
     numbers.iter().enumerate().map(bit).sum()
 }
 
-/// Visits the numbers in written order: each after those that predict it.
+/// Visits the numbers in written order, each after those that predict it.
 ///
-/// Calls `number` with the position, the index and the expected difference from `before`; its
-/// result, the real difference, goes into `delta`.
+/// `number` gets position, index and expected difference; its result, the real difference, goes
+/// into `delta`.
 #[inline]
 fn walk(
     before: &[i64; NUMBERS],
@@ -190,12 +188,11 @@ fn walk(
     Ok(())
 }
 
-/// Growth of `stat`: allocated less freed.
 fn grown(delta: &[i64; NUMBERS], stat: usize) -> i64 {
     delta[stat + ALLOCATED].wrapping_sub(delta[stat + FREED])
 }
 
-/// The expected difference of what a small or large pool has allocated or freed.
+/// Of what a small or large pool has allocated or freed.
 fn expected_flow(metric: usize, stat: usize, field: usize, delta: &[i64; NUMBERS]) -> i64 {
     let same_place = |other: usize| stat - (metric - other) * ROW;
     match metric {
@@ -211,7 +208,7 @@ fn expected_flow(metric: usize, stat: usize, field: usize, delta: &[i64; NUMBERS
     }
 }
 
-/// Whether the number at `index` counts bytes in units of 512.
+/// Counts bytes in units of 512.
 fn in_units(index: usize) -> bool {
     (ALLOCATED_BYTES * ROW..REQUESTED_BYTES * ROW).contains(&index)
 }

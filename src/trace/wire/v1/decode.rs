@@ -25,7 +25,6 @@ use crate::trace::spending::ReadBudget;
 
 #[derive(Debug)]
 pub(crate) enum DecodeStop {
-    /// The sink refused a record.
     Sink(SinkError),
     /// The payload breaks the format, although its checksum matches.
     Malformed(MalformedPayload),
@@ -41,7 +40,7 @@ impl From<MalformedPayload> for DecodeStop {
 pub(crate) struct DecodeCounts {
     pub(crate) records: u64,
     pub(crate) unknown_tags: u64,
-    /// Records left out because they use a lost definition.
+    /// Records that use a lost definition.
     pub(crate) dropped: u64,
     pub(crate) end: Option<RecordingEnd>,
 }
@@ -58,7 +57,7 @@ pub(crate) struct RecordDecoder {
     followed: WireFollowedState,
     limits: RecordLimits,
     budget: ReadBudget,
-    // Frequent records are reused: a sample then costs no allocation.
+    // Frequent records are reused, so a sample costs no allocation.
     threads_out: StackSample,
     threads_lost: bool,
     counters_out: Box<AllocatorCounters>,
@@ -67,7 +66,7 @@ pub(crate) struct RecordDecoder {
 }
 
 impl RecordDecoder {
-    /// Starts without definitions. The file has `bytes`, which bounds what is kept.
+    /// The file's bytes bound what is kept.
     pub(crate) fn new(bytes: u64) -> Self {
         let max_blocks = max_blocks(bytes);
         RecordDecoder {
@@ -95,7 +94,7 @@ impl RecordDecoder {
         }
     }
 
-    /// Takes the head off a payload, with the recording's number in files that have one.
+    /// Takes the head off; older files have no recording number.
     pub(crate) fn head(
         from: &mut PayloadCursor<'_>,
     ) -> Result<(WireBlockHead, Option<u64>), MalformedPayload> {
@@ -105,7 +104,7 @@ impl RecordDecoder {
         }
     }
 
-    /// Decodes the records of the block with this head into `sink`; it takes `bytes` of the file.
+    /// `bytes`: what the block takes of the file.
     pub(crate) fn records(
         &mut self,
         head: &WireBlockHead,
@@ -279,7 +278,7 @@ impl RecordDecoder {
         delivered
     }
 
-    /// Converts the file's numbers to the reader's. A sample that uses a lost one is lost.
+    /// A sample that uses a lost number is lost.
     fn renumber_sample(&mut self) {
         let (threads, stacks) = (&self.ids.threads, &self.ids.stacks);
         self.threads_lost = false;
@@ -388,7 +387,6 @@ impl RecordDecoder {
         Ok(())
     }
 
-    /// Drops a record and counts it in `counted`.
     fn skip(&mut self, counted: &mut u64) -> Result<(), DecodeStop> {
         *counted += 1;
         Ok(self.budget.spend_skipped().map_err(MalformedPayload)?)

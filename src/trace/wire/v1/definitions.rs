@@ -10,7 +10,7 @@ use crate::model::{
 };
 use crate::trace::id_map::IdMap;
 
-/// The next unused numbers of the current block.
+/// Next unused in the current block.
 #[derive(Debug, Clone, Copy, Default)]
 struct NextIds {
     function: u32,
@@ -18,7 +18,7 @@ struct NextIds {
     stack: u32,
 }
 
-/// Maps the file's numbers to the reader's.
+/// From the file's to the reader's.
 #[derive(Debug, Default)]
 pub(crate) struct ReaderIds {
     functions: IdMap,
@@ -30,7 +30,7 @@ pub(crate) struct ReaderIds {
 }
 
 impl ReaderIds {
-    /// Begins a block, whose head gives the first numbers.
+    /// The head gives the first numbers.
     pub(super) fn begin_block(&mut self, head: &WireBlockHead) {
         self.next = NextIds { function: head.functions, frame: head.frames, stack: head.stacks };
     }

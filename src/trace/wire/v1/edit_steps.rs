@@ -1,5 +1,4 @@
-//! Steps of an edit: runs of items kept, dropped, added or changed, each written as `count << 2 |
-//! kind`, ended by 0.
+//! An edit: runs of items kept, dropped, added or changed, each `count << 2 | kind`; 0 ends it.
 
 use super::MalformedPayload;
 use super::varint::{PayloadCursor, put};
@@ -9,7 +8,7 @@ pub(super) const DROP: u64 = 1;
 pub(super) const NEW: u64 = 2;
 pub(super) const CHANGE: u64 = 3;
 
-/// A run of equal steps, written when another kind begins.
+/// Written when another kind begins.
 #[derive(Default)]
 pub(super) struct StepRun {
     kind: u64,
@@ -33,12 +32,11 @@ impl StepRun {
     }
 }
 
-/// Reads the next run: kind and number of items; `None` at the end.
+/// Kind and number of items; `None` at the end.
 pub(super) fn step(from: &mut PayloadCursor<'_>) -> Result<Option<(u64, u64)>, MalformedPayload> {
     let number = from.number()?;
     Ok((number != 0).then_some((number & 3, number >> 2)))
 }
 
-/// The edit covers more items than exist.
 pub(super) const BEYOND_PREVIOUS: MalformedPayload =
     MalformedPayload("a snapshot edits more than the map before has");

@@ -19,7 +19,7 @@ use super::{BlockClock, MalformedPayload, tag};
 use crate::model::{AllocationSource, Definition, Function, Record, SiteId, StackSample, ThreadId};
 use crate::trace::block::MAX_PAYLOAD;
 
-/// Why a trace cannot hold a record. The source of an `io::Error` of kind `InvalidInput`.
+/// Why a trace cannot hold a record: the source of an `io::Error` of kind `InvalidInput`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RejectedRecord {
@@ -33,7 +33,7 @@ pub enum RejectedRecord {
         /// The expected number.
         next: u32,
     },
-    /// A record uses a number before its definition.
+    /// Used before its definition.
     #[error("{what} {number} is used but was never defined")]
     Undefined {
         /// The kind of definition.
@@ -41,10 +41,10 @@ pub enum RejectedRecord {
         /// Its number.
         number: u32,
     },
-    /// The record would make a block larger than readers accept.
+    /// The record alone exceeds a block.
     #[error("a record of {bytes} bytes is too large for a trace (limit {MAX_PAYLOAD} bytes)")]
     TooLarge {
-        /// Its encoded size.
+        /// Encoded.
         bytes: usize,
     },
     /// The recording already ended.
@@ -53,7 +53,7 @@ pub enum RejectedRecord {
     /// The format cannot express the record.
     #[error("the record cannot be encoded: {why}")]
     Inexpressible {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -69,9 +69,9 @@ pub(crate) struct RecordEncoder {
     payload: Vec<u8>,
     body: Vec<u8>,
     empty: usize,
-    /// The next block's head.
+    /// Of the next block.
     head: WireBlockHead,
-    /// The recording's random number.
+    /// The random number.
     recording: u64,
     threads: u32,
     sites: u32,
@@ -85,7 +85,6 @@ pub(crate) struct RecordEncoder {
 }
 
 impl RecordEncoder {
-    /// Starts at block 0 of the recording with this random number.
     pub(crate) fn new(recording: u64) -> Result<Self, RejectedRecord> {
         let head = WireBlockHead {
             number: 0,
@@ -124,7 +123,7 @@ impl RecordEncoder {
         self.payload.len() == self.empty
     }
 
-    /// The last recorded time in nanoseconds.
+    /// Last recorded, in nanoseconds.
     pub(crate) fn time(&self) -> u64 {
         self.clock.last()
     }
@@ -133,7 +132,7 @@ impl RecordEncoder {
         self.head.records
     }
 
-    /// Starts the next block. Only definitions carry over.
+    /// Only definitions carry over.
     pub(crate) fn next_block(&mut self) -> Result<(), RejectedRecord> {
         self.head.number += 1;
         self.head.time = self.clock.last();
@@ -156,7 +155,7 @@ impl RecordEncoder {
         Ok(())
     }
 
-    /// Appends `record`. After an error the block holds the earlier records.
+    /// After an error the block holds the earlier records.
     pub(crate) fn record(&mut self, record: &Record) -> Result<(), RejectedRecord> {
         if self.ended {
             return Err(RejectedRecord::AfterEnd);
@@ -170,7 +169,7 @@ impl RecordEncoder {
 
     fn append(&mut self, tag: u8) -> Result<(), RejectedRecord> {
         let bytes = self.body.len();
-        // 16 covers the tag and the length.
+        // 16: the tag and the length.
         if self.payload.len() + bytes + 16 > MAX_PAYLOAD {
             return Err(RejectedRecord::TooLarge { bytes });
         }

@@ -1,7 +1,7 @@
 //! Encodes batches of exact events column by column.
 //!
-//! A training loop repeats sizes, addresses and sites in every iteration. In separate columns the
-//! block's compression finds these repetitions; only the times do not repeat.
+//! A training loop repeats sizes, addresses and sites in every iteration; in separate columns
+//! compression finds these repetitions.
 
 use super::varint::{PayloadCursor, fold, fold_signed, put, unfold, unfold_signed};
 use super::{BlockClock, MAX_DEVICES, MalformedPayload};
@@ -10,7 +10,7 @@ use crate::model::{
     SiteId,
 };
 
-/// Events of one record; bounds a reader's memory.
+/// Bounds a reader's memory.
 pub(crate) const MAX_EVENTS: usize = 1 << 16;
 const COLUMNS: usize = 7;
 const TIMES: usize = 1;
@@ -33,20 +33,20 @@ const HAS_LEVELS: u8 = 16;
 const PEAK_FOLLOWS: u8 = 32;
 const REST_FOLLOWS: u8 = 64;
 const SAME_DEVICE: u8 = 128;
-/// Flag of PyTorch's frees.
+/// Of PyTorch's frees.
 const IN_BACKWARD: u8 = 16;
 
-/// Values of the trailing column with the block sizes of PyTorch's allocations.
+/// In the trailing column, sizes of PyTorch's blocks.
 const NO_BLOCK: u64 = 0;
 const ROUNDED_BLOCK: u64 = 1;
 const BLOCK_FOLLOWS: u64 = 2;
-/// PyTorch's unit: a block has at least the requested size, rounded up to it.
+/// PyTorch rounds requested sizes up to it.
 const UNIT: u64 = 512;
 
 const TOO_MANY: MalformedPayload = MalformedPayload("more events than fit into one record");
 const UNKNOWN_KIND: MalformedPayload = MalformedPayload("an event of an unknown kind");
 
-/// The values that the next event is relative to.
+/// The next event is relative to these.
 #[derive(Debug, Default)]
 pub(crate) struct EventsState {
     columns: [Vec<u8>; COLUMNS],
@@ -58,14 +58,13 @@ pub(crate) struct EventsState {
 }
 
 impl EventsState {
-    /// Forgets everything at a block's start.
+    /// At a block's start.
     pub(crate) fn reset(&mut self) {
         self.address = 0;
         self.device = 0;
         self.levels.clear();
     }
 
-    /// Appends `events` to `out`; their times use `clock`.
     pub(crate) fn encode(
         &mut self,
         events: &[Event],
@@ -216,7 +215,7 @@ impl EventsState {
         Ok(&mut self.levels[index])
     }
 
-    /// Replaces `events` by those in `from`; `site` converts the file's numbers to the reader's.
+    /// `site` converts the file's numbers to the reader's.
     pub(crate) fn decode(
         &mut self,
         from: &mut PayloadCursor<'_>,
@@ -344,12 +343,12 @@ impl EventsState {
     }
 }
 
-/// The usual block size for `requested` bytes.
+/// The usual block size.
 fn rounded(requested: u64) -> u64 {
     requested.max(1).checked_next_multiple_of(UNIT).unwrap_or(u64::MAX)
 }
 
-/// A byte for the kind, then, if it may have a device, 0 or the device's number plus 1.
+/// The kind; if it may have a device, 0 or the device's number plus 1.
 pub(super) fn put_memory_kind(out: &mut Vec<u8>, memory_kind: MemoryKind) {
     let (code, device) = match memory_kind {
         MemoryKind::Torch(device) => (0, Some(Some(device))),
@@ -532,7 +531,6 @@ mod tests {
     }
 
     proptest! {
-        /// Damaged bytes are refused or decode to valid events.
         #[test]
         fn damaged_bytes_are_refused_or_decode_to_events(
             edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),

@@ -1,13 +1,11 @@
-//! Rare records of exact recordings, as bincode structs.
-//!
-//! As in `records.rs`, one definition serves both directions, and fields may only be appended.
+//! Rare records of exact recordings, as bincode structs (see `records.rs`).
 
 use bincode::{BorrowDecode, Decode, Encode};
 
 use super::MalformedPayload;
 use crate::model;
 
-/// An allocation site, written with its number, which is the next one.
+/// Its number, the next one, precedes it.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireAllocationSite<'a> {
     pub(crate) number: u32,
@@ -19,7 +17,7 @@ pub(crate) struct WireAllocationSite<'a> {
     pub(crate) forward: Option<u32>,
 }
 
-/// Sources of a stack, by their number in a trace.
+/// By their number in a trace.
 const SOURCES: [model::StackSource; 7] = [
     model::StackSource::Own,
     model::StackSource::Backward,
@@ -44,7 +42,7 @@ impl<'a> WireAllocationSite<'a> {
         }
     }
 
-    /// Converts the site to the reader's numbers.
+    /// With the reader's numbers.
     pub(crate) fn with(
         self,
         thread: model::ThreadId,
@@ -65,8 +63,7 @@ impl<'a> WireAllocationSite<'a> {
     }
 }
 
-/// Field after a site: `None` if native frames were not requested, `Some(None)` if they were lost,
-/// else their stack.
+/// `None`: native frames not requested; `Some(None)`: lost.
 pub(crate) fn wire_native(native: model::NativeFrames) -> Option<Option<u32>> {
     match native {
         model::NativeFrames::NotTaken => None,
@@ -123,7 +120,7 @@ impl<'a> From<&'a model::ExactSettings> for WireExactSettings<'a> {
 }
 
 impl WireExactSettings<'_> {
-    /// Builds the record with the three fields that follow it.
+    /// Three fields follow it.
     pub(crate) fn at(
         self,
         time: model::Nanos,
@@ -186,7 +183,7 @@ impl WireCounterCheck {
     }
 }
 
-/// Optional field after the end's fields.
+/// Follows the end's fields.
 #[derive(Encode, Decode)]
 pub(crate) struct WireEventTotals {
     allocations: u64,

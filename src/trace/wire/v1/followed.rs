@@ -1,7 +1,4 @@
-//! Encodes batches of counter deltas column by column.
-//!
-//! As with exact events, sizes, threads and stacks repeat in every iteration and times do not. In
-//! separate columns the block's compression finds the repetitions.
+//! Encodes batches of counter deltas column by column, for compression, like exact events.
 
 use super::varint::{
     PayloadCursor, fold, fold_signed, put, unfold, unfold_signed, unzigzag, zigzag,
@@ -12,15 +9,15 @@ use crate::model::{
     ThreadId, ThreadWait,
 };
 
-/// Deltas of one record; bounds a reader's memory.
-pub(crate) const MAX_CHANGES: usize = 1 << 15;
+/// Bounds a reader's memory.
+pub(crate) const MAX_DELTAS: usize = 1 << 15;
 const COLUMNS: usize = 5;
 const TIMES: usize = 1;
 const SIZES: usize = 2;
 const THREADS: usize = 3;
 const STACKS: usize = 4;
 
-/// The low three bits of a kind: one allocation or free in the small or large pool, or anything.
+/// In a kind: one allocation or free in the small or large pool, or anything.
 const SHAPE: u8 = 7;
 const ANY_SHAPE: u8 = 4;
 const SAME_DEVICE: u8 = 8;
@@ -29,7 +26,7 @@ const COUNTERS_TORN: u8 = 32;
 const OTHERS_POSSIBLE: u8 = 64;
 const TOTALS_RESET: u8 = 128;
 
-/// Flags of a thread: two bits for the stack before, two for the stack after, and these.
+/// Of a thread: two bits for the stack before, two for the one after, and these.
 const HELD_LOCK: u8 = 16;
 const SAME_STACK: u8 = 32;
 const WAITED_BEFORE: u8 = 64;
@@ -39,7 +36,7 @@ const TOO_MANY: MalformedPayload =
     MalformedPayload("more followed changes than fit into one record");
 const UNKNOWN_SHAPE: MalformedPayload = MalformedPayload("a followed change of an unknown shape");
 
-/// The values that the next delta is relative to.
+/// The next delta is relative to these.
 #[derive(Debug, Default)]
 pub(crate) struct WireFollowedState {
     columns: [Vec<u8>; COLUMNS],
@@ -49,21 +46,20 @@ pub(crate) struct WireFollowedState {
 }
 
 impl WireFollowedState {
-    /// Forgets everything at a block's start.
+    /// At a block's start.
     pub(crate) fn reset(&mut self) {
         self.device = 0;
         self.stack = 0;
         self.live.clear();
     }
 
-    /// Appends the deltas `changes` to `out`; their times use `clock`.
     pub(crate) fn encode(
         &mut self,
         changes: &[FollowedChange],
         clock: &mut BlockClock,
         out: &mut Vec<u8>,
     ) -> Result<(), MalformedPayload> {
-        if changes.len() > MAX_CHANGES {
+        if changes.len() > MAX_DELTAS {
             return Err(TOO_MANY);
         }
         for column in &mut self.columns {
@@ -142,8 +138,8 @@ impl WireFollowedState {
         for entry in threads {
             put(&mut self.columns[THREADS], entry.thread.0.into());
             let same = entry.before == entry.after && entry.before.stack().is_some();
-            // A reader of equal stacks ignores the second reading. If that was not taken, the
-            // thread did not run in between.
+            // A reader of equal stacks ignores the second one. If that was not taken, the thread
+            // did not run in between.
             let after = match entry.wait {
                 ThreadWait::Throughout if same => reading_code(StackReading::NotRead),
                 _ => reading_code(entry.after),
@@ -169,7 +165,7 @@ impl WireFollowedState {
         Ok(())
     }
 
-    /// Replaces `changes` by the deltas in `from`; `thread` and `stack` convert the file's numbers.
+    /// `thread` and `stack` convert the file's numbers.
     pub(crate) fn decode(
         &mut self,
         from: &mut PayloadCursor<'_>,
@@ -179,7 +175,7 @@ impl WireFollowedState {
         stack: impl Fn(u32) -> Option<u32>,
     ) -> Result<(), MalformedPayload> {
         changes.clear();
-        let mut columns: [_; COLUMNS] = from.columns(MAX_CHANGES, TOO_MANY)?;
+        let mut columns: [_; COLUMNS] = from.columns(MAX_DELTAS, TOO_MANY)?;
         let kinds = columns[0].0;
         for &kind in kinds {
             let after = clock.decode(columns[TIMES].number()?);
@@ -305,7 +301,7 @@ impl WireFollowedState {
     }
 }
 
-/// The most compact shape that holds `change`.
+/// The most compact shape for `change`.
 fn shape(change: &FollowedChange) -> u8 {
     (0..ANY_SHAPE)
         .find(|&single| {
@@ -318,7 +314,7 @@ fn shape(change: &FollowedChange) -> u8 {
         .unwrap_or(ANY_SHAPE)
 }
 
-/// Bytes and requested bytes of a delta of this shape.
+/// Bytes and requested bytes.
 fn single_amounts(single: u8, change: &FollowedChange) -> (i64, i64) {
     let pool = if single & 1 == 0 { &change.small } else { &change.large };
     match single & 2 {

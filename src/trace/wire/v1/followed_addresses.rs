@@ -1,4 +1,4 @@
-//! Encodes the addresses of a batch of counter deltas, after its columns.
+//! Encodes the addresses of counter deltas, after their columns.
 
 use super::MalformedPayload;
 use super::varint::{

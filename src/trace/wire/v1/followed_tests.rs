@@ -3,7 +3,6 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Deltas of every shape, with threads of every kind.
 fn changes() -> Vec<FollowedChange> {
     let single =
         |n, a, f| CounterDelta { allocations: n, allocated_bytes: a, requested_bytes: a - 12, ..f };
@@ -136,7 +135,6 @@ fn a_delta_survives_lost_threads_and_stacks() {
     }
 }
 
-/// A delta takes some ten bytes before compression.
 #[test]
 fn a_single_allocation_takes_few_bytes() {
     let change = |i: u64| FollowedChange {
@@ -168,7 +166,6 @@ fn a_single_allocation_takes_few_bytes() {
 }
 
 proptest! {
-    /// Damaged bytes are refused or decode to valid deltas.
     #[test]
     fn damaged_bytes_are_refused_or_decode_to_deltas(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),

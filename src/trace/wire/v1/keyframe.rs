@@ -1,5 +1,4 @@
-//! Records of a recording whose beginning was dropped: its keyframe and the condition that ended
-//! it.
+//! The keyframe, and the condition that ended what it replaces.
 
 use std::sync::Arc;
 
@@ -23,10 +22,11 @@ const NOT_TAKEN: u8 = 3;
 const SITE: u8 = 4;
 const SEEN: u8 = 5;
 const BEFORE_OWNED: u8 = 6;
-/// Least bytes of a block; bounds what a false count makes a reader allocate.
+const SEEN_CONTESTED: u8 = 7;
+/// Bounds what a false count makes a reader allocate.
 const MIN_BLOCK_BYTES: usize = 7;
 
-/// Appends the fields after the time.
+/// Without the time.
 pub(crate) fn encode(what: &Keyframe, out: &mut Vec<u8>) -> Result<(), MalformedPayload> {
     put(out, what.allocation_sources.len() as u64);
     for allocation_source in &what.allocation_sources {
@@ -74,8 +74,8 @@ fn put_source(allocation_source: &AllocationSource, out: &mut Vec<u8>) {
             out.push(SITE);
             put(out, site.0.into());
         }
-        AllocationSource::Observed { shares, span } => {
-            out.push(SEEN);
+        AllocationSource::Observed { shares, span, contested } => {
+            out.push(if *contested { SEEN_CONTESTED } else { SEEN });
             put(out, span.map_or(0, |span| span.0.saturating_add(1)));
             put(out, shares.len() as u64);
             for share in shares {
@@ -124,7 +124,7 @@ fn put_blocks(
     Ok(())
 }
 
-/// Reads the fields after the time.
+/// Without the time.
 pub(crate) fn decode(
     from: &mut PayloadCursor<'_>,
     time: Nanos,
@@ -156,7 +156,7 @@ pub(crate) fn decode(
     Ok(Keyframe { time, allocation_sources, memory })
 }
 
-/// Reads a number of items, each of at least `least` bytes.
+/// Each item has at least `least` bytes.
 fn count(from: &mut PayloadCursor<'_>, least: usize) -> Result<usize, MalformedPayload> {
     let count = usize::try_from(from.number()?).unwrap_or(usize::MAX);
     match count <= from.left() / least {
@@ -179,7 +179,7 @@ fn get_source(
             let site = numbers.sites.get(from.number32()?);
             site.map_or(AllocationSource::Lost, |site| AllocationSource::Site(SiteId(site)))
         }
-        SEEN => {
+        tag @ (SEEN | SEEN_CONTESTED) => {
             let span = from.number()?.checked_sub(1).map(Nanos);
             let mut shares = Vec::new();
             for _ in 0..take_room(count(from, 2)?, room)? {
@@ -196,7 +196,7 @@ fn get_source(
                 let by = by.map(|(thread, stack)| (ThreadId(thread), StackId(stack)));
                 shares.push(AttributionShare { by, weight: from.number()? });
             }
-            AllocationSource::Observed { shares, span }
+            AllocationSource::Observed { shares, span, contested: tag == SEEN_CONTESTED }
         }
         BEFORE_OWNED => {
             let mut owners = Vec::new();
@@ -215,7 +215,6 @@ fn get_source(
     })
 }
 
-/// Takes `count` from `room`; an error if it is larger.
 fn take_room(count: usize, room: &mut usize) -> Result<usize, MalformedPayload> {
     *room = room.checked_sub(count).ok_or(TOO_MANY_BLOCKS)?;
     Ok(count)

@@ -1,6 +1,4 @@
-//! Format version 1, frozen: it must always read files written by it.
-//!
-//! Start reading at [`encode::RecordEncoder`]; [`crate::trace`] specifies the format.
+//! Format version 1, frozen: memspy must always read files written by it ([`crate::trace`]).
 
 pub(crate) mod blocks;
 pub(crate) mod counters;
@@ -52,15 +50,14 @@ pub(crate) mod tag {
     pub(crate) const THROWN: u8 = 25;
     pub(crate) const GAP: u8 = 26;
     pub(crate) const FOLLOWED: u8 = 27;
-    /// With addresses.
     pub(crate) const FOLLOWED_AT: u8 = 28;
 }
 
-/// Devices with state in one block; bounds a reader's memory.
+/// With state in one block; bounds a reader's memory.
 pub(crate) const MAX_DEVICES: usize = 1024;
 
-/// Most blocks kept of one snapshot, and of those of all devices, for a file of this many bytes:
-/// repeated blocks compress to almost nothing, but each takes many bytes in memory.
+/// Blocks kept of snapshots, for a file of this many bytes: repeated blocks compress to almost
+/// nothing, but each takes many bytes in memory.
 pub(crate) fn max_blocks(file: u64) -> usize {
     usize::try_from(file).unwrap_or(usize::MAX).saturating_add(1 << 20)
 }
@@ -68,11 +65,10 @@ pub(crate) fn max_blocks(file: u64) -> usize {
 pub(crate) const TOO_MANY_BLOCKS: MalformedPayload =
     MalformedPayload("it has more blocks of memory than a file of this size may have");
 
-/// How a payload breaks the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MalformedPayload(pub(crate) &'static str);
 
-/// Times inside a block: each relative to the previous one, a sample's to the expected one.
+/// Each is relative to the previous one, a sample's to the expected one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BlockClock {
     last: u64,
@@ -81,7 +77,7 @@ pub(crate) struct BlockClock {
 }
 
 impl BlockClock {
-    /// The clock at a block's start, in nanoseconds.
+    /// In nanoseconds.
     pub(crate) fn new(last: u64, period: u64) -> Self {
         BlockClock { last, expected_sample: None, period }
     }

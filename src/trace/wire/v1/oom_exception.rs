@@ -1,4 +1,4 @@
-//! The record of a search for an out-of-memory exception.
+//! The result of a search for an out-of-memory exception.
 
 use bincode::{BorrowDecode, Encode};
 
@@ -29,7 +29,7 @@ impl<'a> From<&'a model::OomException> for WireOomException<'a> {
 }
 
 impl WireOomException<'_> {
-    /// Builds the record; a thread or stack with a lost definition is unknown.
+    /// A thread or stack with a lost definition is unknown.
     pub(crate) fn at(
         self,
         time: Nanos,

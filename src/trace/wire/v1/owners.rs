@@ -1,4 +1,4 @@
-//! The record of who owned the memory at one moment.
+//! The owners of the memory at one moment.
 
 use bincode::{BorrowDecode, Encode};
 
@@ -112,7 +112,7 @@ impl WireUnnamed {
         WireUnnamed { age: snapshot.age.0, blocks }
     }
 
-    /// Adds them to their snapshot. Unknown devices or owners are damage.
+    /// Unknown devices or owners are damage.
     pub(crate) fn add_to(
         self,
         snapshot: &mut model::OwnershipBreakdown,
@@ -133,7 +133,7 @@ impl WireUnnamed {
 /// Field after the unnamed blocks: outputs of autograd nodes.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireAutogradOutputs {
-    /// For each device.
+    /// By device.
     bytes: Vec<Option<u64>>,
 }
 
@@ -178,7 +178,7 @@ impl WireOwnedBlocks {
         WireOwnedBlocks { blocks: snapshot.blocks.iter().map(block).collect() }
     }
 
-    /// Adds them to their snapshot. Unknown devices or owners are damage.
+    /// Unknown devices or owners are damage.
     pub(crate) fn add_to(
         self,
         snapshot: &mut model::OwnershipBreakdown,

@@ -1,7 +1,6 @@
-//! Records that are written once or rarely, as bincode structs.
+//! Rare records, as bincode structs. Later versions may append fields, never remove or change them.
 //!
-//! The structs borrow from what they are encoded from and decoded from, so one definition serves
-//! both directions. Later versions may append fields, never remove or change them.
+//! The structs borrow, so one definition serves encoding and decoding.
 
 use bincode::{BorrowDecode, Encode};
 
@@ -10,11 +9,11 @@ use super::varint::PayloadCursor;
 use crate::model;
 use crate::trace::block::MAX_PAYLOAD;
 
-/// Reads a bincode struct, ignoring fields that a later writer appended.
+/// Ignores fields that a later writer appended.
 pub(super) fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
     from: &mut PayloadCursor<'a>,
 ) -> Result<T, MalformedPayload> {
-    // The limit keeps a false length from becoming an allocation.
+    // A false length must not become an allocation.
     let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
     match bincode::borrow_decode_from_slice(from.0, config) {
         Ok((value, length)) => {
@@ -25,7 +24,7 @@ pub(super) fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
     }
 }
 
-/// Reads optional fields at the end of a record.
+/// Optional fields at the end of a record.
 pub(super) fn appended<'a, T: bincode::BorrowDecode<'a, ()>>(
     from: &mut PayloadCursor<'a>,
 ) -> Result<Option<T>, MalformedPayload> {
@@ -69,7 +68,7 @@ impl<'a> From<&'a model::RecordingStart> for WireStart<'a> {
 }
 
 impl WireStart<'_> {
-    /// Builds the record; the rank follows it, in files that have one.
+    /// The rank follows it, in newer files.
     pub(crate) fn of_rank(self, rank: Option<u32>) -> model::RecordingStart {
         let start = self;
         model::RecordingStart {
@@ -436,7 +435,7 @@ impl From<model::TrainingStep> for WireStepOrigin {
 }
 
 impl WireStepOrigin {
-    /// Builds the record; how exactly it was seen follows, in files that have it.
+    /// `within` follows it, in newer files.
     pub(crate) fn at(
         self,
         time: model::Nanos,
@@ -459,7 +458,7 @@ impl WireStepOrigin {
         }
     }
 }
-/// A missing interval; its end precedes it as the time.
+/// Its end precedes it as the time.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireGap<'a> {
     from: u64,

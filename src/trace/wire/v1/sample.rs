@@ -4,10 +4,10 @@ use super::varint::{PayloadCursor, put, unzigzag, zigzag};
 use super::{MalformedPayload, tag};
 use crate::model::{StackId, ThreadActivity, ThreadId, ThreadSample};
 
-/// Most threads whose description may be lost in a damaged block.
+/// Threads whose description may be lost in a damaged block.
 const MAX_LOST_THREADS: usize = 1 << 16;
 
-/// The previous sample, as both writer and reader of a block know it, in the file's numbers.
+/// As both writer and reader of a block know it, in the file's numbers.
 #[derive(Debug, Default)]
 pub(crate) struct SampleState {
     threads: Vec<ThreadSample>,
@@ -15,7 +15,7 @@ pub(crate) struct SampleState {
 }
 
 impl SampleState {
-    /// Forgets the previous sample at a block's start.
+    /// At a block's start.
     pub(crate) fn reset(&mut self) {
         self.threads.clear();
         self.any = false;
@@ -25,7 +25,7 @@ impl SampleState {
         &self.threads
     }
 
-    /// Appends `threads` relative to the previous sample and returns the record's tag.
+    /// Returns the record's tag.
     pub(crate) fn encode(&mut self, threads: &[ThreadSample], out: &mut Vec<u8>) -> u8 {
         if self.any && self.threads == threads {
             return tag::SAMPLE_SAME;
@@ -59,10 +59,8 @@ impl SampleState {
         }
     }
 
-    /// Reads the rest of a sample with this tag; then [`Self::threads`] are its threads.
-    ///
-    /// A sample has each of the `known` threads at most once, and threads whose description was
-    /// lost.
+    /// Fills [`Self::threads`]: each of the `known` threads at most once, and threads whose
+    /// description was lost.
     pub(crate) fn decode(
         &mut self,
         tag: u8,

@@ -1,7 +1,6 @@
-//! Numbers in bincode's variable-length form, without bincode's traits.
+//! Numbers in bincode's variable-length form, without bincode's traits, for frequent records.
 //!
-//! Frequent records (samples, counters, snapshots) are sequences of such numbers. A test compares
-//! this file with bincode's own encoding.
+//! A test compares this with bincode's own encoding.
 
 use super::MalformedPayload;
 
@@ -14,7 +13,7 @@ pub(crate) fn unzigzag(value: u64) -> i64 {
     ((value >> 1) as i64) ^ -((value & 1) as i64)
 }
 
-/// Makes multiples of 512, the allocator's unit, small. Lossless for other numbers.
+/// Makes multiples of 512, the allocator's unit, small. Lossless for others.
 pub(crate) fn fold(value: u64) -> u64 {
     value.rotate_right(9)
 }
@@ -34,7 +33,7 @@ pub(crate) fn unfold_signed(value: u64) -> i64 {
     (high << 9) | (value >> 55) as i64
 }
 
-/// Appends `value` as bincode's `config::standard()` does.
+/// As bincode's `config::standard()` does.
 pub(crate) fn put(out: &mut Vec<u8>, value: u64) {
     if value < 251 {
         out.push(value as u8);
@@ -87,8 +86,8 @@ impl<'a> PayloadCursor<'a> {
         }
     }
 
-    /// Reads the columns of a batch: the number of items (`too_many` if above `max`), the length of
-    /// each column but the first, which has a byte per item, then the columns.
+    /// Reads a batch: the number of items (at most `max`), the length of each column but the first,
+    /// which has a byte per item, then the columns.
     pub(crate) fn columns<const N: usize>(
         &mut self,
         max: usize,
