@@ -1,7 +1,9 @@
 //! Writes records to a file and reads the same records back. `format.md` specifies the file.
 //!
-//! May import `model` and `files`; only this room uses bincode, zstd and crc32c. It never knows the
-//! clock, the target or the meaning of records, and never invents a record.
+//! Turns records into the bytes of a file, and back.
+//! May import `model` and `files`; only this room uses bincode, zstd and crc32c.
+//! Never knows the clock, the target or the meaning of records, and never invents a record.
+//! Start reading at [`TraceWriter`] and [`TraceReader`].
 #![doc = include_str!("format.md")]
 
 mod block;
