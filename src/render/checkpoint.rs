@@ -1,30 +1,79 @@
 //! What a pause or a resume did, as text and as JSON.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use super::RenderError;
-use super::escape::EscapeGuard;
-use super::json::{CheckpointJson, JsonDocument, MovedDeviceJson};
-use super::label::one_line;
-use super::size::{bytes, optional_bytes, signed_bytes};
-use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
+use serde::{Deserialize, Serialize};
 
-/// A move of a job's GPU memory to the host or back. Bytes; `None` is unknown.
+use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
+use crate::render::shared::{
+    EscapeGuard, JsonDocument, JsonFormat, RenderError, bytes, one_line, optional_bytes,
+    signed_bytes,
+};
+
+/// `memspy pause --json` and `memspy resume --json`: what moved, in one line. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CheckpointJson {
+    /// The job.
+    pub pid: u32,
+    /// What it is now: `paused` or `running`.
+    pub state: String,
+    /// The GPUs that it uses.
+    pub devices: Vec<MovedDeviceJson>,
+    /// Host memory of the job before.
+    pub process_host_before: Option<u64>,
+    /// Host memory of the job after.
+    pub process_host_after: Option<u64>,
+    /// Host memory that the job may still take, before.
+    pub host_available_before: Option<u64>,
+    /// Host memory that the job may still take, after.
+    pub host_available_after: Option<u64>,
+    /// Seconds that each step took: `lock`, `transfer`, `unlock`.
+    pub seconds: BTreeMap<String, f64>,
+}
+
+impl JsonFormat for CheckpointJson {
+    const FORMAT: &'static str = "memspy-pause";
+    const VERSION: u32 = 1;
+}
+
+/// A GPU before and after its memory moved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MovedDeviceJson {
+    /// Its number in nvidia-smi.
+    pub index: u32,
+    /// Its UUID.
+    pub uuid: Option<String>,
+    /// Its model.
+    pub name: Option<String>,
+    /// In use by all processes before.
+    pub used_before: u64,
+    /// In use by all processes after.
+    pub used_after: u64,
+    /// In use by the job before; `null` where the driver does not say.
+    pub process_before: Option<u64>,
+    /// In use by the job after; `null` where the driver does not say.
+    pub process_after: Option<u64>,
+}
+
+/// A move of GPU memory to the host or back. Bytes; `None` is unknown.
 pub struct CheckpointFigures<'a> {
     /// The job.
     pub pid: u32,
     /// Devices, before and after.
     pub devices: &'a [(GpuDevice, DeviceUsage, DeviceUsage)],
-    /// Host memory of the process before and after.
+    /// Host memory of the process, before and after.
     pub process_host: (Option<u64>, Option<u64>),
-    /// Host memory still available to it before and after.
+    /// Host memory available to it, before and after.
     pub host_available: (Option<u64>, Option<u64>),
-    /// The steps that were performed, in order.
+    /// The steps, in order.
     pub steps: &'a [(&'a str, Duration)],
 }
 
-/// Writes what changed, without a heading.
+/// Writes what changed.
 pub fn move_text(out: &mut dyn Write, report: &CheckpointFigures<'_>) -> io::Result<()> {
     let out = &mut EscapeGuard::text(out);
     for (device, before, after) in report.devices {
@@ -55,7 +104,7 @@ pub fn move_text(out: &mut dyn Write, report: &CheckpointFigures<'_>) -> io::Res
     writeln!(out, "  {}", steps.join(", "))
 }
 
-/// Writes the report as JSON in one line: sizes in bytes, times in seconds.
+/// Writes the report as one line of JSON: bytes and seconds.
 pub fn move_json(
     out: &mut dyn Write,
     report: &CheckpointFigures<'_>,
@@ -107,7 +156,6 @@ fn usage(usage: &ProcessUsage) -> String {
     }
 }
 
-/// A time in the unit that suits it.
 fn time(took: Duration) -> String {
     match took.as_secs_f64() {
         seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),

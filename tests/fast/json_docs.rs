@@ -1,11 +1,10 @@
-//! `docs/json.md` lists every field of every `--json` document, from the structs of
-//! `src/render/json`.
+//! `docs/json.md` lists every field of every `--json` document, from the structs of `src/render`.
 //!
 //! `UPDATE_DOCS=1 cargo test --test fast json_docs` regenerates it.
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const HEAD: &str = "# JSON\n\n\
     Every JSON document begins with two fields: `format` says which one it is, `version` which version of that. The version \
@@ -19,7 +18,7 @@ struct Item {
     fields: Vec<(String, String, String)>,
 }
 
-/// The public types of a file of `src/render/json`.
+/// The structs of JSON documents in a file of `src/render`.
 fn items(text: &str) -> Vec<Item> {
     let (mut items, mut doc, mut rename) = (Vec::<Item>::new(), String::new(), None);
     let mut inside = false;
@@ -30,8 +29,10 @@ fn items(text: &str) -> Vec<Item> {
             rename = renamed.split('"').next().map(str::to_owned);
         } else if let Some(name) = line.strip_prefix("pub struct ") {
             let name = name.trim_end_matches(" {").to_owned();
-            items.push(Item { name, doc: std::mem::take(&mut doc), fields: Vec::new() });
-            inside = true;
+            inside = name.ends_with("Json");
+            if inside {
+                items.push(Item { name, doc: std::mem::take(&mut doc), fields: Vec::new() });
+            }
         } else if line == "}" {
             inside = false;
         } else if let (true, Some((name, kind))) =
@@ -46,6 +47,15 @@ fn items(text: &str) -> Vec<Item> {
         }
     }
     items
+}
+
+/// All files below `folder`, sorted by path.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let below = |path: PathBuf| if path.is_dir() { files_below(&path) } else { vec![path] };
+    paths.into_iter().flat_map(below).collect()
 }
 
 /// A Rust type as JSON has it.
@@ -73,11 +83,9 @@ fn kind_of(rust: &str) -> String {
 }
 
 fn document() -> String {
-    let mut files: Vec<_> =
-        fs::read_dir("src/render/json").unwrap().map(|file| file.unwrap().path()).collect();
-    files.sort();
     let mut out = HEAD.to_owned();
-    for file in files.iter().filter(|file| !file.ends_with("mod.rs")) {
+    let files = files_below(Path::new("src/render"));
+    for file in files.iter().filter(|file| file.extension().is_some_and(|kind| kind == "rs")) {
         let text = fs::read_to_string(file).unwrap();
         for Item { name, doc, fields } in items(&text) {
             let format = text
@@ -128,7 +136,7 @@ fn every_json_document_is_a_struct_with_documented_fields() {
     // The Model Context Protocol defines its messages; the documents in them are the commands'.
     let of_memspy = lines.iter().filter(|(place, _)| !place.starts_with("src/cli/mcp/"));
     let untyped: Vec<_> = of_memspy.filter(|(_, line)| line.contains("json!")).collect();
-    assert!(untyped.is_empty(), "a struct of src/render/json belongs here: {untyped:#?}");
+    assert!(untyped.is_empty(), "a struct of src/render belongs here: {untyped:#?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A job's own allocation history, as `torch.cuda.memory._snapshot()` gives it: as a pickle, or as
-//! JSON with the same keys.
+//! The job's own history, as `torch.cuda.memory._snapshot()` gives it: as a pickle, or as JSON with
+//! the same keys.
 
 use std::io::{self, Write};
 
@@ -8,9 +8,9 @@ use crate::model::{
     AllocationHistory, Block, BlockState, DeviceHistory, HistoryAction, HistoryEvent, HistoryFrame,
     Segment,
 };
-use crate::render::RenderError;
+use crate::render::shared::RenderError;
 
-/// Writes the snapshot as a pickle for pytorch.org/memory_viz and torch/cuda/_memory_viz.py.
+/// Writes a pickle for pytorch.org/memory_viz and torch/cuda/_memory_viz.py.
 pub fn history_pickle(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), RenderError> {
     let mut writer = PickleSnapshot {
         pickle: PickleWriter::new(out)?,
@@ -22,7 +22,7 @@ pub fn history_pickle(out: &mut dyn Write, history: &AllocationHistory) -> Resul
     Ok(writer.pickle.finish()?)
 }
 
-/// Writes the snapshot as JSON, which the page opens as well.
+/// Writes JSON, which the page opens as well.
 pub fn history_json(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), RenderError> {
     let mut writer = JsonSnapshot { out, history, is_first: true };
     snapshot(&mut writer, history)?;
@@ -30,7 +30,7 @@ pub fn history_json(out: &mut dyn Write, history: &AllocationHistory) -> Result<
     Ok(())
 }
 
-/// A snapshot writer: values in order, in dicts and lists.
+/// Takes a snapshot's values in order, as dicts and lists.
 trait HistoryFormat {
     fn begin_dict(&mut self) -> io::Result<()>;
     fn end_dict(&mut self) -> io::Result<()>;
@@ -38,15 +38,13 @@ trait HistoryFormat {
     fn end_list(&mut self) -> io::Result<()>;
     /// The key of the value that follows.
     fn key(&mut self, key: &str) -> io::Result<()>;
-    /// Before an item of a list.
     fn begin_item(&mut self) -> io::Result<()>;
-    /// After an item of a list.
     fn end_item(&mut self) -> io::Result<()>;
     fn number(&mut self, value: u64) -> io::Result<()>;
     fn text(&mut self, text: &str) -> io::Result<()>;
     fn bool(&mut self, value: bool) -> io::Result<()>;
     fn pair(&mut self, first: u64, second: u64) -> io::Result<()>;
-    /// The frames of a stack, the innermost first.
+    /// The frames of a stack, innermost first.
     fn stack(&mut self, stack: Option<u32>) -> io::Result<()>;
 }
 
@@ -78,7 +76,7 @@ fn snapshot(writer: &mut dyn HistoryFormat, history: &AllocationHistory) -> io::
     writer.end_list()?;
     writer.key("allocator_settings")?;
     writer.begin_dict()?;
-    // The page shows this key. The job's settings are not read.
+    // The page shows this key.
     writer.key("read_by")?;
     writer.text(concat!("memspy ", env!("CARGO_PKG_VERSION")))?;
     writer.end_dict()?;
@@ -167,7 +165,7 @@ fn event(writer: &mut dyn HistoryFormat, event: &HistoryEvent) -> io::Result<()>
         writer.key("pool_id")?;
         writer.pair(pool.0, pool.1)?;
     }
-    // As in PyTorch: without a recorded stack there is no key.
+    // As in PyTorch: no key without a stack.
     if event.stack.is_some() {
         writer.key("frames")?;
         writer.stack(event.stack)?;
@@ -175,7 +173,7 @@ fn event(writer: &mut dyn HistoryFormat, event: &HistoryEvent) -> io::Result<()>
     writer.end_dict()
 }
 
-/// Writes each frame and stack once, and later only its number.
+/// Writes each frame and stack once, then its number.
 struct PickleSnapshot<'a> {
     pickle: PickleWriter<'a>,
     frames: Vec<Option<PickleMemo>>,
@@ -276,11 +274,10 @@ impl HistoryFormat for PickleSnapshot<'_> {
     }
 }
 
-/// Writes JSON as it goes: a history may have millions of events.
+/// Writes JSON at once: a history may have millions of events.
 struct JsonSnapshot<'a> {
     out: &'a mut dyn Write,
     history: &'a AllocationHistory,
-    /// Whether the current dict or list is still empty.
     is_first: bool,
 }
 

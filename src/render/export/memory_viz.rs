@@ -1,4 +1,4 @@
-//! The snapshot of `torch.cuda.memory._snapshot()`, for pytorch.org/memory_viz and
+//! `torch.cuda.memory._snapshot()` of a moment, for pytorch.org/memory_viz and
 //! torch/cuda/_memory_viz.py.
 
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use super::pickle::{PickleMemo, PickleWriter};
 use super::{ExportedFrame, frames};
 use crate::analysis::{BlockEvent, DeviceBlocks, MomentBlocks, Profile};
 use crate::model::{Block, BlockState, CudaIndex, Segment};
-use crate::render::RenderError;
+use crate::render::shared::RenderError;
 
-/// Most devices with a trace. No machine has as many; a damaged recording may name any number.
+/// A damaged recording may name any number of devices.
 const MAX_DEVICES: u32 = 1024;
 
-/// Writes the segments, the blocks and the events of a moment.
+/// Writes the segments, blocks and events of a moment.
 pub fn memory_viz(
     out: &mut dyn Write,
     profile: &Profile,
@@ -30,7 +30,7 @@ pub fn memory_viz(
     Ok(writer.pickle.finish()?)
 }
 
-/// Writes each frame and stack once, and later only its number.
+/// Writes each frame and stack once, then its number.
 struct MemoryVizWriter<'a> {
     pickle: PickleWriter<'a>,
     frames: BTreeMap<ExportedFrame, PickleMemo>,
@@ -55,7 +55,6 @@ impl MemoryVizWriter<'_> {
         self.pickle.begin_dict()?;
         self.pickle.text_once("segments")?;
         self.pickle.empty_list()?;
-        // In sequence, as writing an item borrows the whole writer.
         for (device, blocks) in &moment.devices {
             for segment in &blocks.segments {
                 self.segment(*device, segment, blocks)?;
@@ -159,7 +158,7 @@ impl MemoryVizWriter<'_> {
         self.pickle.end_dict()
     }
 
-    /// The frames of a stack, the innermost first.
+    /// The frames of a stack, innermost first.
     fn stack(&mut self, stack: Option<u32>) -> io::Result<()> {
         let number = stack.map(|stack| stack as usize);
         let path = number.and_then(|number| self.moment.stacks.get(number));

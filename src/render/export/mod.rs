@@ -1,5 +1,18 @@
 //! The memory of a moment in the formats that other tools open.
 
+use crate::analysis::{AllocatedStack, FoldedProfile, Moment, Profile, StackLabel};
+use crate::model::CudaIndex;
+use crate::render::shared::{FrameLabels, one_line};
+pub use history::{history_json, history_pickle};
+pub use memory_viz::memory_viz;
+pub use perfetto::perfetto;
+pub use pprof::pprof;
+pub use speedscope::speedscope;
+pub use table::{
+    ExportFrameJson, ExportJson, ExportMomentJson, ExportStackJson, export_csv, export_json,
+};
+pub use tables::{ExportedTable, TableExport};
+
 mod history;
 mod memory_viz;
 mod parquet_file;
@@ -10,29 +23,16 @@ mod speedscope;
 mod table;
 mod tables;
 
-use crate::analysis::{AllocatedStack, FoldedProfile, Moment, Profile, StackLabel};
-use crate::model::CudaIndex;
-
-use super::label::{FrameLabels, one_line};
-
-pub use history::{history_json, history_pickle};
-pub use memory_viz::memory_viz;
-pub use perfetto::perfetto;
-pub use pprof::pprof;
-pub use speedscope::speedscope;
-pub use table::{export_csv, export_json};
-pub use tables::{ExportedTable, TableExport};
-
-/// What one device of one process held at a moment, to be exported.
+/// What a device of a process held at a moment.
 #[derive(Debug)]
 pub struct ExportedDevice<'a> {
-    /// What to call the process: `rank 3`, or `process 1234`.
+    /// `rank 3`, or `process 1234`.
     pub label: &'a str,
     /// Its recording.
     pub profile: &'a Profile,
-    /// The live bytes of the moment by stack.
+    /// Live bytes by stack.
     pub folded: FoldedProfile,
-    /// All allocations while recording, by stack; `None` for sampled recordings.
+    /// All allocations by stack; `None` for sampled recordings.
     pub allocated: Option<Vec<AllocatedStack>>,
 }
 
@@ -56,22 +56,21 @@ impl ExportedDevice<'_> {
         }
     }
 
-    /// The frames of a stack, from the outermost to the innermost.
+    /// Outermost first.
     fn frames(&self, path: &[StackLabel]) -> Vec<ExportedFrame> {
         frames(self.profile, path)
     }
 }
 
-/// A frame in the form that other tools use.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct ExportedFrame {
-    /// The function; or a text in brackets that says why there is none.
+    /// The function, or in brackets why there is none.
     name: String,
-    /// The whole path of its file; empty where there is none.
+    /// Its full path; empty if there is none.
     file: String,
-    /// The line; 0 where there is none.
+    /// 0 if there is none.
     line: u32,
-    /// The first line of the function; 0 where that is unknown.
+    /// The first line of the function; 0 if unknown.
     first_line: u32,
 }
 

@@ -1,4 +1,4 @@
-//! A table as a file of Apache Parquet, written row group by row group.
+//! A table as an Apache Parquet file, written by row groups.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,35 +9,30 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
-/// Rows of a row group: the number kept in memory.
+/// Rows of a row group, which is kept in memory.
 const ROWS: usize = 1 << 17;
 
-/// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ColumnType {
-    /// Whole numbers (`INT64`).
+    /// `INT64`
     Integer,
-    /// Fractions (`DOUBLE`).
+    /// `DOUBLE`
     Fraction,
-    /// Text (`BYTE_ARRAY`, UTF-8).
+    /// `BYTE_ARRAY`, UTF-8
     Text,
 }
 
-/// A value of a row.
 #[derive(Debug, Clone)]
 pub(super) enum ParquetCell<'a> {
-    /// In a column of whole numbers.
     Integer(i64),
-    /// In a column of fractions.
     Fraction(f64),
-    /// In a column of text.
     Text(&'a str),
-    /// Unknown, or not there.
+    /// Unknown.
     Null,
 }
 
 impl From<u64> for ParquetCell<'_> {
-    /// Addresses are below 2^57 and sizes smaller still. Anything larger is damage, so unknown.
+    /// Addresses are below 2^57 and sizes smaller. Anything larger is damage, so unknown.
     fn from(value: u64) -> Self {
         i64::try_from(value).map_or(ParquetCell::Null, ParquetCell::Integer)
     }
@@ -49,7 +44,6 @@ impl<'a, T: Into<ParquetCell<'a>>> From<Option<T>> for ParquetCell<'a> {
     }
 }
 
-/// The values of a column that were not written yet.
 #[derive(Debug)]
 enum Buffer {
     Integers(Vec<i64>),
@@ -60,11 +54,10 @@ enum Buffer {
 #[derive(Debug)]
 struct BufferedColumn {
     values: Buffer,
-    /// 1 for a value, 0 for none.
+    /// 1 for a value, 0 for null.
     present: Vec<i16>,
 }
 
-/// Writes a table.
 pub(super) struct ParquetFile<'a> {
     out: &'a mut dyn Write,
     writer: SerializedFileWriter<Vec<u8>>,
@@ -77,7 +70,7 @@ fn failed(error: parquet::errors::ParquetError) -> io::Error {
 }
 
 impl<'a> ParquetFile<'a> {
-    /// A table with these columns, each of which may be null.
+    /// Each column may be null.
     pub(super) fn new(
         out: &'a mut dyn Write,
         columns: &[(&str, ColumnType)],
@@ -114,7 +107,7 @@ impl<'a> ParquetFile<'a> {
         Ok(ParquetFile { out, writer, columns: columns.iter().map(buffer).collect(), rows: 0 })
     }
 
-    /// Adds a row: a cell for each column, in their order.
+    /// A cell for each column, in order.
     pub(super) fn row(&mut self, cells: &[ParquetCell<'_>]) -> io::Result<()> {
         if cells.len() != self.columns.len() {
             return Err(io::Error::other("a row has another number of cells than its table"));
@@ -172,7 +165,6 @@ impl<'a> ParquetFile<'a> {
         }
         group.close().map_err(failed)?;
         self.rows = 0;
-        // Flushes what is buffered.
         self.writer.flush()?;
         let written = self.writer.inner_mut();
         self.out.write_all(written)?;
@@ -180,7 +172,6 @@ impl<'a> ParquetFile<'a> {
         Ok(())
     }
 
-    /// Ends the file.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.write_rows()?;
         let rest = self.writer.into_inner().map_err(failed)?;

@@ -1,17 +1,14 @@
-//! Trace events in JSON for ui.perfetto.dev and chrome://tracing: counters over time, iterations as
-//! slices.
+//! Trace events for ui.perfetto.dev and chrome://tracing: counters over time, iterations as slices.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Serialize;
 
-use crate::analysis::Profile;
+use crate::analysis::{Iteration, IterationLevels, Profile};
 use crate::model::{CudaIndex, Nanos};
-use crate::render::RenderError;
-use crate::render::interchange::json_line;
+use crate::render::shared::{RenderError, json_line};
 
-/// A whole document.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TraceDocument {
@@ -20,14 +17,13 @@ struct TraceDocument {
     other_data: TraceOrigin,
 }
 
-/// Where a document comes from.
 #[derive(Serialize)]
 struct TraceOrigin {
     exporter: &'static str,
     began_unix_nanos: u64,
 }
 
-/// An event, without the fields that its phase does not use.
+/// Without the fields that its phase does not use.
 #[derive(Serialize)]
 struct TraceEvent {
     name: String,
@@ -46,7 +42,7 @@ struct TraceEvent {
     args: EventArguments,
 }
 
-/// The kind of event, by the format's letter.
+/// By the format's letter.
 #[derive(Serialize)]
 enum EventPhase {
     #[serde(rename = "M")]
@@ -57,7 +53,6 @@ enum EventPhase {
     Slice,
 }
 
-/// What an event says.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum EventArguments {
@@ -70,77 +65,97 @@ fn micros(time: Nanos) -> f64 {
     time.0 as f64 / 1e3
 }
 
-/// Writes the allocator's counters over time and the iterations of each named recording, for one
-/// device or all.
+/// Writes counters over time and iterations of each recording, for one device or all.
 pub fn perfetto(
     out: &mut dyn Write,
     recordings: &[(&str, &Profile)],
     device: Option<CudaIndex>,
 ) -> Result<(), RenderError> {
-    // Each recording has its own clock; wall time aligns them.
+    // Wall time aligns the recordings, as each has its own clock.
     let began = |profile: &Profile| profile.start().map_or(0, |start| start.unix_nanos);
     let first = recordings.iter().map(|(_, profile)| began(profile)).min().unwrap_or(0);
     let mut events = Vec::new();
     for (label, profile) in recordings {
-        let pid = profile.start().map_or(0, |start| start.pid);
-        let offset = began(profile) - first;
-        let at = |time: Nanos| micros(Nanos(time.0.saturating_add(offset)));
-        events.push(TraceEvent {
-            name: "process_name".to_owned(),
-            phase: EventPhase::Metadata,
-            category: None,
-            time: None,
-            duration: None,
-            pid,
-            tid: 0,
-            args: EventArguments::ProcessName { name: (*label).to_owned() },
-        });
+        let origin = ProcessOrigin {
+            pid: profile.start().map_or(0, |start| start.pid),
+            offset: began(profile) - first,
+        };
+        events.push(origin.process_name(label));
         let gpus: Vec<CudaIndex> =
             profile.gpus().filter(|gpu| device.is_none_or(|wanted| wanted == *gpu)).collect();
         for gpu in &gpus {
             for point in profile.timeline(*gpu).map_or(&[][..], |timeline| timeline.points()) {
                 for (name, bytes) in [("allocated", point.allocated), ("reserved", point.reserved)]
                 {
-                    events.push(TraceEvent {
-                        name: format!("GPU {} {name}", gpu.0),
-                        phase: EventPhase::Counter,
-                        category: None,
-                        time: Some(at(point.time)),
-                        duration: None,
-                        pid,
-                        tid: 0,
-                        args: EventArguments::Counter { bytes },
-                    });
+                    let name = format!("GPU {} {name}", gpu.0);
+                    events.push(origin.counter(name, point.time, bytes));
                 }
             }
         }
-        for iteration in profile.iterations().0 {
-            let peaks: BTreeMap<String, i64> = iteration
-                .levels
-                .iter()
-                .filter(|(gpu, _)| gpus.contains(gpu))
-                .map(|(gpu, levels)| {
-                    (format!("GPU {} peak_allocated", gpu.0), levels.peak_allocated)
-                })
-                .collect();
-            events.push(TraceEvent {
-                name: match iteration.epoch {
-                    Some(epoch) => format!("epoch {epoch} step {}", iteration.step),
-                    None => format!("step {}", iteration.step),
-                },
-                phase: EventPhase::Slice,
-                category: Some("iteration"),
-                time: Some(at(iteration.from)),
-                duration: Some(micros(Nanos(iteration.to.0.saturating_sub(iteration.from.0)))),
-                pid,
-                tid: 0,
-                args: EventArguments::Peaks(peaks),
-            });
-        }
+        let iterations = profile.iterations().0.iter();
+        events.extend(iterations.map(|iteration| origin.slice(iteration, &gpus)));
     }
     let other_data = TraceOrigin {
         exporter: concat!("memspy ", env!("CARGO_PKG_VERSION")),
         began_unix_nanos: first,
     };
     json_line(out, &TraceDocument { trace_events: events, display_time_unit: "ms", other_data })
+}
+
+/// The process of events, and how many nanoseconds its clock is behind the document's.
+struct ProcessOrigin {
+    pid: u32,
+    offset: u64,
+}
+
+impl ProcessOrigin {
+    fn at(&self, time: Nanos) -> Option<f64> {
+        Some(micros(Nanos(time.0.saturating_add(self.offset))))
+    }
+
+    fn process_name(&self, label: &str) -> TraceEvent {
+        TraceEvent {
+            name: "process_name".to_owned(),
+            phase: EventPhase::Metadata,
+            category: None,
+            time: None,
+            duration: None,
+            pid: self.pid,
+            tid: 0,
+            args: EventArguments::ProcessName { name: label.to_owned() },
+        }
+    }
+
+    fn counter(&self, name: String, time: Nanos, bytes: i64) -> TraceEvent {
+        TraceEvent {
+            name,
+            phase: EventPhase::Counter,
+            category: None,
+            time: self.at(time),
+            duration: None,
+            pid: self.pid,
+            tid: 0,
+            args: EventArguments::Counter { bytes },
+        }
+    }
+
+    fn slice(&self, iteration: &Iteration, gpus: &[CudaIndex]) -> TraceEvent {
+        let of_gpus = iteration.levels.iter().filter(|(gpu, _)| gpus.contains(gpu));
+        let peak = |(gpu, levels): (&CudaIndex, &IterationLevels)| {
+            (format!("GPU {} peak_allocated", gpu.0), levels.peak_allocated)
+        };
+        TraceEvent {
+            name: match iteration.epoch {
+                Some(epoch) => format!("epoch {epoch} step {}", iteration.step),
+                None => format!("step {}", iteration.step),
+            },
+            phase: EventPhase::Slice,
+            category: Some("iteration"),
+            time: self.at(iteration.from),
+            duration: Some(micros(Nanos(iteration.to.0.saturating_sub(iteration.from.0)))),
+            pid: self.pid,
+            tid: 0,
+            args: EventArguments::Peaks(of_gpus.map(peak).collect()),
+        }
+    }
 }

@@ -1,30 +1,27 @@
-//! Python's pickle, protocol 2, with only the opcodes that pytorch.org/memory_viz knows.
+//! Python's pickle, protocol 2, with the opcodes that pytorch.org/memory_viz knows.
 //!
-//! The page's own reader lacks `LONG4` and `BINUNICODE8`. It passes items appended together as
-//! arguments of one call, so each item is appended alone.
+//! The page's reader lacks `LONG4` and `BINUNICODE8`, and passes items appended together as
+//! arguments of one call: each item is appended alone.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Writes values in the order in which an unpickler takes them.
 pub(super) struct PickleWriter<'a> {
     out: &'a mut dyn Write,
     memo: u32,
     texts: BTreeMap<String, PickleMemo>,
 }
 
-/// The number of a value that can be written again.
+/// A value that can be written again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PickleMemo(u32);
 
 impl<'a> PickleWriter<'a> {
-    /// Begins one.
     pub(super) fn new(out: &'a mut dyn Write) -> io::Result<PickleWriter<'a>> {
         out.write_all(b"\x80\x02")?;
         Ok(PickleWriter { out, memo: 0, texts: BTreeMap::new() })
     }
 
-    /// Ends it.
     pub(super) fn finish(self) -> io::Result<()> {
         self.out.write_all(b".")
     }
@@ -45,7 +42,6 @@ impl<'a> PickleWriter<'a> {
         Ok(PickleMemo(number))
     }
 
-    /// Writes a remembered value again.
     pub(super) fn again(&mut self, memo: PickleMemo) -> io::Result<()> {
         match u8::try_from(memo.0) {
             Ok(number) => self.opcode(b'h', &[number]),
@@ -63,7 +59,7 @@ impl<'a> PickleWriter<'a> {
         self.out.write_all(text.as_bytes())
     }
 
-    /// Writes a text, or its number if it was written before.
+    /// Writes a text, or its number the next time.
     pub(super) fn text_once(&mut self, text: &str) -> io::Result<()> {
         if let Some(&memo) = self.texts.get(text) {
             return self.again(memo);
@@ -84,7 +80,7 @@ impl<'a> PickleWriter<'a> {
         if let Ok(value) = i32::try_from(value) {
             return self.opcode(b'J', &value.to_le_bytes());
         }
-        // Signed: a set top bit needs a further byte of 0.
+        // Signed: a set top bit needs another byte.
         let bytes = value.to_le_bytes();
         let length = (8 - value.leading_zeros() as usize / 8).min(8);
         match bytes[length - 1] < 0x80 {
@@ -117,7 +113,7 @@ impl<'a> PickleWriter<'a> {
         self.opcode(b'a', &[])
     }
 
-    /// Begins a dict; at least one key and value must follow.
+    /// At least one key and value must follow.
     pub(super) fn begin_dict(&mut self) -> io::Result<()> {
         self.opcode(b'}', &[])?;
         self.opcode(b'(', &[])

@@ -1,7 +1,6 @@
 //! pprof's profile: gzipped protocol buffers for `go tool pprof`, Pyroscope and Parca.
 //!
-//! <https://github.com/google/pprof/blob/main/proto/profile.proto> gives the field numbers below.
-//! The encoding is short, so there is no code generator.
+//! Field numbers: <https://github.com/google/pprof/blob/main/proto/profile.proto>.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,9 +9,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::{ExportedDevice, ExportedFrame};
-use crate::render::RenderError;
+use crate::render::shared::RenderError;
 
-/// A protocol buffers message under construction.
+/// A protocol buffers message.
 #[derive(Debug, Default)]
 struct ProtobufMessage(Vec<u8>);
 
@@ -25,7 +24,7 @@ impl ProtobufMessage {
         self.0.push(value as u8);
     }
 
-    /// A number; 0 is left out.
+    /// 0 is left out.
     fn number(&mut self, field: u32, value: u64) {
         if value != 0 {
             self.varint(u64::from(field) << 3);
@@ -50,22 +49,22 @@ impl ProtobufMessage {
     }
 }
 
-/// Strings, functions and locations, each written once.
+/// Each written once.
 #[derive(Debug, Default)]
 struct ProfileTables {
     strings: Vec<String>,
     string_numbers: BTreeMap<String, u64>,
-    /// Name, file and first line.
+    /// By name, file and first line.
     functions: BTreeMap<(String, String, u32), u64>,
     locations: BTreeMap<ExportedFrame, u64>,
-    /// The messages of functions and locations.
+    /// Messages of functions and locations.
     body: ProtobufMessage,
 }
 
 impl ProfileTables {
     fn new() -> ProfileTables {
         let mut tables = ProfileTables::default();
-        // The first one has to be empty.
+        // pprof wants the first one empty.
         tables.string("");
         tables
     }
@@ -125,8 +124,8 @@ impl ProfileTables {
 /// Bytes live, bytes allocated, allocations.
 type SampleValues = [u64; 3];
 
-/// Writes each device's memory as a pprof profile. Values besides the live bytes appear only if all
-/// recordings have them.
+/// Writes a profile of each device. Values besides live bytes appear only if all recordings have
+/// them.
 pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
     let has_allocated = devices.iter().all(|device| device.allocated.is_some());
     let has_counts = has_allocated
@@ -152,7 +151,7 @@ pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), 
         let labels = labels(device, &mut tables);
         for (locations, values) in samples(device, &mut tables) {
             let mut sample = ProtobufMessage::default();
-            // The leaf comes first.
+            // Leaf first.
             sample.packed(1, locations.into_iter().rev());
             sample.packed(2, kinds.iter().map(|(_, _, which)| values[*which]));
             labels.iter().for_each(|label| sample.message(3, label));
@@ -178,7 +177,7 @@ pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), 
     Ok(())
 }
 
-/// The values of each stack, from the outermost location to the innermost.
+/// Locations are outermost first.
 fn samples(
     device: &ExportedDevice<'_>,
     tables: &mut ProfileTables,
@@ -201,7 +200,7 @@ fn samples(
 
 fn labels(device: &ExportedDevice<'_>, tables: &mut ProfileTables) -> Vec<ProtobufMessage> {
     let mut label = |key: &str, value: &str| {
-        // As text, because a number of 0 would be left out.
+        // Not `number`, which leaves 0 out.
         let mut message = ProtobufMessage::default();
         message.number(1, tables.string(key));
         message.number(2, tables.string(value));

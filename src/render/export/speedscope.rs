@@ -1,4 +1,4 @@
-//! speedscope's JSON: a sampled profile for each device, weighted by bytes.
+//! speedscope's JSON: a sampled profile of each device, weighted by bytes.
 //!
 //! <https://github.com/jlfwong/speedscope/blob/main/src/lib/file-format-spec.ts>
 
@@ -8,8 +8,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::{ExportedDevice, ExportedFrame};
-use crate::render::RenderError;
-use crate::render::interchange::json_line;
+use crate::render::shared::{RenderError, json_line};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -46,7 +45,7 @@ struct SampledProfile {
     unit: &'static str,
     start_value: u64,
     end_value: u64,
-    /// Numbers of frames, from the outermost to the innermost.
+    /// Frame numbers, outermost first.
     samples: Vec<Vec<usize>>,
     weights: Vec<u64>,
 }

@@ -1,9 +1,7 @@
-//! A recording as five tables for an engine that analyses many: events, samples, blocks, stacks and
-//! frames.
+//! A recording as five tables.
 //!
-//! Each row names its recording (`rank`, `pid`, `host`), so the files of all ranks of a job form
-//! one table. Stack numbers (`stack_id`) and frame numbers (`frame_id`) belong to one recording:
-//! join them with `pid` and `host` as well.
+//! Each row names its recording (`rank`, `pid`, `host`), so the files of all ranks form one table.
+//! Join `stack_id` and `frame_id` with `pid` and `host`: they belong to one recording.
 
 use std::io::{self, Write};
 
@@ -14,16 +12,16 @@ use super::{ExportedFrame, frames};
 use crate::analysis::{CounterSample, Moment, MomentBlocks, Profile};
 use crate::model::{BlockState, RecordingStart};
 
-/// The tables, by their names.
+/// The tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExportedTable {
-    /// Every allocation and free of PyTorch (exact recordings).
+    /// Allocations and frees of an exact recording.
     Events,
-    /// The allocator's counters whenever they were read.
+    /// The allocator's counters at each reading.
     Samples,
-    /// The blocks of the moment, each with its segment and stack.
+    /// The blocks of the moment, with segment and stack.
     Blocks,
-    /// A row for every frame of every stack.
+    /// The frames of the stacks.
     Stacks,
     /// Functions, files and lines.
     Frames,
@@ -101,28 +99,28 @@ impl ExportedTable {
     }
 }
 
-/// A recording, ready to be written as tables.
+/// A recording as tables.
 #[derive(Debug)]
 pub struct TableExport<'a> {
     start: Option<&'a RecordingStart>,
-    /// All events, up to the end.
+    /// All events.
     whole: &'a MomentBlocks,
     /// The blocks of the moment.
     moment: &'a MomentBlocks,
     name: &'static str,
     seconds: f64,
     samples: &'a [CounterSample],
-    /// The frames of each stack, the innermost first, by number.
+    /// Frame numbers of each stack, innermost first.
     stacks: Vec<Vec<u32>>,
     frames: Vec<ExportedFrame>,
-    /// The table numbers of the stacks of `whole` and of `moment`.
+    /// The exported numbers of the stacks of `whole` and `moment`.
     of_whole: Vec<u32>,
     of_moment: Vec<u32>,
 }
 
 impl<'a> TableExport<'a> {
-    /// Tables of `profile`: all its events are in `whole`; `at` has the blocks of `moment`, at
-    /// `seconds` after the beginning.
+    /// `whole` has all events of `profile`; `at` has the blocks of `moment`, `seconds` after the
+    /// start.
     pub fn new(
         profile: &'a Profile,
         whole: &'a MomentBlocks,
@@ -169,103 +167,138 @@ impl<'a> TableExport<'a> {
         export
     }
 
-    /// Writes one of its tables.
+    /// Writes one table.
     pub fn write(&self, table: ExportedTable, out: &mut dyn Write) -> io::Result<()> {
-        let mut file = ParquetFile::new(out, &table.columns())?;
-        let host = self.start.map_or(ParquetCell::Null, |start| ParquetCell::Text(&start.host));
-        let rank = self.start.and_then(|start| start.rank).map(u64::from);
-        let pid = self.start.map(|start| u64::from(start.pid));
-        let mut row = |cells: &[ParquetCell<'_>]| {
-            let mut all = vec![rank.into(), pid.into(), host.clone()];
-            all.extend_from_slice(cells);
-            file.row(&all)
-        };
-        let began = self.start.map(|start| start.unix_nanos);
-        let unix = |time: u64| began.map(|began| began.saturating_add(time));
-        let number = |of: &[u32], stack: Option<u32>| {
-            stack.and_then(|stack| of.get(stack as usize)).map(|stack| u64::from(*stack))
+        let start = self.start;
+        let mut rows = TableRows {
+            file: ParquetFile::new(out, &table.columns())?,
+            recording: [
+                start.and_then(|start| start.rank).map(u64::from).into(),
+                start.map(|start| u64::from(start.pid)).into(),
+                start.map_or(ParquetCell::Null, |start| ParquetCell::Text(&start.host)),
+            ],
         };
         match table {
-            ExportedTable::Events => {
-                for (device, blocks) in &self.whole.devices {
-                    for event in &blocks.events {
-                        row(&[
-                            u64::from(device.0).into(),
-                            event.time.0.into(),
-                            unix(event.time.0).into(),
-                            ParquetCell::Text(if event.is_free { "free" } else { "alloc" }),
-                            event.address.into(),
-                            event.size.into(),
-                            number(&self.of_whole, event.stack).into(),
-                        ])?;
-                    }
-                }
-            }
-            ExportedTable::Samples => {
-                for sample in self.samples {
-                    row(&[
-                        u64::from(sample.device.0).into(),
-                        sample.time.0.into(),
-                        unix(sample.time.0).into(),
-                        ParquetCell::Integer(sample.allocated),
-                        ParquetCell::Integer(sample.allocated_peak),
-                        ParquetCell::Integer(sample.reserved),
-                        ParquetCell::Integer(sample.active),
-                        ParquetCell::Integer(sample.requested),
-                        ParquetCell::Integer(sample.inactive_split),
-                        ParquetCell::Integer(sample.alloc_retries),
-                        ParquetCell::Integer(sample.ooms),
-                    ])?;
-                }
-            }
-            ExportedTable::Blocks => {
-                for (device, blocks) in &self.moment.devices {
-                    for segment in &blocks.segments {
-                        for block in &segment.blocks {
-                            let stack = blocks.stack_of.get(&block.address).copied();
-                            let state = match block.state {
-                                BlockState::Allocated => "active_allocated",
-                                BlockState::PendingFree => "active_pending_free",
-                                BlockState::Inactive => "inactive",
-                            };
-                            let stack = stack.filter(|_| block.state == BlockState::Allocated);
-                            row(&[
-                                u64::from(device.0).into(),
-                                ParquetCell::Text(self.name),
-                                ParquetCell::Fraction(self.seconds),
-                                segment.address.into(),
-                                segment.size.into(),
-                                ParquetCell::Text(if segment.small { "small" } else { "large" }),
-                                segment.stream.into(),
-                                block.address.into(),
-                                block.size.into(),
-                                block.requested.into(),
-                                ParquetCell::Text(state),
-                                number(&self.of_moment, stack).into(),
-                            ])?;
-                        }
-                    }
-                }
-            }
-            ExportedTable::Stacks => {
-                for (stack, frames) in (0u64..).zip(&self.stacks) {
-                    for (depth, frame) in (0u64..).zip(frames) {
-                        row(&[stack.into(), depth.into(), u64::from(*frame).into()])?;
-                    }
-                }
-            }
-            ExportedTable::Frames => {
-                for (number, frame) in (0u64..).zip(&self.frames) {
-                    let file = Some(frame.file.as_str()).filter(|file| !file.is_empty());
-                    row(&[
-                        number.into(),
-                        ParquetCell::Text(&frame.name),
-                        file.map_or(ParquetCell::Null, ParquetCell::Text),
-                        Some(u64::from(frame.line)).filter(|line| *line > 0).into(),
-                    ])?;
-                }
+            ExportedTable::Events => self.events(&mut rows)?,
+            ExportedTable::Samples => self.samples(&mut rows)?,
+            ExportedTable::Blocks => self.blocks(&mut rows)?,
+            ExportedTable::Stacks => self.stacks(&mut rows)?,
+            ExportedTable::Frames => self.frames(&mut rows)?,
+        }
+        rows.file.finish()
+    }
+
+    fn events(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for (device, blocks) in &self.whole.devices {
+            for event in &blocks.events {
+                rows.push(&[
+                    u64::from(device.0).into(),
+                    event.time.0.into(),
+                    self.unix(event.time.0).into(),
+                    ParquetCell::Text(if event.is_free { "free" } else { "alloc" }),
+                    event.address.into(),
+                    event.size.into(),
+                    number(&self.of_whole, event.stack).into(),
+                ])?;
             }
         }
-        file.finish()
+        Ok(())
+    }
+
+    fn samples(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for sample in self.samples {
+            rows.push(&[
+                u64::from(sample.device.0).into(),
+                sample.time.0.into(),
+                self.unix(sample.time.0).into(),
+                ParquetCell::Integer(sample.allocated),
+                ParquetCell::Integer(sample.allocated_peak),
+                ParquetCell::Integer(sample.reserved),
+                ParquetCell::Integer(sample.active),
+                ParquetCell::Integer(sample.requested),
+                ParquetCell::Integer(sample.inactive_split),
+                ParquetCell::Integer(sample.alloc_retries),
+                ParquetCell::Integer(sample.ooms),
+            ])?;
+        }
+        Ok(())
+    }
+
+    fn blocks(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for (device, blocks) in &self.moment.devices {
+            let all = blocks.segments.iter();
+            for (segment, block) in
+                all.flat_map(|it| it.blocks.iter().map(move |block| (it, block)))
+            {
+                let stack = blocks.stack_of.get(&block.address).copied();
+                let state = match block.state {
+                    BlockState::Allocated => "active_allocated",
+                    BlockState::PendingFree => "active_pending_free",
+                    BlockState::Inactive => "inactive",
+                };
+                let stack = stack.filter(|_| block.state == BlockState::Allocated);
+                rows.push(&[
+                    u64::from(device.0).into(),
+                    ParquetCell::Text(self.name),
+                    ParquetCell::Fraction(self.seconds),
+                    segment.address.into(),
+                    segment.size.into(),
+                    ParquetCell::Text(if segment.small { "small" } else { "large" }),
+                    segment.stream.into(),
+                    block.address.into(),
+                    block.size.into(),
+                    block.requested.into(),
+                    ParquetCell::Text(state),
+                    number(&self.of_moment, stack).into(),
+                ])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stacks(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for (stack, frames) in (0u64..).zip(&self.stacks) {
+            for (depth, frame) in (0u64..).zip(frames) {
+                rows.push(&[stack.into(), depth.into(), u64::from(*frame).into()])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn frames(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for (number, frame) in (0u64..).zip(&self.frames) {
+            let file = Some(frame.file.as_str()).filter(|file| !file.is_empty());
+            rows.push(&[
+                number.into(),
+                ParquetCell::Text(&frame.name),
+                file.map_or(ParquetCell::Null, ParquetCell::Text),
+                Some(u64::from(frame.line)).filter(|line| *line > 0).into(),
+            ])?;
+        }
+        Ok(())
+    }
+
+    /// Nanoseconds since 1970.
+    fn unix(&self, time: u64) -> Option<u64> {
+        self.start.map(|start| start.unix_nanos.saturating_add(time))
+    }
+}
+
+/// The exported number of a stack.
+fn number(of: &[u32], stack: Option<u32>) -> Option<u64> {
+    stack.and_then(|stack| of.get(stack as usize)).map(|stack| u64::from(*stack))
+}
+
+/// Each row begins with the columns that name the recording.
+struct TableRows<'a> {
+    file: ParquetFile<'a>,
+    recording: [ParquetCell<'a>; 3],
+}
+
+impl TableRows<'_> {
+    fn push(&mut self, cells: &[ParquetCell<'_>]) -> io::Result<()> {
+        let mut all: Vec<ParquetCell<'_>> = self.recording.to_vec();
+        all.extend_from_slice(cells);
+        self.file.row(&all)
     }
 }

@@ -1,14 +1,12 @@
-//! Bytes as base64, in lines that an editor can show.
+//! Base64 in lines that an editor can show.
 
 use std::io::{self, Write};
 
 use base64::engine::general_purpose::{GeneralPurpose, STANDARD};
 use base64::write::EncoderWriter;
 
-/// Characters a line.
 const WIDTH: usize = 120;
 
-/// Encodes its input as base64.
 pub(super) struct Base64Lines<W: Write>(EncoderWriter<'static, GeneralPurpose, LineBreaker<W>>);
 
 impl<W: Write> Base64Lines<W> {
@@ -16,7 +14,6 @@ impl<W: Write> Base64Lines<W> {
         Base64Lines(EncoderWriter::new(LineBreaker { out, column: 0 }, &STANDARD))
     }
 
-    /// Flushes the rest.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.0.finish().map(drop)
     }
@@ -32,15 +29,13 @@ impl<W: Write> Write for Base64Lines<W> {
     }
 }
 
-/// Ends a line when it is full.
 struct LineBreaker<W> {
     out: W,
     column: usize,
 }
 
 impl<W: Write> Write for LineBreaker<W> {
-    /// Takes all of `text`: after a short write the encoder would keep the rest, and take nothing
-    /// at the next call.
+    /// Takes all of `text`: after a short write the encoder keeps the rest and takes nothing more.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let mut rest = text;
         while !rest.is_empty() {

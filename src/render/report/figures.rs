@@ -1,4 +1,4 @@
-//! The figures of a page, as JSON: columns of numbers, which compress well and parse fast.
+//! The figures of a page as JSON: columns of numbers, which compress well and parse fast.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,17 @@ use serde::Serialize;
 use super::names::{PageFile, PageFrame, PageNames, sentence};
 use super::summary::{SummarySharpness, certainty, counted_peak, facts, sharpness};
 use super::{ReportOptions, ReportedRecording};
-use crate::analysis::report::{BlockSpan, MemoryTrack, SegmentMap};
+use crate::analysis::report::{
+    BlockSpan, ChurnedBytes, LevelColumn, LevelHistory, MemoryTrack, SegmentMap,
+};
 use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, TensorCategory};
-use crate::render::escape::visible;
-use crate::render::warnings::warnings;
+use crate::render::shared::{visible, warnings};
 
-/// Most iterations listed singly, and most owners of a snapshot.
+/// Iterations and owners of a snapshot, at most.
 const MAX_ITERATIONS: usize = 3000;
 const MAX_OWNERS: usize = 40;
 
-/// All that a page shows. Times are microseconds since a recording began.
+/// Times are microseconds since a recording began.
 #[derive(Debug, Serialize)]
 pub(super) struct PageFigures {
     format: &'static str,
@@ -34,7 +35,7 @@ pub(super) struct PageFigures {
 struct PageRecording {
     label: String,
     sharpness: SummarySharpness,
-    /// Milliseconds since 1970 at its time 0.
+    /// Milliseconds since 1970 at time 0.
     began: u64,
     from: u64,
     to: u64,
@@ -43,7 +44,7 @@ struct PageRecording {
     /// Begin, end, number.
     iterations: Vec<(u64, u64, u64)>,
     iterations_left_out: u64,
-    /// Time, a description, bytes that the driver refused.
+    /// Time, description, bytes refused by the driver.
     ooms: Vec<(u64, String, Option<u64>)>,
     tracks: Vec<PageTrack>,
 }
@@ -52,21 +53,20 @@ struct PageRecording {
 struct PageTrack {
     name: String,
     kind: &'static str,
-    /// Bytes of the device.
     capacity: Option<u64>,
     certainty: Option<String>,
     counted_peak: Option<(u64, (u64, u64))>,
     levels: PageLevels,
-    /// Time, bytes used on the device, bytes used by the job.
+    /// Time, bytes used on the device, bytes of the job.
     usage: Vec<(u64, u64, Option<u64>)>,
     reserved_changes: Vec<(u64, i64)>,
     moments: PageMoments,
-    /// Stacks as a tree: for each node its parent, which precedes it, and its frame.
+    /// Each node's parent, which precedes it, and its frame.
     parents: Vec<i64>,
     nodes: Vec<u32>,
     /// The node of each stack.
     stacks: Vec<u32>,
-    /// Stacks whose bytes are an estimate, and stacks for bytes that no block shows.
+    /// Stacks with estimated bytes, and stacks for bytes in no block.
     estimates: Vec<u32>,
     remainders: Vec<u32>,
     spans: PageSpans,
@@ -94,7 +94,7 @@ struct PageMoments {
     peak: usize,
 }
 
-/// Columns. For churn, `from` is the time before which it was freed, and there is no `to`.
+/// Columns. For churn, `from` is the time before which it was freed; there is no `to`.
 #[derive(Debug, Default, Serialize)]
 struct PageSpans {
     stack: Vec<u32>,
@@ -108,8 +108,7 @@ struct PageSpans {
 struct PageSnapshot {
     time: u64,
     allocated: u64,
-    /// Names and bytes; they add up to the allocated bytes, except what was freed during the
-    /// snapshot.
+    /// They add up to the allocated bytes, except what was freed meanwhile.
     categories: Vec<(&'static str, u64)>,
     /// Category, owner, bytes, storages.
     owners: Vec<(&'static str, String, u64, u64)>,
@@ -159,7 +158,6 @@ impl PageFigures {
     }
 }
 
-/// The program's name, if known.
 fn default_title(recordings: &[ReportedRecording<'_>], redact: bool) -> String {
     let start = recordings.first().and_then(|recording| recording.profile.start());
     let program = start.and_then(|start| {
@@ -211,7 +209,6 @@ fn page_recording(
     }
 }
 
-/// A kind of memory, in words and in one word.
 fn kind_name(recording: &ReportedRecording<'_>, kind: MemoryKind) -> (String, &'static str) {
     match kind {
         MemoryKind::Torch(device) => {
@@ -248,21 +245,8 @@ fn page_track(
     let usage = of_device.and_then(|device| recording.survey.usage().get(&device.nvml_index?));
     let usage = usage.into_iter().flatten();
     let surveyed = recording.survey.levels().find(|(kind, _)| *kind == track.kind);
-    let levels = surveyed.as_ref().map(|(_, memory)| {
-        let columns = memory.levels.columns();
-        let (from, width) = memory.levels.scale();
-        let column = |value: fn(&crate::analysis::report::LevelColumn) -> Option<u64>| {
-            columns.iter().map(|column| column.as_ref().and_then(value)).collect()
-        };
-        PageLevels {
-            from: micros(from),
-            width: width.0 as f64 / 1e3,
-            highest: column(|column| Some(column.highest)),
-            lowest: column(|column| Some(column.lowest)),
-            reserved: column(|column| column.reserved),
-        }
-    });
-    let changes = surveyed.map_or(&[][..], |(_, memory)| &memory.reserved_changes[..]);
+    let surveyed = surveyed.map(|(_, memory)| memory);
+    let changes = surveyed.map_or(&[][..], |memory| &memory.reserved_changes[..]);
     let tree = StackTree::new(number, recording, track, names);
     let marked = |mark: fn(&crate::analysis::report::ReportStack) -> bool| {
         let marked = (0u32..).zip(&track.stacks).filter(|(_, stack)| mark(stack));
@@ -274,43 +258,68 @@ fn page_track(
         capacity: of_device.and_then(|device| device.total),
         certainty: device.and_then(|device| certainty(recording, device)),
         counted_peak: device.and_then(|device| counted_peak(recording, device)),
-        levels: levels.unwrap_or(PageLevels {
-            from: 0,
-            width: 1.0,
-            highest: Vec::new(),
-            lowest: Vec::new(),
-            reserved: Vec::new(),
-        }),
+        levels: page_levels(surveyed.map(|memory| &memory.levels)),
         usage: usage.map(|usage| (micros(usage.time), usage.used, usage.process)).collect(),
         reserved_changes: changes.iter().map(|(time, by)| (micros(*time), *by)).collect(),
-        moments: PageMoments {
-            time: track.moments.iter().map(|moment| micros(moment.time)).collect(),
-            total: track.moments.iter().map(|moment| moment.total).collect(),
-            reserved: track.moments.iter().map(|moment| moment.reserved).collect(),
-            shared: track.moments.iter().map(|moment| moment.shared).collect(),
-            peak: track.peak().unwrap_or(0),
-        },
+        moments: page_moments(track),
         parents: tree.parents,
         nodes: tree.nodes,
         stacks: tree.stacks,
         estimates: marked(|stack| stack.is_estimate),
         remainders: marked(|stack| stack.is_remainder),
         spans: spans(&track.spans),
-        churned: track.churned.as_ref().map(|churned| {
-            let span = churned.iter().map(|bytes| BlockSpan {
-                stack: bytes.stack,
-                from: bytes.before,
-                to: 0,
-                bytes: bytes.bytes,
-                count: bytes.count,
-            });
-            let mut columns = spans(&span.collect::<Vec<_>>());
-            columns.to.clear();
-            columns
-        }),
+        churned: track.churned.as_deref().map(churned_spans),
         looks: device.map_or(Vec::new(), |device| looks(recording, device)),
         maps: track.maps.iter().map(page_map).collect(),
     }
+}
+
+fn page_levels(levels: Option<&LevelHistory>) -> PageLevels {
+    let Some(levels) = levels else {
+        return PageLevels {
+            from: 0,
+            width: 1.0,
+            highest: Vec::new(),
+            lowest: Vec::new(),
+            reserved: Vec::new(),
+        };
+    };
+    let columns = levels.columns();
+    let (from, width) = levels.scale();
+    let column = |value: fn(&LevelColumn) -> Option<u64>| {
+        columns.iter().map(|column| column.as_ref().and_then(value)).collect()
+    };
+    PageLevels {
+        from: micros(from),
+        width: width.0 as f64 / 1e3,
+        highest: column(|column| Some(column.highest)),
+        lowest: column(|column| Some(column.lowest)),
+        reserved: column(|column| column.reserved),
+    }
+}
+
+fn page_moments(track: &MemoryTrack) -> PageMoments {
+    let moments = &track.moments;
+    PageMoments {
+        time: moments.iter().map(|moment| micros(moment.time)).collect(),
+        total: moments.iter().map(|moment| moment.total).collect(),
+        reserved: moments.iter().map(|moment| moment.reserved).collect(),
+        shared: moments.iter().map(|moment| moment.shared).collect(),
+        peak: track.peak().unwrap_or(0),
+    }
+}
+
+fn churned_spans(churned: &[ChurnedBytes]) -> PageSpans {
+    let span = churned.iter().map(|bytes| BlockSpan {
+        stack: bytes.stack,
+        from: bytes.before,
+        to: 0,
+        bytes: bytes.bytes,
+        count: bytes.count,
+    });
+    let mut columns = spans(&span.collect::<Vec<_>>());
+    columns.to.clear();
+    columns
 }
 
 fn spans(spans: &[BlockSpan]) -> PageSpans {
@@ -325,7 +334,6 @@ fn spans(spans: &[BlockSpan]) -> PageSpans {
     columns
 }
 
-/// Stacks as a tree of frames.
 struct StackTree {
     parents: Vec<i64>,
     nodes: Vec<u32>,

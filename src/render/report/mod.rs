@@ -1,32 +1,29 @@
-//! A report as one HTML page: opens offline, needs nothing else, and can be passed on.
+//! A report as one HTML page that works offline.
 //!
-//! [`report_page`] joins the page (`page.html`, `style.css` and the scripts beside this file) with
-//! the figures. The figures are JSON, compressed, in base64, so no name from a target reaches the
-//! markup. The page inserts text as text, never as markup.
+//! [`report_page`] joins the page (`page.html`, `style.css`, the scripts) with the figures. These
+//! are compressed JSON in base64, so no name from a target reaches the markup. The page inserts
+//! text as text only.
+
+use crate::analysis::Profile;
+use crate::analysis::report::{MemoryTrack, RecordingSurvey};
+use crate::render::shared::{RenderError, visible};
+use base64_lines::Base64Lines;
+use figures::PageFigures;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::io::Write;
 
 mod base64_lines;
 mod figures;
 mod names;
 mod summary;
 
-use std::io::Write;
-
-use flate2::Compression;
-use flate2::write::GzEncoder;
-
-use super::RenderError;
-use super::escape::visible;
-use crate::analysis::Profile;
-use crate::analysis::report::{MemoryTrack, RecordingSurvey};
-use base64_lines::Base64Lines;
-use figures::PageFigures;
-
 /// One recording of a report.
 #[derive(Debug)]
 pub struct ReportedRecording<'a> {
-    /// What to call it: `rank 3`, or `process 1234`.
+    /// `rank 3`, or `process 1234`.
     pub label: &'a str,
-    /// Its answers.
+    /// Its recording.
     pub profile: &'a Profile,
     /// Its timeline.
     pub survey: &'a RecordingSurvey,
@@ -34,16 +31,16 @@ pub struct ReportedRecording<'a> {
     pub tracks: &'a [MemoryTrack],
 }
 
-/// How a report is written.
+/// The options.
 #[derive(Debug, Clone, Default)]
 pub struct ReportOptions {
-    /// The heading; `None` for the name of the program.
+    /// The heading; `None` for the program's name.
     pub title: Option<String>,
-    /// Leaves out paths, source text, host and command line.
+    /// Leaves out paths, source, host and command line.
     pub redact: bool,
 }
 
-/// The parts of the page, in order.
+/// In order.
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
 const SCRIPTS: &[&str] = &[
@@ -93,7 +90,6 @@ pub fn report_page(
     Ok(())
 }
 
-/// Text as HTML shows it.
 fn escaped(text: &str) -> String {
     let mut html = String::new();
     for c in visible(text).chars() {

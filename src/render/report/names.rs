@@ -1,4 +1,4 @@
-//! The names of a page: frames, files and source text, each once; optionally without paths.
+//! The names of a page: frames, files and source, each once; paths are optional.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,23 @@ use serde::Serialize;
 
 use crate::analysis::{Profile, StackLabel};
 use crate::model::{FunctionId, is_library};
-use crate::render::escape::visible;
-use crate::render::label::{FrameLabels, short_file};
+use crate::render::shared::{FrameLabels, short_file, visible};
 
-/// Most characters of source text: for the program's own files, and for libraries.
+/// Characters of source: the program's own files, and libraries.
 const MAX_OWN_SOURCE: usize = 3 << 20;
 const MAX_LIBRARY_SOURCE: usize = 1 << 20;
 
-/// A file.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PageFile {
     name: String,
     library: bool,
-    /// The recorded source text: the number of the first line, and the lines.
+    /// First line number, and the lines.
     source: Vec<(u32, Vec<String>)>,
 }
 
-/// Frames as rows: the text, the number of the file or -1, the line or 0.
+/// Text; file number or -1; line or 0.
 pub(super) type PageFrame = (String, i64, u32);
 
-/// Gives numbers to names.
 #[derive(Debug, Default)]
 pub(super) struct PageNames {
     redact: bool,
@@ -34,7 +31,7 @@ pub(super) struct PageNames {
     frame_numbers: FxHashMap<PageFrame, u32>,
     files: Vec<PageFile>,
     file_numbers: FxHashMap<String, usize>,
-    /// How many redacted files have each base name.
+    /// Redacted files by base name.
     base_names: FxHashMap<String, u32>,
     source: Vec<BTreeMap<u32, String>>,
     source_left: [usize; 2],
@@ -47,7 +44,6 @@ impl PageNames {
         PageNames { redact, source_left, ..PageNames::default() }
     }
 
-    /// The number of a frame of a recording.
     pub(super) fn label(&mut self, recording: usize, profile: &Profile, label: StackLabel) -> u32 {
         let directory = profile.start().and_then(|start| start.directory.as_deref());
         if let StackLabel::Frame(frame) = label
@@ -63,7 +59,7 @@ impl PageNames {
         self.frame((labels.label(label, true), -1, 0))
     }
 
-    /// The number of a text that is not a code location.
+    /// For a text that is no code location.
     pub(super) fn text(&mut self, text: &str) -> u32 {
         self.frame((text.to_owned(), -1, 0))
     }
@@ -90,7 +86,7 @@ impl PageNames {
         self.files.len() - 1
     }
 
-    /// The last part of a path; equal names get a number.
+    /// Equal names get a number.
     fn base_name(&mut self, file: &str) -> String {
         let base = file.rsplit(['/', '\\']).next().unwrap_or_default();
         let base = visible(base).into_owned();
@@ -124,7 +120,6 @@ impl PageNames {
         }
     }
 
-    /// All frames, and all files with their source text.
     pub(super) fn finish(self) -> (Vec<PageFrame>, Vec<PageFile>) {
         let mut files = self.files;
         for (file, lines) in files.iter_mut().zip(self.source) {
@@ -141,7 +136,7 @@ impl PageNames {
     }
 }
 
-/// A sentence, with its paths removed if `redact` is set.
+/// Without paths if `redact`.
 pub(super) fn sentence(text: &str, redact: bool) -> String {
     let text = visible(text);
     if !redact {

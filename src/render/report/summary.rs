@@ -1,17 +1,16 @@
-//! A recording's summary in words: how it was recorded, what is missing, what is estimated.
+//! A recording's summary: mode, losses, estimates.
 
 use serde::Serialize;
 
 use super::ReportedRecording;
 use super::names::sentence;
 use crate::model::{AllocatorBackend, CudaIndex};
-use crate::render::certainty::certainty_at_peak;
-use crate::render::clock::utc;
-use crate::render::exact::{events_line, notes};
-use crate::render::header::{end_text, following_line, sampling_line};
-use crate::render::label::one_line;
+use crate::render::shared::{
+    certainty_at_peak, end_text, events_line, exact_notes as notes, following_line, one_line,
+    sampling_line, utc,
+};
 
-/// How precisely a recording knows its allocation sites.
+/// The precision of allocation sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum SummarySharpness {
@@ -34,7 +33,6 @@ pub(super) fn sharpness(recording: &ReportedRecording<'_>) -> SummarySharpness {
     }
 }
 
-/// Names and texts for the table of facts.
 pub(super) fn facts(
     recording: &ReportedRecording<'_>,
     redact: bool,
@@ -81,13 +79,11 @@ pub(super) fn facts(
     facts.into_iter().map(|(name, text)| (name, sentence(&text, redact))).collect()
 }
 
-/// How certain the stacks at a device's peak are, in a sentence.
 pub(super) fn certainty(recording: &ReportedRecording<'_>, device: CudaIndex) -> Option<String> {
     certainty_at_peak(recording.profile, device)
 }
 
-/// The peak of the recording: bytes, and the two times between which it was reached, in
-/// nanoseconds.
+/// Bytes, and the nanoseconds between which the peak was reached.
 pub(super) fn counted_peak(
     recording: &ReportedRecording<'_>,
     device: CudaIndex,

@@ -1,0 +1,76 @@
+//! A differential flamegraph: red where memory grew, blue where it shrank.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use super::collapsed::{NameStyle, stacks};
+use super::picture::{FlamePicture, draw};
+use crate::analysis::ComparedMoment;
+use crate::render::shared::{EscapeGuard, RenderError, bytes};
+
+/// Frames have no lines, as these may have moved.
+fn both(
+    before: ComparedMoment<'_>,
+    after: ComparedMoment<'_>,
+    style: NameStyle,
+) -> BTreeMap<String, (u64, u64)> {
+    let style = NameStyle { functions_only: true, ..style };
+    let mut both: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (stack, bytes) in stacks(before.profile, before.folded, style) {
+        both.entry(stack).or_default().0 += bytes;
+    }
+    for (stack, bytes) in stacks(after.profile, after.folded, style) {
+        both.entry(stack).or_default().1 += bytes;
+    }
+    both.retain(|_, (before, after)| *before > 0 || *after > 0);
+    both
+}
+
+/// 1 PiB a stack: thousands of such stacks stay in inferno's scale.
+const MAX_DRAWN: u64 = 1 << 50;
+
+/// Draws `after`, coloured by each function's difference from `before`.
+pub fn flame_diff(
+    out: &mut dyn Write,
+    before: ComparedMoment<'_>,
+    after: ComparedMoment<'_>,
+    style: NameStyle,
+    picture: &FlamePicture,
+) -> Result<(), RenderError> {
+    let both = both(before, after, style);
+    let gone: u64 = both.values().filter(|(_, after)| *after == 0).map(|(before, _)| before).sum();
+    // inferno multiplies a difference by 150.
+    let drawn = |bytes: &u64| (*bytes).min(MAX_DRAWN);
+    let lines: Vec<String> = both
+        .iter()
+        .map(|(stack, (before, after))| format!("{stack} {} {}", drawn(before), drawn(after)))
+        .collect();
+    let (old, new) = (before.folded.total, after.folded.total);
+    let difference = match new.cmp(&old) {
+        Ordering::Greater => format!("{} more", bytes(new - old)),
+        Ordering::Less => format!("{} less", bytes(old - new)),
+        Ordering::Equal => "no difference in all".to_owned(),
+    };
+    let title =
+        format!("GPU memory: {} now, {} in the other, {difference}", bytes(new), bytes(old));
+    let mut subtitle = "red: more than in the other; blue: less; width: now".to_owned();
+    if gone > 0 {
+        subtitle += &format!("; {} of the other are in stacks that hold nothing now", bytes(gone));
+    }
+    draw(out, &lines, title, subtitle, "Function:", picture)
+}
+
+/// Writes both moments with two counts, as `difffolded.pl` and inferno do.
+pub fn collapsed_diff(
+    out: &mut dyn Write,
+    before: ComparedMoment<'_>,
+    after: ComparedMoment<'_>,
+    style: NameStyle,
+) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    for (stack, (before, after)) in both(before, after, style) {
+        writeln!(out, "{stack} {before} {after}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! A flamegraph for the terminal: a tree of stacks with sizes.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use crate::render::shared::{EscapeGuard, RenderError, percent, short_bytes};
+
+/// The smallest share shown by default, in percent.
+const MIN_PERCENT: f64 = 1.0;
+
+#[derive(Debug, Default)]
+struct TextNode {
+    bytes: u64,
+    children: BTreeMap<String, usize>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct TreeStyle {
+    /// The allocating lines come first.
+    pub(super) inverted: bool,
+    /// The smallest share shown, in percent.
+    pub(super) min_percent: Option<f64>,
+    pub(super) color: bool,
+}
+
+/// A line still to be written.
+enum PendingLine<'a> {
+    Node {
+        at: usize,
+        name: &'a str,
+        depth: usize,
+        is_only: bool,
+    },
+    /// Sums the nodes too small to show.
+    Small {
+        count: usize,
+        bytes: u64,
+        depth: usize,
+    },
+}
+
+/// Marks the only callee of the line above, in the same column: stacks are deep, terminals narrow.
+const ONLY: &str = "└ ";
+
+/// Writes folded lines, `a;b;c BYTES`, as a tree, the largest first.
+pub(super) fn tree_text(
+    out: &mut dyn Write,
+    lines: &[String],
+    heads: &[String],
+    style: TreeStyle,
+) -> Result<(), RenderError> {
+    if lines.is_empty() {
+        return Err(RenderError::Empty);
+    }
+    let nodes = tree(lines, style.inverted);
+    for head in heads {
+        writeln!(EscapeGuard::text(&mut *out), "{head}")?;
+    }
+    let whole = nodes[0].bytes;
+    let least = style.min_percent.unwrap_or(MIN_PERCENT);
+    let is_shown = |node: usize| percent(nodes[node].bytes, whole) >= least;
+    let mut write = |bytes: u64, depth: usize, name: &str| -> Result<(), RenderError> {
+        let (share, indent) = (percent(bytes, whole), "  ".repeat(depth));
+        let line = format!("{:>10} {share:>5.1} %  {indent}{name}", short_bytes(bytes));
+        // memspy's own colours go around the guarded text.
+        let (color, end) = if style.color { color_of(share, name) } else { ("", "") };
+        out.write_all(color.as_bytes())?;
+        write!(EscapeGuard::text(&mut *out), "{line}")?;
+        Ok(writeln!(out, "{end}")?)
+    };
+    // No recursion: stacks can be very deep.
+    let mut open = vec![PendingLine::Node { at: 0, name: "all", depth: 0, is_only: false }];
+    while let Some(line) = open.pop() {
+        let (at, depth) = match line {
+            PendingLine::Small { count, bytes, depth } => {
+                write(bytes, depth, &format!("[{count} smaller]"))?;
+                continue;
+            }
+            PendingLine::Node { at, name, depth, is_only } => {
+                write(nodes[at].bytes, depth, &[if is_only { ONLY } else { "" }, name].concat())?;
+                (at, depth)
+            }
+        };
+        let node = &nodes[at];
+        let mut children: Vec<(usize, &str)> =
+            node.children.iter().map(|(name, child)| (*child, &**name)).collect();
+        children.sort_by_key(|(child, name)| (Reverse(nodes[*child].bytes), *name));
+        let goes_on = children.first().is_some_and(|(child, _)| nodes[*child].bytes == node.bytes);
+        let is_only = goes_on && at != 0;
+        let below = if is_only { depth } else { depth + 1 };
+        let (shown, small): (Vec<_>, Vec<_>) =
+            children.into_iter().partition(|(child, _)| is_shown(*child));
+        if !small.is_empty() {
+            let bytes: u64 = small.iter().map(|(child, _)| nodes[*child].bytes).sum();
+            open.push(PendingLine::Small { count: small.len(), bytes, depth: below });
+        }
+        let line = |(at, name)| PendingLine::Node { at, name, depth: below, is_only };
+        open.extend(shown.into_iter().rev().map(line));
+    }
+    Ok(())
+}
+
+/// The first node is the root.
+fn tree(lines: &[String], inverted: bool) -> Vec<TextNode> {
+    let mut nodes = vec![TextNode::default()];
+    for line in lines {
+        let Some((stack, bytes)) = line.rsplit_once(' ') else { continue };
+        let bytes: u64 = bytes.parse().unwrap_or(0);
+        let mut path: Vec<&str> = stack.split(';').collect();
+        if inverted {
+            path.reverse();
+        }
+        let mut at = 0;
+        nodes[0].bytes += bytes;
+        for name in path {
+            let next = nodes.len();
+            at = *nodes[at].children.entry(name.to_owned()).or_insert(next);
+            if at == next {
+                nodes.push(TextNode::default());
+            }
+            nodes[at].bytes += bytes;
+        }
+    }
+    nodes
+}
+
+/// Red from half of the memory, yellow from a tenth, dim for what is not code.
+fn color_of(share: f64, name: &str) -> (&'static str, &'static str) {
+    let color = match share {
+        _ if name.starts_with('[') => "\x1b[2m",
+        50.0.. => "\x1b[31m",
+        10.0.. => "\x1b[33m",
+        _ => return ("", ""),
+    };
+    (color, "\x1b[0m")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(lines: &[&str], inverted: bool, least: Option<f64>) -> String {
+        let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        let mut out = Vec::new();
+        let style = TreeStyle { inverted, min_percent: least, color: false };
+        tree_text(&mut out, &lines, &["Head".to_owned()], style).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    const LINES: [&str; 4] =
+        ["main;step;f 6291456", "main;step;g 3145728", "main;load 1048576", "main;load;tiny 1024"];
+
+    #[test]
+    fn the_tree_lists_largest_first_and_sums_the_small() {
+        assert_eq!(
+            text(&LINES, false, None),
+            "Head
+  10.0 MiB 100.0 %  all
+  10.0 MiB 100.0 %    main
+  9.00 MiB  90.0 %      step
+  6.00 MiB  60.0 %        f
+  3.00 MiB  30.0 %        g
+  1.00 MiB  10.0 %      load
+  1.00 KiB   0.0 %        [1 smaller]
+"
+        );
+    }
+
+    #[test]
+    fn an_inverted_tree_begins_with_what_allocates() {
+        let text = text(&LINES, true, Some(20.0));
+        let names: Vec<&str> = text.lines().skip(2).map(|line| line[21..].trim_start()).collect();
+        // The frame left out is summed, not lost.
+        assert_eq!(names, ["f", "└ step", "└ main", "g", "└ step", "└ main", "[2 smaller]"]);
+    }
+
+    #[test]
+    fn the_sum_of_small_frames_comes_last() {
+        let lines = ["a;x 900", "b 95", "c 3", "d 2"];
+        let shares: Vec<String> =
+            text(&lines, false, None).lines().skip(2).map(|line| line[20..].to_owned()).collect();
+        assert_eq!(shares, ["  a", "  └ x", "  b", "  [2 smaller]"]);
+    }
+
+    #[test]
+    fn a_callee_differs_from_a_sibling() {
+        let rows = |lines: &[&str]| -> Vec<String> {
+            text(lines, false, None).lines().skip(2).map(|line| line[20..].to_owned()).collect()
+        };
+        // Regression: 'b' below 'a' read like 'b' beside it with as many bytes.
+        assert_eq!(rows(&["a;b 50", "c 50"]), ["  a", "  └ b", "  c"]);
+        assert_eq!(rows(&["a 50", "b 50", "c 50"]), ["  a", "  b", "  c"]);
+    }
+
+    #[test]
+    fn names_cannot_produce_colours() {
+        let lines: Vec<String> =
+            ["hot\x1b[2J 90", "warm 9", "[no Python] 1"].map(str::to_owned).into();
+        let mut out = Vec::new();
+        let style = TreeStyle { color: true, min_percent: Some(0.5), ..TreeStyle::default() };
+        tree_text(&mut out, &lines, &[], style).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let rows: Vec<&str> = text.lines().collect();
+        assert!(rows[0].starts_with("\x1b[31m") && rows[0].ends_with("all\x1b[0m"), "{text:?}");
+        assert!(rows[1].ends_with("hot\\x1b[2J\x1b[0m"), "{text:?}");
+        assert!(!rows[2].contains('\x1b'), "{text:?}");
+        assert!(rows[3].starts_with("\x1b[2m"), "{text:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! What keeps one tensor alive, as text.
+
+use std::io::Write;
+
+use super::text::{footer, name};
+use crate::analysis::results;
+use crate::model::{OwnershipSnapshot, Referrer, SavedIn, TensorReferrers, TensorRow};
+use crate::ownership::storages;
+use crate::render::shared::{EscapeGuard, RenderError, bytes, one_line};
+
+/// Writes what refers to the requested tensors.
+pub fn referrers_text(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+    asked: &[usize],
+) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    let groups = storages(snapshot);
+    let results = results(&snapshot.tensors, &snapshot.nodes);
+    for &index in asked {
+        let row = &snapshot.tensors[index];
+        let referrers =
+            snapshot.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
+        write_tensor(out, snapshot, row)?;
+        match referrers {
+            Some(referrers) => write_referrers(out, referrers)?,
+            None => writeln!(out, "  no Python object refers to it")?,
+        }
+        let of_it = |other: &&TensorRow| other.tensor.grad == Some(row.tensor.at);
+        for other in snapshot.tensors.iter().filter(of_it) {
+            writeln!(out, "  C++            .grad of {}", name(snapshot, other))?;
+        }
+        for saved in &row.saved {
+            let node = &snapshot.nodes[saved.node];
+            let how = match saved.by {
+                SavedIn::Field => "in a field",
+                SavedIn::Vector => "in a list",
+                SavedIn::Function => "by save_for_backward",
+            };
+            let alive = match results[saved.node] {
+                Some(result) => format!(", alive by {}", name(snapshot, &snapshot.tensors[result])),
+                None => String::new(),
+            };
+            writeln!(out, "  autograd       {} keeps it {how}{alive}", one_line(&node.class))?;
+        }
+        for group in groups.iter().filter(|group| group.tensors.contains(&index)) {
+            for other in group.tensors.iter().filter(|&&other| other != index) {
+                let other = &snapshot.tensors[*other];
+                writeln!(out, "  its memory     is shared by {}", name(snapshot, other))?;
+            }
+        }
+    }
+    footer(out, snapshot)
+}
+
+fn write_tensor(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+    row: &TensorRow,
+) -> Result<(), RenderError> {
+    let size = row.tensor.storage.and_then(|storage| storage.bytes);
+    let size = size.map_or_else(|| "of unknown size".to_owned(), bytes);
+    let shape = row.tensor.shape.as_ref().map_or("symbolic".to_owned(), |s| format!("{s:?}"));
+    let device = row.tensor.device.map_or("no device".to_owned(), |device| device.to_string());
+    let (dtype, category) = (row.tensor.dtype, row.category.name());
+    let garbage = if row.garbage { ", only cycles of garbage hold it" } else { "" };
+    let name = name(snapshot, row);
+    writeln!(out, "{name}: {size}, {dtype} {shape} on {device}, {category}{garbage}")?;
+    Ok(())
+}
+
+fn write_referrers(out: &mut dyn Write, referrers: &TensorReferrers) -> Result<(), RenderError> {
+    for Referrer { at, class, name, step } in &referrers.referrers {
+        let way = match (name, at) {
+            (Some(name), _) => one_line(&format!("{name}{step}")),
+            (None, Some(at)) => {
+                one_line(&format!("<{class} at {at:#x}>{step}, no variable leads to it"))
+            }
+            (None, None) => one_line(step),
+        };
+        writeln!(out, "  {:<14} {way}", one_line(class))?;
+    }
+    let seen = referrers.referrers.len();
+    match referrers.count {
+        Some(count) if count >= 0 && count as usize > seen => writeln!(
+            out,
+            "  {} more of its {count} references: values that functions work with, C and C++",
+            count as usize - seen
+        )?,
+        _ if seen == 0 => writeln!(out, "  nothing was found that refers to it")?,
+        _ => {}
+    }
+    Ok(())
+}

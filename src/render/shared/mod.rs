@@ -1,0 +1,45 @@
+//! What the commands share. Imports no other part of `render`.
+
+mod allocator;
+mod certainty;
+mod clock;
+mod error;
+mod escape;
+mod exact;
+mod header;
+mod interchange;
+mod label;
+mod line_notes;
+mod size;
+mod sleep_tags;
+mod suggestion;
+mod warnings;
+mod wrap;
+
+pub use allocator::{
+    FragmentationJson, PrivatePoolJson, SegmentSumJson, SizeClassJson, allocator_text,
+};
+pub(crate) use allocator::{fragmentation_text, free_by_size_text};
+pub use certainty::{AttributionJson, certainty_in_short};
+pub(crate) use certainty::{certainty_at_peak, evidence};
+pub use clock::{length, utc};
+pub use error::RenderError;
+pub use escape::{EscapeGuard, visible};
+pub(crate) use exact::{events_line, exact_notes};
+pub use exact::{memory_name, way};
+pub use header::header;
+pub(crate) use header::{
+    MUCH_BEFORE, allocated_line, end_text, following_line, gpu_line, sampling_line, time_range,
+};
+pub(crate) use interchange::{CsvSheet, json_line};
+pub use interchange::{JsonDocument, JsonFormat};
+pub(crate) use label::short_native;
+pub use label::{FrameLabels, one_line, short_file};
+pub use size::{bytes, count, number, optional_bytes, signed_bytes};
+pub(crate) use size::{percent, scaled, short_bytes, short_signed_bytes};
+pub use sleep_tags::SleepTagJson;
+pub(crate) use sleep_tags::tag_rows;
+pub use suggestion::{file_word, in_sentence, suggestion, suggestion_on};
+pub use warnings::warnings;
+pub(crate) use wrap::{COMMENT, indented, wrapped};
+pub use wrap::{FittingWriter, words_wrapped};

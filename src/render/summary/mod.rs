@@ -1,0 +1,17 @@
+//! `memspy summary` and `growth`.
+
+mod device_lines;
+mod findings;
+mod growth;
+mod json;
+mod text;
+
+pub use device_lines::odd_rank_text;
+pub use findings::{FindingText, finding_text};
+pub use growth::{GrowthKeeper, growth_json, growth_text};
+pub use json::{
+    GpuLinesJson, GrowthJson, KeeperJson, LineBytesJson, LineGrowthJson, ObservedGrowthJson,
+    ObservedLinesJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson, SummaryJson,
+    job_summary_json,
+};
+pub use text::{JobSummary, LineBytes, LinesSource, ObservedLines, job_summary_text};
