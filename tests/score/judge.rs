@@ -200,7 +200,7 @@ fn by_own_line(bytes: &Bytes) -> Bytes {
     for (stack, bytes) in bytes {
         let line = match stack {
             Stack::Mark(_) => stack.clone(),
-            Stack::Frames(frames) => {
+            Stack::Frames(frames) | Stack::Below(frames) => {
                 let is_own = |(file, _): &&Place| !LIBRARIES.iter().any(|part| file.contains(part));
                 let own = frames.iter().find(is_own).or(frames.first());
                 Stack::Frames(own.into_iter().cloned().collect())
@@ -231,14 +231,15 @@ fn stack_of(profile: &Profile, path: &[StackLabel]) -> Stack {
             return Stack::Mark(mark.text().into());
         }
     }
+    let is_below = path.len() > 1 && is(PseudoFrame::NotSeen);
     let mut places = Vec::new();
-    for label in path.iter().rev() {
+    for label in path.iter().rev().skip(usize::from(is_below)) {
         let StackLabel::Frame(frame) = label else { return Stack::Mark(format!("{label:?}")) };
         let function = profile.stacks().get_function(frame.function);
         let Some(function) = function else { return Stack::Mark("[unknown function]".into()) };
         places.push((function.file.to_string(), frame.line));
     }
-    Stack::Frames(places)
+    if is_below { Stack::Below(places) } else { Stack::Frames(places) }
 }
 
 /// In KiB.

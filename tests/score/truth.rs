@@ -16,6 +16,8 @@ pub type Place = (String, u32);
 pub enum Stack {
     /// Python frames, innermost first.
     Frames(Vec<Place>),
+    /// Outer Python frames, innermost first, and inner ones that are not known.
+    Below(Vec<Place>),
     /// Without a Python stack: `[autograd thread]`, `[before recording]`, or a mark of memspy's.
     Mark(String),
 }

@@ -3,7 +3,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use crate::model::{OwnerId, StackId, ThreadId};
+
+/// From this share of the samples on, in per cent, a frame stands for all.
+const SHOWN_PERCENT: u32 = 95;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum AllocationOrigin {
@@ -78,20 +83,19 @@ impl BlockAttribution {
     }
 
     /// What is shown of it. Where it is [contested](Self::contested), or samples saw several
-    /// threads, the stack is unknown: what the stacks of one sampled thread have in `common` is
-    /// shown, and else nothing.
+    /// threads, its stack is unknown. A sampled one shows the innermost frame that has
+    /// [`SHOWN_PERCENT`] below it, else nothing.
     pub(crate) fn shown(
         &self,
         followed: bool,
-        common: impl Fn(StackId, StackId) -> Option<StackId>,
+        parent: impl Fn(StackId) -> Option<StackId>,
     ) -> Cow<'_, BlockAttribution> {
         if self.certain || !(self.contested || !followed && self.has_several_threads()) {
             return Cow::Borrowed(self);
         }
         let mut shares = Vec::new();
         let mut weight = 0;
-        let mut known: Option<(ThreadId, Option<StackId>)> = None;
-        let is_one_thread = !followed && !self.has_several_threads();
+        let mut below: FxHashMap<(ThreadId, StackId), (u64, usize)> = FxHashMap::default();
         for &share in &self.shares {
             let (AllocationOrigin::Stack(thread, stack) | AllocationOrigin::Below(thread, stack)) =
                 share.0
@@ -100,15 +104,19 @@ impl BlockAttribution {
                 continue;
             };
             weight += share.1;
-            let stack = match known {
-                None => Some(stack),
-                Some((_, so_far)) => so_far.and_then(|so_far| common(so_far, stack)),
-            };
-            known = Some((thread, stack));
+            let path: Vec<_> = std::iter::successors(Some(stack), |stack| parent(*stack)).collect();
+            for (depth, stack) in path.iter().rev().enumerate() {
+                below.entry((thread, *stack)).or_insert((0, depth)).0 += share.1;
+            }
         }
-        let origin = match known {
-            Some((thread, Some(stack))) if is_one_thread => AllocationOrigin::Below(thread, stack),
-            _ => AllocationOrigin::NotSeen,
+        let all: u64 = self.shares.iter().map(|share| share.1).sum();
+        let has_most = |(sum, _): (u64, usize)| {
+            u128::from(sum) * 100 >= u128::from(all) * u128::from(SHOWN_PERCENT)
+        };
+        let innermost = below.into_iter().filter(|(_, of)| !followed && has_most(*of));
+        let origin = match innermost.max_by_key(|(_, (_, depth))| *depth) {
+            Some(((thread, stack), _)) => AllocationOrigin::Below(thread, stack),
+            None => AllocationOrigin::NotSeen,
         };
         if weight > 0 {
             shares.push((origin, weight));
@@ -165,16 +173,17 @@ mod tests {
                 certain: false,
                 contested,
             };
-            let common = |a: StackId, b: StackId| (a.0 > 0 && b.0 > 0).then_some(StackId(1));
-            charge.shown(followed, common).shares.clone()
+            // Stacks 2 and 3 are called by stack 1; stack 0 by nothing.
+            charge.shown(followed, |stack| (stack.0 > 1).then_some(StackId(1))).shares.clone()
         };
         let stack = |thread, stack| Stack(ThreadId(thread), StackId(stack));
+        let below = |stack| Below(ThreadId(0), StackId(stack));
         let two = [(stack(0, 2), 3), (stack(0, 3), 4)];
-        assert_eq!(shown(&two, false, true), [(Below(ThreadId(0), StackId(1)), 7)]);
+        assert_eq!(shown(&two, false, true), [(below(1), 7)]);
         assert_eq!(shown(&two, false, false), two);
         assert_eq!(shown(&two, true, false), two);
-        let unlike = [(stack(0, 0), 3), (stack(0, 3), 4)];
-        assert_eq!(shown(&unlike, false, true), [(NotSeen, 7)]);
+        assert_eq!(shown(&[(stack(0, 0), 3), (stack(0, 3), 4)], false, true), [(NotSeen, 7)]);
+        assert_eq!(shown(&[(stack(1, 0), 1), (stack(0, 3), 99)], false, true), [(below(3), 100)]);
         let threads = [(stack(0, 2), 3), (stack(1, 3), 4), (AllocationOrigin::NoStack, 1)];
         assert_eq!(shown(&threads, false, false), [(AllocationOrigin::NoStack, 1), (NotSeen, 7)]);
         assert_eq!(shown(&two[..1], true, true), [(NotSeen, 3)]);

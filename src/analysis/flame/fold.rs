@@ -277,7 +277,9 @@ impl Profile {
 
     /// [`BlockAttribution::shown`] with the stacks of this recording.
     pub(crate) fn shown<'a>(&self, charge: &'a BlockAttribution) -> Cow<'a, BlockAttribution> {
-        charge.shown(self.is_followed(), |a, b| self.stack_facts().common(a, b))
+        charge.shown(self.is_followed(), |stack| {
+            self.stacks().get_stack(stack).and_then(|node| node.parent)
+        })
     }
 
     /// Folds a device's memory at a moment; the sum equals the allocator's counter.

@@ -273,7 +273,8 @@ fn stacks_of(
         certain: false,
         contested: many,
     };
-    let shown = charge.shown(false, |a, b| facts.common(a, b));
+    let shown =
+        charge.shown(false, |stack| facts.stacks.get_stack(stack).and_then(|node| node.parent));
     let stack = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
         AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) => {
             Some((stack.0, weight))
