@@ -81,7 +81,7 @@ fn inherited() -> Record {
             AllocationSource::Observed {
                 shares: vec![stack, nobody],
                 span: Some(Nanos(10)),
-                contested: true,
+                contested: false,
             },
             AllocationSource::NoEvent,
             AllocationSource::Lost,

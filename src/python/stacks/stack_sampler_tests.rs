@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::model::ThreadActivity;
@@ -144,14 +145,17 @@ fn working_in_c_after_a_sleep_is_not_idle() {
         let is_main = |s: &ThreadSample| table.get_thread(s.thread).is_some_and(|t| t.main);
         out.iter().find(|sample| !is_main(sample)).copied()
     };
+    let deadline = Instant::now() + Duration::from_secs(30);
     let mut asleep = sample();
     // It may be on its way to the lock.
-    while asleep.is_none_or(|sample| sample.activity != ThreadActivity::Unknown) {
+    while asleep.is_none_or(|sample| sample.activity == ThreadActivity::Active) {
+        assert!(Instant::now() < deadline, "{asleep:?}");
         asleep = sample();
     }
     child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     let mut works = sample();
     while works.is_none_or(|sample| Some(sample.stack) == asleep.map(|asleep| asleep.stack)) {
+        assert!(Instant::now() < deadline, "{works:?}");
         works = sample();
     }
     for _ in 0..5 {
