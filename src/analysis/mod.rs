@@ -11,6 +11,7 @@ mod blocks;
 mod exact;
 mod findings;
 mod flame;
+mod folded;
 mod followed;
 mod iterations;
 mod lines;
@@ -19,8 +20,11 @@ mod oom;
 mod owners;
 mod peak;
 mod profile;
+mod recording_kind;
 pub mod report;
+mod statements;
 
+pub use attribution::attributed_snapshot::{AttributedSnapshot, Moment};
 pub use attribution::evidence::Evidence;
 pub use attribution::losses::{Loss, LossCounts};
 pub use attribution::sample_window::ThreadChoice;
@@ -34,18 +38,19 @@ pub use blocks::idle_streams::IdleStreams;
 pub use blocks::moment_blocks::{BlockEvent, DeviceBlocks, MomentBlocks, MomentBlocksBuilder};
 pub use blocks::private_pools::{PrivatePool, private_pools};
 pub use blocks::stream_blocks::StreamMemory;
+pub use exact::warning::RecordingWarning;
 pub use exact::{
-    ByteBalance, CounterAgreement, ExactProfile, LineDoubt, MemoryGroup, RefusalTotals,
-    UnknownReason,
+    ByteBalance, CounterAgreement, ExactProfile, LineDoubt, RefusalTotals, UnknownReason,
 };
 pub use findings::{
     CacheFacts, Finding, FindingFacts, GpuFacts, HoldingCycle, ReservedIn, findings,
 };
-pub use flame::fold::{
-    AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel,
-};
 pub use flame::time_range::{OomMoment, TimeRange};
-pub use flame::time_resolution::TimeResolution;
+pub use folded::time_resolution::TimeResolution;
+pub use folded::{
+    AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, MemoryGroup, PseudoFrame,
+    StackLabel,
+};
 pub use iterations::allocation_period::{AllocationPeriod, PeriodFinder};
 pub use iterations::clock::{IterationClock, MarkerLine};
 pub use iterations::iteration::{
@@ -80,11 +85,9 @@ pub use owners::owner_groups::{
 pub use owners::ownership::{OwnerPart, OwnerStacks};
 pub use owners::storage_changes::{StorageChange, changes};
 pub use peak::{DevicePeak, PeakMoment};
-pub use profile::attributed_snapshot::{AttributedSnapshot, Moment};
 pub use profile::counter_samples::{CounterSample, CounterSamples};
 pub use profile::high_water::{HighWater, PeakTime};
 pub use profile::memory::ProfileLimit;
 pub use profile::timeline::{Timeline, TimelinePoint};
 pub use profile::totals::TotalsCounter;
-pub use profile::warning::RecordingWarning;
 pub use profile::{Profile, UsagePeak};

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
 use crate::analysis::profile::high_water::{HighWater, PeakTime, SeenLevel};
 use crate::model::{CudaIndex, Nanos};
 

@@ -13,7 +13,7 @@ use crate::suspend::{CheckpointReport, Checkpointer, JobState, SuspendError};
 use crate::target::ProcessError;
 
 use super::args::{PauseArgs, ResumeArgs};
-use super::flame::into_io;
+use super::output::into_io;
 use super::{eprint_line, hints};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);

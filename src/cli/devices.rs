@@ -13,8 +13,8 @@ use crate::render::{self, DevicesTarget, DevicesView};
 use crate::sampler::{DevicePoll, TargetReaders, sleep_unless};
 
 use super::args::{DevicesArgs, DevicesFormat};
-use super::flame::into_io;
 use super::members::{members, refuse_launcher};
+use super::output::into_io;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 

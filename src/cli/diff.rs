@@ -10,10 +10,11 @@ use crate::model::{CudaIndex, Nanos};
 use crate::render::{self, ComparedOwners, DiffRows, DiffStyle};
 
 use super::args::{DiffArgs, DiffByArg, FlameMoment, MomentArg};
+use super::device_choice::device;
 use super::export::moment;
-use super::flame::{device, into_io};
-use super::flame_moment::{inside, oom_time, read_part};
+use super::flame::moment::{inside, oom_time, read_part};
 use super::output;
+use super::output::into_io;
 use super::replay::StoredRecording;
 
 struct DiffSide<'a> {

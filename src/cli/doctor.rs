@@ -13,7 +13,7 @@ use crate::sampler::{
 };
 
 use super::args::DoctorArgs;
-use super::flame::into_io;
+use super::output::into_io;
 use super::{hints, in_one_line, output};
 
 const BUSY: &str =

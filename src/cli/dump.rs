@@ -15,8 +15,8 @@ use crate::sampler::{
 };
 
 use super::args::DumpArgs;
-use super::flame::into_io;
 use super::members::{members as job_members, refuse_launcher};
+use super::output::into_io;
 use super::{hints, output};
 
 struct ProcessDump {

@@ -10,7 +10,7 @@ use crate::render;
 use crate::trace;
 
 use super::args::{JoinArgs, OomReportArgs};
-use super::flame::into_io;
+use super::output::into_io;
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, filtered_profile, output};
 

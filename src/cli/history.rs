@@ -10,8 +10,8 @@ use crate::render::{self, in_sentence, suggestion_on};
 use crate::sampler::{HistoryError, attach, read_history};
 
 use super::args::HistoryArgs;
-use super::flame::into_io;
 use super::members::refuse_launcher;
+use super::output::into_io;
 use super::output::{self, FileNameFields};
 use super::{eprint_line, hints};
 

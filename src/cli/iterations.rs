@@ -8,8 +8,9 @@ use crate::analysis::{IterationClock, MarkerLine, PeriodFinder, Profile};
 use crate::render::{self, in_sentence, suggestion};
 
 use super::args::{IterationsArgs, LinesFormat};
-use super::flame::{device, into_io};
+use super::device_choice::device;
 use super::output;
+use super::output::into_io;
 use super::replay::StoredRecording;
 
 pub(super) fn run(args: &IterationsArgs) -> Result<()> {

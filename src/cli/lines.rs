@@ -8,7 +8,8 @@ use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, RankTable};
 use crate::render::{self, LinesOptions, RankLines, RenderError};
 
 use super::args::{LinesArgs, LinesFormat, SortArg};
-use super::flame::{device, into_io};
+use super::device_choice::device;
+use super::output::into_io;
 use super::ranks::{self, RankTrace};
 use super::{filtered_profile, output, replay};
 

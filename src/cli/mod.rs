@@ -6,16 +6,14 @@
 
 pub mod args;
 mod checkpoint;
+mod device_choice;
 mod devices;
 mod diff;
 mod doctor;
 mod dump;
 mod export;
-mod export_tables;
 mod exporter;
 mod flame;
-mod flame_moment;
-mod flame_streams;
 mod flight;
 mod following;
 mod hints;
@@ -34,9 +32,6 @@ mod owners;
 mod privileges;
 mod ranks;
 mod record;
-mod record_attempt;
-mod record_outputs;
-mod record_ranks;
 mod replay;
 mod report;
 mod signals;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::files::{FileCreation, FileIdentity, PathKind, PlaceError, place};
 use crate::model::RecordingStart;
-use crate::render::FittingWriter;
+use crate::render::{FittingWriter, RenderError};
 use crate::sampler::host_name;
 
 use super::eprint_line;
@@ -277,6 +277,11 @@ pub(super) fn wrote(path: &Path) {
     if path.as_os_str() != "-" {
         eprint_line(&format!("wrote {}", path.display()));
     }
+}
+
+/// For writers that know only I/O errors.
+pub(super) fn into_io(error: RenderError) -> io::Error {
+    error.into_io()
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use crate::sampler::{
 };
 
 use super::args::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
-use super::flame::into_io;
 use super::members::{for_each_member, refuse_launcher};
+use super::output::into_io;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 

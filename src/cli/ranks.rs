@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::analysis::Profile;
 use crate::render;
 
-use super::flame::device;
+use super::device_choice::device;
 use super::replay::StoredRecording;
 
 pub(super) struct RankTrace {

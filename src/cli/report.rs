@@ -11,7 +11,8 @@ use crate::model::{MemoryKind, Nanos};
 use crate::render::{ReportOptions, ReportedRecording, report_page};
 
 use super::args::ReportArgs;
-use super::flame::{device, into_io};
+use super::device_choice::device;
+use super::output::into_io;
 use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, output};

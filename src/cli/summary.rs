@@ -13,9 +13,9 @@ use crate::render::{self, FindingText, GrowthKeeper, JobSummary};
 use crate::sampler::{SnapshotOptions, read_referrers};
 
 use super::args::{GrowthArgs, SummaryArgs};
-use super::flame::into_io;
 use super::members::{members, refuse_launcher};
 use super::observe::{JobObservation, ObserveOptions, observe};
+use super::output::into_io;
 use super::owners::attached;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output};

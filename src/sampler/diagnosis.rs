@@ -1,14 +1,12 @@
 //! Facts about a target and its readers, for messages and `doctor`.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::gpu::GpuError;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CoreOrigin, CudaIndex, DeviceUsage,
-    Nanos, ProbeBackend,
+    Nanos,
 };
-use crate::probe::AttachedProbes;
 use crate::target::AccessFacts;
 use crate::torch::TorchError;
 
@@ -33,27 +31,6 @@ pub struct TimedSnapshot {
     pub snapshot: Result<AllocatorSnapshot, TorchError>,
     /// How long reading it took.
     pub took: Duration,
-}
-
-/// The placed probes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProbeCoverage {
-    /// How they are placed.
-    pub backend: ProbeBackend,
-    /// What is probed.
-    pub probes: Vec<Arc<str>>,
-    /// What could not be probed, one sentence each.
-    pub uncovered: Vec<Arc<str>>,
-}
-
-impl From<&AttachedProbes> for ProbeCoverage {
-    fn from(probes: &AttachedProbes) -> ProbeCoverage {
-        ProbeCoverage {
-            backend: probes.way(),
-            probes: probes.probes().to_vec(),
-            uncovered: probes.uncovered().to_vec(),
-        }
-    }
 }
 
 impl TargetIdentity {

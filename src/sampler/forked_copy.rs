@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use super::readers::TargetReaders;
 use crate::gpu::{CudaVisibility, GpuReader};
 use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::Process;
@@ -65,11 +64,4 @@ fn holds_memory(process: &Process) -> bool {
         let usage = gpu.usage(device, Nanos(0));
         usage.is_ok_and(|usage| matches!(usage.process, ProcessUsage::Bytes(bytes) if bytes > 0))
     })
-}
-
-impl TargetReaders {
-    /// The copy of another process's allocator, if any.
-    pub fn forked_copy(&self) -> Option<ForkedCopy> {
-        self.copy
-    }
 }

@@ -50,10 +50,11 @@ pub use attach::{attach, attach_when_python};
 pub use attached_recorder::AttachedRecorder;
 pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
-pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
+pub use diagnosis::{StackCoverage, TimedSnapshot};
 pub use exact::{
-    CostNews, CostWatch, ExactAvailability, ExactCost, ExactOptions, ExactRecorder, PythonPart,
-    TrialFailure, allow_keeper, check_exact_rights, is_probe_keeper, keep_probes, merge,
+    CostNews, CostWatch, ExactAvailability, ExactCost, ExactOptions, ExactRecorder, ProbeCoverage,
+    PythonPart, TrialFailure, allow_keeper, check_exact_rights, is_probe_keeper, keep_probes,
+    merge,
 };
 pub use follow::FollowBudget;
 pub use forked_copy::ForkedCopy;

@@ -173,6 +173,11 @@ impl From<&Arc<Process>> for TargetIdentity {
 }
 
 impl TargetReaders {
+    /// The copy of another process's allocator, if any.
+    pub fn forked_copy(&self) -> Option<ForkedCopy> {
+        self.copy
+    }
+
     /// The process, for attaching once more.
     pub fn identity(&self) -> TargetIdentity {
         TargetIdentity::from(&self.process)

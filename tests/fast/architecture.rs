@@ -3,6 +3,7 @@
 
 mod floors;
 mod kernel_files;
+mod parts;
 mod rooms;
 mod source;
 
@@ -159,6 +160,7 @@ fn the_house_is_as_the_map_says() {
     let mut complaints = Vec::new();
     let mut complain = |c: String| complaints.push(c);
     check_rooms(&sources, &mut complain);
+    parts::complaints(&sources).into_iter().for_each(&mut complain);
     kernel_files::check(&sources, &mut complain);
     check_type_names(&sources, &mut complain);
     check_files(&sources, &mut complain);

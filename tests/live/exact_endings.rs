@@ -80,6 +80,7 @@ fn a_killed_memspy_leaves_the_job_unprobed() {
 }
 
 #[test]
+#[ignore = "takes long, and a_killed_memspy_leaves_the_job_unprobed sees endings: scripts/test.sh --all runs it"]
 fn attached_and_detached_again_and_again_under_load() {
     let mut target =
         sim::start("transformer12.py", &["--layers", "2", "--width", "64", "--heads", "4"]);

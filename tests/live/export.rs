@@ -76,6 +76,7 @@ fn segments(of: &Value) -> Vec<Value> {
 }
 
 #[test]
+#[ignore = "takes long, and every_format_has_the_same_sum sees formats: scripts/test.sh --all runs it"]
 fn a_snapshot_for_memory_viz_is_that_of_the_process() {
     let mut target = sim::start("exact_torch.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &[]);

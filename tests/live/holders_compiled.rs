@@ -43,6 +43,7 @@ fn what_was_only_traced_keeps_nothing() {
 }
 
 #[test]
+#[ignore = "takes long, and misleading::pools_of_cuda_graphs_are_listed_and_not_free sees pools: scripts/test.sh --all runs it"]
 fn what_a_replayed_graph_keeps_is_told_apart() {
     let (truth, look, text) = look("cudagraphs");
     check(&truth, &look);

@@ -22,6 +22,7 @@ fn every_scene_is_seen_as_it_says_with_every_pytorch() {
 }
 
 #[test]
+#[ignore = "takes long, and holders_scenes sees one PyTorch: scripts/test.sh --all runs it"]
 fn every_tensor_and_graph_is_what_each_pytorch_says() {
     for environment in versions::environments() {
         for device in environment.devices() {

@@ -75,6 +75,7 @@ fn threads_signals_and_waits_outlive_a_thousand_pauses() {
 }
 
 #[test]
+#[ignore = "takes long, and a_stopped_process_that_is_killed_does_not_await_memspy sees stops: scripts/test.sh --all runs it"]
 fn a_process_that_a_debugger_holds_is_left_to_it() {
     let target = sim::start("holders_truth.py", &[]);
     let held = Pid::from_raw(target.pid() as i32);

@@ -109,6 +109,7 @@ fn signals_that_ask_for_an_end_get_a_whole_trace() {
 }
 
 #[test]
+#[ignore = "takes long, and record_flight sees killed recorders: scripts/test.sh --all runs it"]
 fn a_recording_killed_at_once_holds_its_first_moments() {
     let target = crate::support::sim::start("iterations_truth.py", &[]);
     let exact = ["--exact", "--iter-var", "counted"];

@@ -109,6 +109,7 @@ fn samples_give_a_sleeping_function_nothing_that_another_allocates() {
 /// Lines of `torch.compile`'s code that allocate its buffers end before a poll sees them; their
 /// text identifies them.
 #[test]
+#[ignore = "takes long, and the scored set has compiled code: scripts/test.sh --all runs it"]
 fn buffers_of_generated_code_are_on_their_own_lines() {
     let (truth, recording, said) = followed("generated", &["--cpu", "100"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
@@ -179,6 +180,7 @@ fn a_training_transformer_equals_pytorchs_own_history() {
 /// Without kernels these jobs allocate faster than two busy processors poll: only false claims are
 /// tested.
 #[test]
+#[ignore = "takes long, and a_training_transformer_equals_pytorchs_own_history sees training: scripts/test.sh --all runs it"]
 fn transformers_trainer_is_followed_as_pytorchs_own_history_says() {
     check_against_history("trainer");
 }

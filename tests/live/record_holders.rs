@@ -125,6 +125,7 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
 }
 
 #[test]
+#[ignore = "takes long, and exact_stacks sees allocating lines: scripts/test.sh --all runs it"]
 fn in_exact_recordings_nameless_memory_has_its_allocating_line() {
     let mut target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--owners=50"]);
@@ -159,6 +160,7 @@ fn in_exact_recordings_nameless_memory_has_its_allocating_line() {
 }
 
 #[test]
+#[ignore = "takes long, and exact_iterations sees peaks of iterations: scripts/test.sh --all runs it"]
 fn iterations_have_the_peaks_that_the_job_saw() {
     let mut target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start(target.pid(), &["--owners=10", "-r", "1000"]);
@@ -430,6 +432,7 @@ fn memory_older_than_a_sampled_recording_has_exact_owners() {
 }
 
 #[test]
+#[ignore = "takes long, and holders sees owners: scripts/test.sh --all runs it"]
 fn memory_older_than_an_exact_recording_has_exact_owners() {
     check_before_by_owner(&["--exact", "--owners=1"]);
 }

@@ -248,6 +248,7 @@ fn one_name_for_several_files_is_refused() {
 }
 
 #[test]
+#[ignore = "takes long, and a_launchers_pid_names_the_ranks_below_it sees ranks: scripts/test.sh --all runs it"]
 fn one_ranks_condition_is_noted_in_all_traces() {
     let folder = tempfile::tempdir().unwrap();
     let mut launcher = sim::command("uneven.py", &[]);

@@ -34,6 +34,7 @@ fn at_work(record: impl Fn(&str) -> String) -> Vec<(String, u64)> {
 }
 
 #[test]
+#[ignore = "takes long, and the fast tests see formats: scripts/test.sh --all runs it"]
 fn formats_threads_and_names() {
     let target = sim::start("idle_thread.py", &[]);
     let folder = tempfile::tempdir().unwrap();

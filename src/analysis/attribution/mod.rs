@@ -1,5 +1,6 @@
 //! Attribution: from samples and snapshots to each block's allocation site.
 
+pub(super) mod attributed_snapshot;
 pub(super) mod block_attribution;
 pub(super) mod counter_intervals;
 pub(super) mod evidence;

@@ -4,9 +4,10 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::autograd::engine_frames::EngineFrames;
-use crate::analysis::followed::CANDIDATES_WITHIN;
 use crate::model::{FollowedChange, FollowedThread, StackId, StackTable, ThreadId, ThreadWait};
 
+/// In nanoseconds. In a longer time a thread can leave, allocate elsewhere and come back.
+pub(in crate::analysis) const CANDIDATES_WITHIN: u64 = 100_000;
 /// Threads wait at a stack if at least one visit in this many waits.
 const VISITS_A_WAIT: u32 = 64;
 /// They also work there if more than one allocation comes with this many waits.

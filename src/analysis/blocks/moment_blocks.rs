@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::exact::SITES;
-use crate::analysis::flame::fold::before_path;
-use crate::analysis::flame::fold::{PseudoFrame, StackLabel};
+use crate::analysis::folded::before_path;
+use crate::analysis::folded::{PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::{
     AddressSpace, AllocationSource, AllocatorSnapshot, Block, BlockState, CudaIndex, Event,

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::moment_blocks::{MomentBlocksBuilder, end, path};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::flame::fold::{FoldedStack, PseudoFrame, StackLabel};
+use crate::analysis::folded::{FoldedStack, PseudoFrame, StackLabel};
 use crate::model::{AllocationSource, MemoryKind, Segment, StackId};
 
 /// Live bytes of one stream.

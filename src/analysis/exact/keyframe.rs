@@ -2,17 +2,36 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
+
 use super::extent::BlockSizes;
 use super::live_blocks::{
     BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes, TrackedBlock,
 };
 use super::torch::{TorchDevice, TorchPeak};
-use super::{EarlyEvents, ExactProfile, MemoryGroup, OtherMemory, kind_of, span};
-use crate::analysis::profile::keyframe::SourceTable;
+use super::{EarlyEvents, ExactProfile, OtherMemory, kind_of, span};
+use crate::analysis::folded::MemoryGroup;
 use crate::model::{
     AllocationSource, CounterSnapshot, CudaIndex, FreeTracking, Keyframe, KeyframeBlock,
     KeyframeMemory, MemoryKind, Nanos, OwnerId, SiteId, StackTable,
 };
+
+/// Allocation sources, each listed once.
+#[derive(Debug, Default)]
+pub(crate) struct SourceTable {
+    pub(in crate::analysis) list: Vec<AllocationSource>,
+    known: FxHashMap<AllocationSource, u32>,
+}
+
+impl SourceTable {
+    pub(crate) fn index(&mut self, allocation_source: AllocationSource) -> u32 {
+        let list = &mut self.list;
+        *self.known.entry(allocation_source).or_insert_with_key(|allocation_source| {
+            list.push(allocation_source.clone());
+            list.len() as u32 - 1
+        })
+    }
+}
 
 impl ExactProfile {
     pub(crate) fn add_to_keyframe(

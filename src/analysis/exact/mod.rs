@@ -5,18 +5,19 @@ mod books;
 mod callers;
 mod comparison;
 mod early;
-pub(super) mod exact_lines;
 mod executions;
 mod extent;
 mod fold;
-mod keyframe;
+pub(super) mod keyframe;
 mod ledgers;
 mod line_levels;
 mod live_blocks;
 mod native_frames;
 mod report;
 mod torch;
+pub(super) mod warning;
 
+use crate::analysis::folded::MemoryGroup;
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
@@ -46,21 +47,6 @@ pub use report::{LineDoubt, UnknownReason};
 const MAX_EARLY_EVENTS: usize = 1 << 16;
 /// No memory is larger: 256 TiB.
 const MAX_ALLOCATION: u64 = 1 << 48;
-
-/// A kind of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum MemoryGroup {
-    /// PyTorch's caching allocator.
-    Torch,
-    /// `cuMemAlloc*`, all devices.
-    Driver,
-    /// `cuMemCreate`, all devices.
-    Physical,
-    /// `cuMemAllocManaged`.
-    Managed,
-    /// Page-locked host memory.
-    Pinned,
-}
 
 /// Events compared with counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

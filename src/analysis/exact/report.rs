@@ -9,7 +9,7 @@ use super::{
     ByteBalance, CounterAgreement, ExactProfile, ExecutionTable, MemoryGroup, RefusalTotals,
     SiteUsage,
 };
-use crate::analysis::profile::warning::RecordingWarning;
+use crate::analysis::exact::warning::RecordingWarning;
 use crate::model::{
     CudaIndex, ExactSettings, FreeTracking, Metric, Nanos, Pool, ProbeBackend, SiteId, StackId,
     StatField, StatKey,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::fold::{AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack};
-use super::fold_limit::TextBudget;
-use super::time_resolution::TimeResolution;
+use crate::analysis::attribution::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::folded::fold_limit::TextBudget;
+use crate::analysis::folded::time_resolution::TimeResolution;
+use crate::analysis::folded::{AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack};
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::model::{CudaIndex, SnapshotConsistency};
 
 impl Profile {

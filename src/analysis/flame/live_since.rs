@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::fold::{FoldedStack, StackLabel};
 use crate::analysis::Profile;
 use crate::analysis::blocks::moment_blocks::path;
+use crate::analysis::folded::{FoldedStack, StackLabel};
 use crate::model::{CudaIndex, MemoryKind, Nanos};
 
 impl Profile {

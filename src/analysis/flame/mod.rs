@@ -2,7 +2,5 @@
 
 mod allocated;
 pub(super) mod fold;
-pub(super) mod fold_limit;
 mod live_since;
 pub(super) mod time_range;
-pub(super) mod time_resolution;

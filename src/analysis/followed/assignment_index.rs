@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::lines::statements::StatementLines;
+use crate::analysis::statements::StatementLines;
 use crate::model::SourceText;
 
 /// Names of one statement that are told apart.

@@ -4,9 +4,9 @@ use rustc_hash::FxHashSet;
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
 use crate::analysis::attribution::waiting::WaitFacts;
 use crate::analysis::autograd::engine_frames::EngineFrames;
-use crate::analysis::followed::CANDIDATES_WITHIN;
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::DEEP;

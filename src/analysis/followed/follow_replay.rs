@@ -16,7 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::CANDIDATES_WITHIN;
+use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
 use crate::analysis::followed::block_places::{BlockPlaces, UnplacedFrees};
 use crate::analysis::followed::dropped_variables::{
     DroppedByStatement, ProgramText, StatementVisit,

@@ -134,8 +134,6 @@ pub(crate) use crate::analysis::followed::until_map::UntilMap;
 use crate::analysis::followed::usual_order::usual_order;
 use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
 
-/// In a longer time a thread can have gone somewhere else, allocated there, and come back.
-pub(in crate::analysis) const CANDIDATES_WITHIN: u64 = 100_000;
 /// The changes of one device since the last map.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedSteps {

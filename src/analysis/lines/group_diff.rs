@@ -1,6 +1,6 @@
 //! Compares two moments by function, stack or owner, the greatest change first.
 
-use crate::analysis::flame::fold::StackLabel;
+use crate::analysis::folded::StackLabel;
 use crate::analysis::lines::line_diff::{
     ChangedPlace, ComparedMoment, MemoryChange, StackStep, UNKNOWN_FUNCTION, charged, joined,
     mark_of, ranked,

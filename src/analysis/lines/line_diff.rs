@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::analysis::flame::fold::{FoldedProfile, PseudoFrame, StackLabel};
+use crate::analysis::folded::{FoldedProfile, PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::Frame;
 

@@ -1,6 +1,6 @@
 //! The table of lines.
 
-pub(in crate::analysis) mod bounds;
+pub(super) mod exact_lines;
 pub(super) mod group_diff;
 pub(super) mod line_diff;
 mod node_stats;
@@ -14,9 +14,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::exact::{LineDoubt, UnknownReason};
-use crate::analysis::flame::fold::FoldError;
-use crate::analysis::lines::bounds::stat_index;
+use crate::analysis::folded::FoldError;
 use crate::analysis::profile::Profile;
+use crate::analysis::profile::bounds::stat_index;
 use crate::analysis::profile::high_water::HighWater;
 use crate::model::{
     CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StackTable, StatField, StatKey,

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::flame::fold::{FoldOptions, PseudoFrame, StackLabel};
+use crate::analysis::attribution::attributed_snapshot::Moment;
+use crate::analysis::folded::{FoldOptions, PseudoFrame, StackLabel};
 use crate::analysis::lines::{BoundedValue, LineError, LineTable};
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{
     Frame, Function, FunctionId, Metric, Nanos, OwnerId, Pool, StackId, StackTable, StatField,
     StatKey,

@@ -6,22 +6,21 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
+use crate::analysis::attribution::attributed_snapshot::Moment;
 use crate::analysis::attribution::sample_window::ThreadChoice;
-use crate::analysis::exact::{ExactProfile, MemoryGroup};
-use crate::analysis::flame::fold::{
-    FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel,
-};
-use crate::analysis::flame::time_resolution::TimeResolution;
+use crate::analysis::exact::ExactProfile;
+use crate::analysis::exact::warning::RecordingWarning;
+use crate::analysis::folded::MemoryGroup;
+use crate::analysis::folded::time_resolution::TimeResolution;
+use crate::analysis::folded::{FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel};
 use crate::analysis::lines::BoundedValue;
-use crate::analysis::lines::bounds::BoundsByStack;
 use crate::analysis::live::observed_device::{FailureCount, ObservedDevice};
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, KnownDevice};
 use crate::analysis::live::reserved_growth::ReservedGrowth;
 use crate::analysis::live::segment_takers::SegmentTakers;
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::attributed_snapshot::Moment;
-use crate::analysis::profile::warning::RecordingWarning;
+use crate::analysis::profile::bounds::BoundsByStack;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
     Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency,

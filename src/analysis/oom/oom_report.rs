@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use crate::analysis::attribution::attributed_snapshot::Moment;
 use crate::analysis::blocks::fragmentation::Fragmentation;
-use crate::analysis::flame::fold::{FoldOptions, FoldedProfile};
+use crate::analysis::folded::{FoldOptions, FoldedProfile};
 use crate::analysis::oom::trigger::{OUT_OF_MEMORY, TriggerWatch};
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, BlockState, CudaIndex, DeviceUsage, Event, EventBatch,
     EventKind, MemoryKind, Nanos, OomException, OwnershipBreakdown, Record, RecordSink, SinkResult,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::analysis::flame::fold::StackLabel;
+use crate::analysis::attribution::attributed_snapshot::Moment;
+use crate::analysis::folded::StackLabel;
 use crate::analysis::owners::owner_groups::{OwnerKind, recorded_owner_groups};
-use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
 use crate::ownership::SAVED_BY;
 

@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::dropped_variables::ProgramText;
-use crate::analysis::lines::bounds::CounterBracket;
 use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
-use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
+use crate::analysis::profile::bounds::CounterBracket;
 use crate::analysis::profile::device::between_maps::{ABOUT, HighestBetween};
 use crate::analysis::profile::device::sampled::new_blocks;
 use crate::analysis::profile::high_water::{HighWater, SeenLevel};

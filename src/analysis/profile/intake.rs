@@ -7,7 +7,7 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::attribution::sample_window::{StackFacts, allocating_between};
 use crate::analysis::exact::ExactProfile;
 use crate::analysis::followed::dropped_variables::ProgramText;
-use crate::analysis::lines::bounds::{CounterBracket, IntervalBounds};
+use crate::analysis::profile::bounds::{CounterBracket, IntervalBounds};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::timeline::TimelinePoint;
 use crate::model::{

@@ -10,27 +10,12 @@ use rustc_hash::FxHashMap;
 
 use super::Profile;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::exact::keyframe::SourceTable;
+use crate::analysis::profile::device::DeviceProfile;
 use crate::model::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, MemoryKind, Nanos,
     OwnerPaths, Pool, Record, StackTable,
 };
-
-/// Allocation sources, each listed once.
-#[derive(Debug, Default)]
-pub(crate) struct SourceTable {
-    list: Vec<AllocationSource>,
-    known: FxHashMap<AllocationSource, u32>,
-}
-
-impl SourceTable {
-    pub(crate) fn index(&mut self, allocation_source: AllocationSource) -> u32 {
-        let list = &mut self.list;
-        *self.known.entry(allocation_source).or_insert_with_key(|allocation_source| {
-            list.push(allocation_source.clone());
-            list.len() as u32 - 1
-        })
-    }
-}
 
 impl Profile {
     /// All allocated blocks are attributed, so the recording can be cut here without loss. Call
@@ -47,7 +32,11 @@ impl Profile {
         Keyframe { time, allocation_sources: allocation_sources.list, memory }
     }
 
-    pub(super) fn add_sampled_to_keyframe(
+    pub(in crate::analysis) fn samples_are_settled(&self) -> bool {
+        self.profiles.values().all(DeviceProfile::is_settled)
+    }
+
+    pub(in crate::analysis) fn add_sampled_to_keyframe(
         &self,
         sources: &mut SourceTable,
         memory: &mut Vec<KeyframeMemory>,

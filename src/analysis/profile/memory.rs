@@ -5,7 +5,7 @@
 //! are limited, not bytes read.
 
 use super::Profile;
-use crate::analysis::lines::bounds::{BoundsByStack, StackBounds};
+use crate::analysis::profile::bounds::{BoundsByStack, StackBounds};
 use crate::model::{Record, SinkError, SinkResult};
 
 const DEFINITION: u64 = 320;

@@ -1,7 +1,7 @@
 //! `Profile`: takes records, keeps what reports need.
 
-pub(super) mod attributed_snapshot;
 mod before_owners;
+pub(in crate::analysis) mod bounds;
 pub(super) mod counter_samples;
 pub(super) mod device;
 pub(super) mod high_water;
@@ -9,35 +9,33 @@ mod intake;
 pub(crate) mod keyframe;
 pub(crate) mod living;
 pub(super) mod memory;
-mod recording_kind;
 mod thread_stays;
 pub(super) mod timeline;
 pub(super) mod totals;
-pub(super) mod warning;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::analysis::attribution::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::losses::{Loss, LossCounts};
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
 use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::exact::ExactProfile;
+use crate::analysis::exact::warning::RecordingWarning;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::iterations::IterationBuilder;
 use crate::analysis::iterations::clock::{IterationClock, RunningClock};
 use crate::analysis::iterations::iteration::Iteration;
-use crate::analysis::lines::bounds::BoundsByStack;
 use crate::analysis::owners::before_recording::PendingOwners;
 use crate::analysis::owners::ownership::{OwnerStacks, OwnershipHistory};
-use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
+use crate::analysis::profile::bounds::BoundsByStack;
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::high_water::HighWater;
 use crate::analysis::profile::timeline::Timeline;
-use crate::analysis::profile::warning::RecordingWarning;
 use crate::model::{
     AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, MissReason, Nanos,
     OwnedOnDevice, ProcessUsage, ReaderKind, RecordingEnd, RecordingGap, RecordingStart,

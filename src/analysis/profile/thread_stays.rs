@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Profile;
-use crate::analysis::lines::bounds::{BoundsByStack, IntervalBounds};
+use crate::analysis::profile::bounds::{BoundsByStack, IntervalBounds};
 use crate::model::{StackId, ThreadId, ThreadSample};
 
 pub(super) struct ThreadStay {

@@ -9,11 +9,11 @@ use super::lifetimes::{BlockLifetimes, BlockSum, ReportedBlock};
 use super::pruning::{TrackDraft, TrackStacks};
 use super::segment_map::{LastSnapshots, SegmentMap, SegmentMaps};
 use super::track::{MemoryTrack, ReportMoment};
+use crate::analysis::attribution::attributed_snapshot::Moment;
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::exact::AccountedBlock;
 use crate::analysis::peak::PeakMoment;
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, SinkResult};
 
 /// After this many blocks, unrequested moments are skipped.

@@ -7,8 +7,8 @@ use super::lifetimes::BlockSum;
 use super::track::{BlockSpan, ChurnedBytes, MemoryTrack, ReportStack};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::exact::{OWNED, SITES};
-use crate::analysis::flame::fold::before_path;
-use crate::analysis::flame::fold::{PseudoFrame, StackLabel};
+use crate::analysis::folded::before_path;
+use crate::analysis::folded::{PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::SiteId;
 

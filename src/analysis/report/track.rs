@@ -1,6 +1,6 @@
 //! `MemoryTrack`: memory at key moments, by stack.
 
-use crate::analysis::flame::fold::StackLabel;
+use crate::analysis::folded::StackLabel;
 use crate::model::{MemoryKind, Nanos};
 
 use super::segment_map::SegmentMap;

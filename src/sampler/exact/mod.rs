@@ -2,6 +2,7 @@
 
 mod availability;
 mod cost;
+mod coverage;
 mod keeping;
 mod merge;
 mod moments;
@@ -14,6 +15,7 @@ mod sites;
 
 pub use availability::ExactAvailability;
 pub use cost::{CostNews, CostWatch, ExactCost, TrialFailure, check_exact_rights};
+pub use coverage::ProbeCoverage;
 pub use keeping::{allow_keeper, is_probe_keeper, keep_probes};
 pub use merge::{PythonPart, merge};
 pub use recorder::{ExactOptions, ExactRecorder};

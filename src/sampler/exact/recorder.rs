@@ -30,7 +30,7 @@ use crate::model::{
     RecordingTotals, SinkResult, StackSource, ThreadSample,
 };
 use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RawEvent, RingRecord};
-use crate::sampler::diagnosis::ProbeCoverage;
+use crate::sampler::exact::coverage::ProbeCoverage;
 use crate::sampler::priority::raise_priority;
 use crate::sampler::readers::{TargetReaders, TorchState};
 use crate::sampler::recording_loop::{self, RecordingProgress, RecordingSource};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
-use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
 use crate::model::{Nanos, SnapshotConsistency};
 
 /// Levels are about equal within 1/256.

@@ -1,11 +1,11 @@
 //! One interface for the answers that differ between sampled and exact recordings.
 
+use crate::analysis::attribution::attributed_snapshot::Moment;
+use crate::analysis::exact::keyframe::SourceTable;
 use crate::analysis::exact::{ExactProfile, LineDoubt, UnknownReason};
-use crate::analysis::flame::fold::{AllocatedStack, FoldError, FoldOptions, FoldedProfile};
+use crate::analysis::folded::{AllocatedStack, FoldError, FoldOptions, FoldedProfile};
 use crate::analysis::lines::{LineRow, LineStats, SumAccuracy, statements};
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::attributed_snapshot::Moment;
-use crate::analysis::profile::keyframe::SourceTable;
 use crate::model::{CudaIndex, KeyframeMemory, ReaderKind, SourceText, StatField, StatKey};
 
 pub(in crate::analysis) trait Attribution {
@@ -53,7 +53,7 @@ struct SampledAttribution<'a>(&'a Profile);
 
 impl Attribution for SampledAttribution<'_> {
     fn is_settled(&self) -> bool {
-        self.0.profiles.values().all(|device| device.is_settled())
+        self.0.samples_are_settled()
     }
 
     fn add_to_keyframe(&self, sources: &mut SourceTable, memory: &mut Vec<KeyframeMemory>) {

@@ -1,5 +1,9 @@
 //! `memspy record`: attaches, records, reports.
 
+mod attempt;
+mod outputs;
+mod ranks;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,15 +19,16 @@ use super::args::{ModeArg, RecordArgs, RecordFormat};
 use super::launch::LaunchedProgram;
 use super::mode::{ExactOutlook, ModeChoice};
 use super::output::FileNameFields;
-use super::record_attempt::Attempt;
+
 use super::signals::StopSignals;
-use super::{eprint_line, hints, in_one_line, output, privileges, record_outputs, record_ranks};
+use super::{eprint_line, hints, in_one_line, output, privileges};
+use attempt::Attempt;
 
 const MIN_AFTER_TRIAL: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     match args.records_several() {
-        true => record_ranks::check(args)?,
+        true => ranks::check(args)?,
         false => output::check_requested(args.output.as_deref(), args.force)?,
     }
     let modes = ModeChoice::for_record(args)?;
@@ -79,7 +84,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let pid = launched.as_ref().map(LaunchedProgram::pid).or(args.pid).unwrap_or_default();
     if args.records_several() {
         let recorded =
-            record_ranks::record(&Arc::new(args.clone()), &modes, pid, &mut launched, &host, &stop);
+            ranks::record(&Arc::new(args.clone()), &modes, pid, &mut launched, &host, &stop);
         return ended(launched, recorded);
     }
     let attached = match &launched {
@@ -117,7 +122,7 @@ fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<Exit
 
 fn check_outputs(args: &RecordArgs, path: &Path) -> Result<()> {
     output::check(path, args.force)?;
-    if record_outputs::has_triggers(args) {
+    if outputs::has_triggers(args) {
         output::check(&oom_report_path(path), args.force)?;
     }
     Ok(())
@@ -156,7 +161,7 @@ pub(super) fn record(
     if let (Some(failure), false) = (failure, stop.load(Ordering::Relaxed))
         && let Ok(readers) = identity.attach()
     {
-        recorded.sinks.map_or(Ok(()), record_outputs::discard)?;
+        recorded.sinks.map_or(Ok(()), outputs::discard)?;
         privileges::give_up_probes();
         let (chosen, line) = modes.without_exact(ExactOutlook::from(&failure), &readers);
         let trial = recorded.began.elapsed();
@@ -171,7 +176,7 @@ pub(super) fn record(
             .result
             .with_context(|| format!("the recording into {} failed", path.display()));
     };
-    record_outputs::finish(args, &path, sinks, recorded.result)?;
+    outputs::finish(args, &path, sinks, recorded.result)?;
     follow.unfollowed(recorded.followed.as_ref())
 }
 

@@ -16,10 +16,10 @@ use crate::model::SinkResult;
 use crate::render::{self, file_word, in_sentence, suggestion};
 use crate::trace::{self, Retention, RetentionLimit};
 
-use super::args::{FlameFormat, MomentArg, OnTriggerArg, RecordArgs, RecordFormat};
-use super::flight::{warn, write_oom_report};
-use super::terminal_host::TerminalHost;
-use super::{choice, eprint_line, filtered_profile, flame, output};
+use crate::cli::args::{FlameFormat, MomentArg, OnTriggerArg, RecordArgs, RecordFormat};
+use crate::cli::flight::{warn, write_oom_report};
+use crate::cli::terminal_host::TerminalHost;
+use crate::cli::{choice, eprint_line, filtered_profile, flame, output};
 
 pub(super) fn has_triggers(args: &RecordArgs) -> bool {
     !args.until.until.is_empty()

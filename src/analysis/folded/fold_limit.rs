@@ -1,6 +1,6 @@
 //! Limits the text of a moment's stacks: a small recording can have many deep stacks.
 
-use crate::analysis::flame::fold::{FoldedStack, PseudoFrame, StackLabel};
+use crate::analysis::folded::{FoldedStack, PseudoFrame, StackLabel};
 use crate::model::{StackId, StackTable};
 
 /// Bytes of text without another limit.

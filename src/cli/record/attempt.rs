@@ -18,10 +18,11 @@ use crate::sampler::{
     SourceReader, TargetReaders, check_exact_rights,
 };
 
-use super::args::{FreesArg, ProbesArg, RecordArgs};
-use super::following::FollowChoice;
-use super::mode::cost_line;
-use super::{eprint_line, record_outputs};
+use super::outputs;
+use crate::cli::args::{FreesArg, ProbesArg, RecordArgs};
+use crate::cli::eprint_line;
+use crate::cli::following::FollowChoice;
+use crate::cli::mode::cost_line;
 
 /// A recording of several days restarts its numbers at this many stacks: some 30 MiB.
 const MAX_IDS: usize = 1 << 17;
@@ -111,7 +112,7 @@ impl Attempt {
         replaces: bool,
     ) -> Result<Recorded> {
         let Attempt { recorder, cost, mut lines, sources, .. } = self;
-        let sink = record_outputs::sinks(args, path, stop, rank, replaces)?;
+        let sink = outputs::sinks(args, path, stop, rank, replaces)?;
         let bar = progress_bar(args);
         let say_cost = |cost: &CostWatch| {
             for news in cost.take_news() {

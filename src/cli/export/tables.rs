@@ -8,12 +8,12 @@ use crate::analysis::{CounterSamples, Moment, MomentBlocks, MomentBlocksBuilder,
 use crate::files::{PlaceError, create_folder};
 use crate::render::{ExportedTable, TableExport};
 
-use super::args::ExportArgs;
-use super::export::{moment_with_addresses, wanted};
-use super::flame::device;
-use super::ranks::RankTrace;
-use super::replay::{self, StoredRecording};
-use super::{eprint_line, output};
+use crate::cli::args::ExportArgs;
+use crate::cli::device_choice::device;
+use crate::cli::export::{moment_with_addresses, wanted};
+use crate::cli::ranks::RankTrace;
+use crate::cli::replay::{self, StoredRecording};
+use crate::cli::{eprint_line, output};
 
 pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
     let Some(folder) = args.output.as_deref().filter(|folder| *folder != Path::new("-")) else {

@@ -1,5 +1,7 @@
 //! `memspy export`: a moment of a trace for other tools.
 
+mod tables;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -12,10 +14,12 @@ use crate::model::CudaIndex;
 use crate::render::{self, ExportedDevice, RenderError};
 
 use super::args::{ExportArgs, ExportFormat, MomentArg};
-use super::flame::{device, into_io};
+use super::device_choice::device;
+use super::flame::add_older;
+use super::output::into_io;
 use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
-use super::{eprint_line, export_tables, output};
+use super::{eprint_line, output};
 
 const ONE_TRACE: &str = "a snapshot for memory_viz is of one process: name one trace";
 
@@ -51,7 +55,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
             [rank] => return memory_viz(args, rank, &file()?),
             _ => bail!(ONE_TRACE),
         },
-        ExportFormat::Parquet => return export_tables::write(args, &ranks),
+        ExportFormat::Parquet => return tables::write(args, &ranks),
         ExportFormat::Speedscope => render::speedscope,
         ExportFormat::Pprof => render::pprof,
         ExportFormat::Csv => render::export_csv,
@@ -151,14 +155,6 @@ fn with_older(
     let mut folded = profile.fold(device, moment, options)?;
     add_older(&mut folded);
     Ok(folded)
-}
-
-pub(super) fn add_older(folded: &mut FoldedProfile) {
-    let older = std::mem::take(&mut folded.left_out);
-    if older > 0 {
-        folded.stacks.append(&mut folded.left_out_stacks);
-        folded.total += older;
-    }
 }
 
 fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {

@@ -11,10 +11,10 @@ use crate::analysis::{
 use crate::model::{CudaIndex, Nanos};
 use crate::render::RankMode;
 
-use super::args::{FlameArgs, FlameMoment};
-use super::flame::FlameOptions;
-use super::ranks::RankTrace;
-use super::replay::{self, StoredRecording};
+use crate::cli::args::{FlameArgs, FlameMoment};
+use crate::cli::flame::FlameOptions;
+use crate::cli::ranks::RankTrace;
+use crate::cli::replay::{self, StoredRecording};
 
 pub(super) fn draw(
     args: &FlameArgs,

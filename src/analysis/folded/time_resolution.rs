@@ -1,9 +1,9 @@
 //! How precisely the allocation sites of a moment are known.
 
+use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::evidence::Evidence;
-use crate::analysis::flame::fold::{FoldedStack, PseudoFrame, StackLabel};
-use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
+use crate::analysis::folded::{FoldedStack, PseudoFrame, StackLabel};
 
 /// Bytes of a moment by evidence. Every byte allocated during the recording is proven, probable or
 /// unattributed.
@@ -45,7 +45,10 @@ impl TimeResolution {
 
     /// Resolution of an exact recording: a stack with a frame has this `evidence`. Bytes older than
     /// the recording do not count.
-    pub(super) fn of_exact(stacks: &[FoldedStack], evidence: Evidence) -> TimeResolution {
+    pub(in crate::analysis) fn of_exact(
+        stacks: &[FoldedStack],
+        evidence: Evidence,
+    ) -> TimeResolution {
         let certain = (evidence == Evidence::Proven).then_some(0);
         let mut resolution = TimeResolution { certain, ..TimeResolution::default() };
         let is_before =
@@ -73,7 +76,7 @@ impl TimeResolution {
     }
 }
 
-pub(super) fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
+pub(in crate::analysis) fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
     let mut spans: Vec<(u64, u64)> = Vec::new();
     let mut resolution =
         TimeResolution { certain: snapshot.followed.then_some(0), ..TimeResolution::default() };

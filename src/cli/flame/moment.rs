@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail};
 use crate::analysis::{OomMoment, Profile, TimeRange};
 use crate::model::Nanos;
 
-use super::args::{FlameArgs, FlameMoment};
-use super::ranks::RankTrace;
-use super::replay::{self, StoredRecording};
+use crate::cli::args::{FlameArgs, FlameMoment};
+use crate::cli::ranks::RankTrace;
+use crate::cli::replay::{self, StoredRecording};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordingPart {
@@ -94,7 +94,7 @@ fn one(
     })
 }
 
-pub(super) fn inside(profile: &Profile, time: Duration) -> Result<Nanos> {
+pub(in crate::cli) fn inside(profile: &Profile, time: Duration) -> Result<Nanos> {
     let (begin, end) = (profile.begins().unwrap_or_default(), profile.duration());
     let nanos = Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     if nanos < begin || nanos > end {
@@ -108,13 +108,13 @@ pub(super) fn inside(profile: &Profile, time: Duration) -> Result<Nanos> {
     Ok(nanos)
 }
 
-pub(super) fn oom_time(recording: &StoredRecording<'_>) -> Result<Option<Nanos>> {
+pub(in crate::cli) fn oom_time(recording: &StoredRecording<'_>) -> Result<Option<Nanos>> {
     let mut oom = OomMoment::default();
     recording.reread(&mut oom)?;
     Ok(oom.time())
 }
 
-pub(super) fn read_part(
+pub(in crate::cli) fn read_part(
     recording: &StoredRecording<'_>,
     trace: &Path,
     mut profile: Profile,

@@ -1,5 +1,8 @@
 //! `memspy flame`: a flamegraph or folded stacks.
 
+pub(super) mod moment;
+mod streams;
+
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
@@ -10,13 +13,15 @@ use crate::analysis::{
     ComparedMoment, Evidence, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile,
     PseudoFrame, StackLabel,
 };
-use crate::model::{AllocatorBackend, CudaIndex, Nanos};
-use crate::render::{self, FlamePicture, NameStyle, RankMemory, RankMode, RenderError};
+use crate::model::{CudaIndex, Nanos};
+use crate::render::{self, FlamePicture, NameStyle, RankMemory, RankMode};
 
 use super::args::{FlameArgs, FlameFormat, FlameMoment, GroupByArg, MemoryArg, MomentArg};
+use super::device_choice::{DRIVER_MEMORY_ADVICE, device};
+use super::output::into_io;
 use super::ranks::{self, RankTrace};
 use super::replay::StoredRecording;
-use super::{eprint_line, export, filtered_profile, flame_moment, flame_streams, output};
+use super::{eprint_line, filtered_profile, output};
 
 pub(super) fn run(args: &FlameArgs) -> Result<()> {
     let draws = args.format == FlameFormat::Flamegraph;
@@ -57,7 +62,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     };
     let start = ranks.first().and_then(|rank| rank.profile.start());
     let path = output::of_report(args.output.as_deref(), start, default)?;
-    let cut = flame_moment::cut(args, &mut ranks, &empty)?;
+    let cut = moment::cut(args, &mut ranks, &empty)?;
     let is_exact = |rank: &RankTrace| rank.profile.exact().is_some();
     if args.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
         bail!("how long blocks lived is known only of exact recordings (record with --exact)");
@@ -94,7 +99,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         picture: FlamePicture { moment: cut, ..picture(args) },
     };
     if args.by == GroupByArg::Stream {
-        return flame_streams::draw(args, &drawing, &ranks, &path);
+        return streams::draw(args, &drawing, &ranks, &path);
     }
     let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
     match &ranks[..] {
@@ -309,7 +314,7 @@ impl FlameOptions {
             );
         }
         if self.with_older {
-            export::add_older(&mut folded);
+            add_older(&mut folded);
         }
         if let Some(from) = self.since {
             folded.stacks = profile.live_since(device, from).unwrap_or_default();
@@ -407,53 +412,11 @@ impl FlameOptions {
     }
 }
 
-/// Advice for memory without a device, before the option to leave out.
-const DRIVER_MEMORY_ADVICE: &str =
-    "the recording has the driver's events alone, and is drawn whole without";
-
-/// The requested device, else the one with the highest peak.
-pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
-    let is_driver_only = || profile.exact().is_some_and(|exact| exact.events() > 0);
-    match (profile.main_gpu(), gpu) {
-        (Some(main), asked) => Ok(asked.map_or(main, CudaIndex)),
-        // Driver memory may be on any device.
-        (None, None) if is_driver_only() => Ok(CudaIndex(0)),
-        (None, Some(asked)) if is_driver_only() => {
-            bail!("whether it is memory of GPU {asked} is not known: {DRIVER_MEMORY_ADVICE} --gpu")
-        }
-        (None, _) => bail!("the recording has no GPU memory of PyTorch: {}", why_none(profile)),
+/// Adds the stacks that were left out as older than the moment.
+pub(super) fn add_older(folded: &mut FoldedProfile) {
+    let older = std::mem::take(&mut folded.left_out);
+    if older > 0 {
+        folded.stacks.append(&mut folded.left_out_stacks);
+        folded.total += older;
     }
-}
-
-fn why_none(profile: &Profile) -> String {
-    match profile.runtime().map(|r| &r.allocator) {
-        None | Some(AllocatorBackend::Native) if profile.end().is_none() => {
-            "it ends before the allocator's counters were first read".to_owned()
-        }
-        None | Some(AllocatorBackend::NotLoaded) => {
-            "PyTorch's CUDA part was not loaded in the process".to_owned()
-        }
-        Some(AllocatorBackend::NotInitialized) => {
-            "the process had loaded PyTorch and not used CUDA".to_owned()
-        }
-        Some(AllocatorBackend::Native) => {
-            "the allocator's counters could not be read ('memspy doctor -p PID' says why of a running job)"
-                .to_owned()
-        }
-        Some(AllocatorBackend::CudaMallocAsync) => {
-            "its allocator was backend:cudaMallocAsync, which keeps no counters or blocks; run the job without it"
-                .to_owned()
-        }
-        Some(AllocatorBackend::Pluggable(name)) => {
-            format!("its allocator was the program's own ({name}), which keeps no counters or blocks")
-        }
-        Some(AllocatorBackend::Unknown(what)) => {
-            format!("its allocator could not be read: {what}")
-        }
-    }
-}
-
-/// For writers that know only I/O errors.
-pub(super) fn into_io(error: RenderError) -> io::Error {
-    error.into_io()
 }

@@ -10,11 +10,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::flight::RankContext;
 use crate::sampler::{ProcessTree, RankProcess, Worker};
 
-use super::args::{ModeArg, RecordArgs, RecordFormat};
-use super::launch::LaunchedProgram;
-use super::mode::ModeChoice;
-use super::output::FileNameFields;
-use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
+use crate::cli::args::{ModeArg, RecordArgs, RecordFormat};
+use crate::cli::launch::LaunchedProgram;
+use crate::cli::mode::ModeChoice;
+use crate::cli::output::FileNameFields;
+use crate::cli::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
 /// Time between two searches for new processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -149,7 +149,7 @@ fn start(
     let modes = modes.clone();
     let thread = Worker::spawn(&naming.pid.to_string(), move |_| {
         set_line_prefix(&name);
-        super::record::record(&args, member.readers, path, host, &stop, rank, &modes)
+        crate::cli::record::record(&args, member.readers, path, host, &stop, rank, &modes)
     })
     .context("cannot start a thread for it")?;
     Ok(RankRecording { label, thread })

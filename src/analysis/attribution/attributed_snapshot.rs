@@ -51,11 +51,16 @@ impl AttributedSnapshot {
     }
 
     /// Bytes without any possible site.
-    pub(super) fn not_seen(&self) -> u64 {
+    pub(in crate::analysis) fn not_seen(&self) -> u64 {
         self.blocks.iter().filter(|(_, charge)| charge.is_not_seen()).map(|(size, _)| size).sum()
     }
 
-    pub(super) fn push(&mut self, address: Option<u64>, size: u64, charge: Arc<BlockAttribution>) {
+    pub(in crate::analysis) fn push(
+        &mut self,
+        address: Option<u64>,
+        size: u64,
+        charge: Arc<BlockAttribution>,
+    ) {
         if charge.allocated_at == 0 {
             self.before_recording += size;
         }
@@ -66,7 +71,10 @@ impl AttributedSnapshot {
     }
 
     /// Sets the owners of blocks by address and size.
-    pub(super) fn set_owners(&mut self, owned: &FxHashMap<u64, (u64, Arc<BlockAttribution>)>) {
+    pub(in crate::analysis) fn set_owners(
+        &mut self,
+        owned: &FxHashMap<u64, (u64, Arc<BlockAttribution>)>,
+    ) {
         let blocks = &mut self.blocks;
         self.ownerless.retain(|(address, index)| {
             let owned = owned.get(address);
@@ -81,13 +89,13 @@ impl AttributedSnapshot {
     }
 
     /// Bytes allocated during the recording; then the rank, to decide between equals.
-    pub(super) fn explains(&self) -> (u64, u64) {
+    pub(in crate::analysis) fn explains(&self) -> (u64, u64) {
         let explained = self.rank().saturating_sub(self.before_recording);
         (explained, self.rank())
     }
 
     /// Height for comparison: an inconsistent snapshot must be 1 % higher to win.
-    pub(super) fn rank(&self) -> u64 {
+    pub(in crate::analysis) fn rank(&self) -> u64 {
         match self.consistency {
             SnapshotConsistency::Consistent => self.allocated,
             SnapshotConsistency::Degraded { .. } => self.allocated - self.allocated / 100,

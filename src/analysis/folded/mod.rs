@@ -1,0 +1,258 @@
+//! Bytes by stack: what folding gives, whatever recorded them.
+
+pub(in crate::analysis) mod fold_limit;
+pub(in crate::analysis) mod time_resolution;
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::attributed_snapshot::{AttributedSnapshot, Moment};
+use crate::analysis::attribution::evidence::Evidence;
+use crate::analysis::folded::time_resolution::TimeResolution;
+use crate::model::{CudaIndex, Frame, OwnerId, SiteId, StackId, StackTable, ThreadId};
+
+/// A kind of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MemoryGroup {
+    /// PyTorch's caching allocator.
+    Torch,
+    /// `cuMemAlloc*`, all devices.
+    Driver,
+    /// `cuMemCreate`, all devices.
+    Physical,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// Page-locked host memory.
+    Pinned,
+}
+
+/// A frame that is not a line of Python.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PseudoFrame {
+    /// Allocated before the recording.
+    BeforeRecording,
+    /// Counted, but in no block.
+    Unmatched,
+    /// No Python stack was read.
+    NoPythonStack,
+    /// Unattributed: no stack is known.
+    NotSeen,
+    /// Autograd engine, while Python waited for it.
+    AutogradThread,
+    /// The forward call of this backward work follows.
+    BackwardOf,
+    /// Counted, but without an event.
+    NoEvent,
+    /// A thread without Python.
+    NoPython,
+    /// Excluded by the recording's options.
+    StackNotTaken,
+    /// The stack could not be read or named.
+    UnknownStack,
+    /// Frames deeper than what was read.
+    DeeperFrames,
+    /// Stacks beyond the text budget.
+    LeftOut,
+}
+
+impl PseudoFrame {
+    /// The text, such as `[before recording]`.
+    pub fn text(self) -> &'static str {
+        match self {
+            PseudoFrame::BeforeRecording => "[before recording]",
+            PseudoFrame::Unmatched => "[unmatched]",
+            PseudoFrame::NoPythonStack => "[no Python stack]",
+            PseudoFrame::NotSeen => "[not seen]",
+            PseudoFrame::AutogradThread => "[autograd thread]",
+            PseudoFrame::BackwardOf => "[backward of]",
+            PseudoFrame::NoEvent => "[no event]",
+            PseudoFrame::NoPython => "[no Python]",
+            PseudoFrame::StackNotTaken => "[stack not taken]",
+            PseudoFrame::UnknownStack => "[unknown stack]",
+            PseudoFrame::DeeperFrames => "[deeper frames not read]",
+            PseudoFrame::LeftOut => "[stacks left out]",
+        }
+    }
+}
+
+/// One frame of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StackLabel {
+    /// First with [`FoldOptions::by_thread`], and after [`PseudoFrame::NoPython`].
+    Thread(ThreadId),
+    /// A line of Python.
+    Frame(Frame),
+    /// A C or C++ function, with [`FoldOptions::native`].
+    Native(Frame),
+    /// A frame that is not code.
+    Pseudo(PseudoFrame),
+    /// Class of the autograd node of a site.
+    Node(SiteId),
+    /// The same without a known forward line.
+    NodeOfUnknownLine(SiteId),
+    /// Owner of memory older than the recording.
+    Owner(OwnerId),
+}
+
+/// One stack and its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoldedStack {
+    /// Outermost frame first.
+    pub path: Vec<StackLabel>,
+    /// Bytes of this stack alone.
+    pub bytes: u64,
+}
+
+/// One stack and all its allocations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocatedStack {
+    /// Outermost frame first.
+    pub path: Vec<StackLabel>,
+    /// Bytes allocated.
+    pub bytes: u64,
+    /// Number, unless only a sample has stacks.
+    pub count: Option<u64>,
+}
+
+/// Options of a fold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FoldOptions {
+    /// Threads become roots.
+    pub by_thread: bool,
+    /// All allocations instead of a moment; not for sampled recordings.
+    pub churn: bool,
+    /// Kind of memory (exact recordings); default: PyTorch's if any.
+    pub memory: Option<MemoryGroup>,
+    /// With C and C++ frames.
+    pub native: bool,
+    /// Only bytes with this evidence; for followed recordings.
+    pub evidence: Option<Evidence>,
+    /// At the peak: a snapshot, never a moment between two.
+    pub with_addresses: bool,
+}
+
+/// The memory of one device at one moment.
+#[derive(Debug, Clone)]
+pub struct FoldedProfile {
+    /// Device.
+    pub device: CudaIndex,
+    /// Moment asked for.
+    pub moment: Moment,
+    /// Its snapshot.
+    pub snapshot: Arc<AttributedSnapshot>,
+    /// Largest first; their sum is [`FoldedProfile::total`].
+    pub stacks: Vec<FoldedStack>,
+    /// Allocated bytes.
+    pub total: u64,
+    /// The device's peak, if this kind of memory has one.
+    pub true_peak: Option<u64>,
+    /// The allocator's mark is older than the recording: the peak is a reading, and may be too low.
+    pub peak_was_read: bool,
+    /// How precisely sites are known.
+    pub resolution: TimeResolution,
+    /// Stacks beyond the text budget, in [`PseudoFrame::LeftOut`].
+    pub unlisted: u64,
+    /// Bytes older than the recording, absent from the leak view (end of an exact recording).
+    pub left_out: u64,
+    /// The same by owner, where known.
+    pub left_out_stacks: Vec<FoldedStack>,
+    /// Kind of memory (exact recordings).
+    pub memory: Option<MemoryGroup>,
+    /// The number of sampled stacks, if bytes are estimated from them.
+    pub estimated_from: Option<u64>,
+    /// Sizes are exact; stacks are the last ones sampled.
+    pub stacks_guessed: bool,
+    /// Number of allocations, with [`FoldOptions::churn`].
+    pub allocations: Option<u64>,
+}
+
+impl FoldedProfile {
+    /// Bytes older than the recording by category (the first step of the owner), most first; only
+    /// with known owners.
+    pub fn before_by_owner(&self) -> Vec<(OwnerId, u64)> {
+        let mut by_owner: FxHashMap<OwnerId, u64> = FxHashMap::default();
+        for stack in &self.stacks {
+            if let [
+                StackLabel::Pseudo(PseudoFrame::BeforeRecording),
+                StackLabel::Owner(owner),
+                ..,
+            ] = stack.path[..]
+            {
+                *by_owner.entry(owner).or_default() += stack.bytes;
+            }
+        }
+        let mut owners: Vec<(OwnerId, u64)> = by_owner.into_iter().collect();
+        owners.sort_unstable_by_key(|&(owner, bytes)| (std::cmp::Reverse(bytes), owner));
+        owners
+    }
+
+    /// Bytes older than the recording without a known owner.
+    pub fn before_without_owner(&self) -> u64 {
+        let alone = [StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
+        self.stacks.iter().filter(|stack| stack.path == alone).map(|stack| stack.bytes).sum()
+    }
+
+    /// Bytes below the device's peak.
+    pub fn below_peak(&self) -> Option<u64> {
+        Some(self.true_peak?.saturating_sub(self.total))
+    }
+}
+
+/// Why a fold failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FoldError {
+    /// The device is not in the recording.
+    #[error("GPU {} is not in the recording; it has {have}", .device.0)]
+    NoGpu {
+        /// The device asked for.
+        device: CudaIndex,
+        /// Recorded devices.
+        have: String,
+    },
+    /// No PyTorch memory on any device.
+    #[error("no memory of PyTorch was recorded on a GPU: {why}")]
+    NoMemoryOfTorch {
+        /// The reason, if known.
+        why: &'static str,
+    },
+    /// Needs an exact recording.
+    #[error("{what} is known only of exact recordings (record with --exact)")]
+    NotExact {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// Needs an exact or followed recording.
+    #[error(
+        "all that was allocated is known only where the allocator was followed (record without -r) and of exact recordings \
+         (record with --exact)"
+    )]
+    NeitherExactNorFollowed,
+    /// Needs a followed recording.
+    #[error(
+        "what is proven is told apart only where the allocator was followed (record without -r and --exact)"
+    )]
+    NotFollowed,
+    /// No memory of this kind.
+    #[error("the recording has no allocation of this kind")]
+    NoMemory,
+    /// No snapshot of the device.
+    #[error("no snapshot of GPU {} was recorded, so it is not known which blocks made up its memory", .device.0)]
+    NoSnapshot {
+        /// The device asked for.
+        device: CudaIndex,
+    },
+}
+
+/// Thread, stack, mark and owner of a folded stack.
+pub(in crate::analysis) type FoldKey =
+    (Option<ThreadId>, Option<StackId>, Option<PseudoFrame>, Option<OwnerId>);
+
+pub(in crate::analysis) fn before_path(
+    owner: Option<OwnerId>,
+    table: &StackTable,
+) -> Vec<StackLabel> {
+    let steps = owner.map(|owner| table.owners.steps(owner)).unwrap_or_default();
+    let steps = steps.into_iter().map(StackLabel::Owner);
+    [StackLabel::Pseudo(PseudoFrame::BeforeRecording)].into_iter().chain(steps).collect()
+}
