@@ -1,5 +1,5 @@
-//! What one look at the allocator of a job on the simulated device costs: its counters, and its map at
-//! several numbers of blocks.
+//! What one look at the allocator of a job on the simulated device costs: its counters, and its map
+//! at several numbers of blocks.
 
 #![allow(unreachable_pub, dead_code, reason = "shared with the tests")]
 

@@ -1,4 +1,5 @@
-//! A trace of a hundred million events: how long `memspy flame` takes for its peak, and how much memory.
+//! A trace of a hundred million events: how long `memspy flame` takes for its peak, and how much
+//! memory.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! A million exact events as a report: how long that takes, how large the page is, and how soon a browser shows it.
+//! A million exact events as a report: how long that takes, how large the page is, and how soon a
+//! browser shows it.
 //!
 //! `cargo bench --bench report`; with `chromium` on the PATH it also opens the page.
 
@@ -48,7 +49,8 @@ fn main() {
     }
 }
 
-/// How soon a browser has drawn the page, by its own clock; it is asked again where it answers before the page is drawn.
+/// How soon a browser has drawn the page, by its own clock; it is asked again where it answers
+/// before the page is drawn.
 fn opened(page: &Path) -> String {
     (0..5)
         .find_map(|_| opened_once(page))

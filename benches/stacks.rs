@@ -1,9 +1,11 @@
-//! One sample of one target by the own reader, by the py-spy crate and by Python 3.15's own `profiling.sampling`: how long it takes,
-//! and how many of the stacks never were.
+//! One sample of one target by the own reader, by the py-spy crate and by Python 3.15's own
+//! `profiling.sampling`: how long it takes, and how many of the stacks never were.
 //!
-//! `cargo bench --bench stacks` does both with each CPython that is there. For the time the target's thread is 24 frames deep and
-//! spins; its main thread waits. For the truth (`-- known_stacks` does that alone) targets never hold still, and each stack that they can have is
-//! known; the samplers take `MEMSPY_BENCH_SAMPLES` samples one right after the other. Prints a table in Markdown.
+//! `cargo bench --bench stacks` does both with each CPython that is there. For the time the
+//! target's thread is 24 frames deep and spins; its main thread waits. For the truth (`--
+//! known_stacks` does that alone) targets never hold still, and each stack that they can have is
+//! known; the samplers take `MEMSPY_BENCH_SAMPLES` samples one right after the other. Prints a
+//! table in Markdown.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 #![allow(unreachable_pub, missing_docs, reason = "support is a module of each test binary")]
@@ -63,7 +65,8 @@ fn one_sample(criterion: &mut Criterion) {
 struct SampledStacks {
     sampler: &'static str,
     took: Duration,
-    /// How often each stack was seen; samples or stacks of which the sampler itself said that it could not read them.
+    /// How often each stack was seen; samples or stacks of which the sampler itself said that it
+    /// could not read them.
     stacks: HashMap<NamedStack, u64>,
     failed: u64,
 }

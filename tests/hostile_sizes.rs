@@ -11,10 +11,11 @@ use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
 
 use trace_support::by_hand::{crc32c, put};
 
-/// The most that any of these may take, in bytes (SECURITY.md). One large record is there four times: in the reader, as the last one of its kind, on the
-/// way to the analysis, and in it.
+/// The most that any of these may take, in bytes (SECURITY.md). One large record is there four
+/// times: in the reader, as the last one of its kind, on the way to the analysis, and in it.
 const MAX_BYTES: u64 = 512 << 20;
-/// The most time of a processor that any of these may take, in seconds, by a memspy built for debugging.
+/// The most time of a processor that any of these may take, in seconds, by a memspy built for
+/// debugging.
 const MAX_SECONDS: u64 = 60;
 
 fn numbers(values: &[u64]) -> Vec<u8> {
@@ -90,13 +91,15 @@ impl Bomb {
 /// Counters of a device in which something was allocated since the last ones.
 fn counters(out: &mut Vec<u8>, device: u64) {
     let mut body = numbers(&[0, device]);
-    // None of the optional numbers; the row of allocated bytes, in it what was allocated of large blocks.
+    // None of the optional numbers; the row of allocated bytes, in it what was allocated of large
+    // blocks.
     body.extend_from_slice(&[0, 1 << 4, 2]);
     put(&mut body, 1 << 9);
     record(out, 12, &body);
 }
 
-/// Runs memspy on a trace; the greatest resident size in bytes of all that this process ever ran, and what it said.
+/// Runs memspy on a trace; the greatest resident size in bytes of all that this process ever ran,
+/// and what it said.
 fn run(words: &[&str], trace: &Path) -> (u64, String) {
     let mut memspy = Command::new(env!("CARGO_BIN_EXE_memspy"));
     let memspy = memspy.args(words).arg(trace).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -113,7 +116,8 @@ fn run(words: &[&str], trace: &Path) -> (u64, String) {
 
 /// The record that says that events follow.
 fn exact_settings(out: &mut Vec<u8>) {
-    // Way, frees, stacks from, stacks every, backward lines, no probes, nothing uncovered, backward, empty at its start.
+    // Way, frees, stacks from, stacks every, backward lines, no probes, nothing uncovered,
+    // backward, empty at its start.
     record(out, 18, &numbers(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
 }
 
@@ -138,7 +142,8 @@ fn allocations_of(out: &mut Vec<u8>, sites: std::ops::Range<u64>) {
     }
 }
 
-/// A trace with a chain of so many frames, each called by the one before; each of its stacks has a block.
+/// A trace with a chain of so many frames, each called by the one before; each of its stacks has a
+/// block.
 fn chain(stacks: u64) -> Bomb {
     let mut bomb = Bomb::new();
     let (count, mut records) = Bomb::opening(1);

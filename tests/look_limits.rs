@@ -1,4 +1,5 @@
-//! What a look at tensors may cost: the job's standstill, time and memory, also where the heap is large, hostile or damaged.
+//! What a look at tensors may cost: the job's standstill, time and memory, also where the heap is
+//! large, hostile or damaged.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 #![allow(unreachable_pub, missing_docs, reason = "support is a module of each test binary")]
@@ -124,7 +125,8 @@ fn a_look_that_may_not_take_long_ends_with_a_word() {
         let options = SnapshotOptions { max_time: took * part / 12, ..AMPLE };
         let began = Instant::now();
         let limit = |limit: LookLimit| match limit {
-            // It gives up earlier where what is left is not enough: then it does not say that the time is up.
+            // It gives up earlier where what is left is not enough: then it does not say that the
+            // time is up.
             LookLimit::Time(most) => {
                 let took = began.elapsed();
                 assert!(took >= most, "{most:?} was not reached, but {took:?}");
@@ -184,7 +186,8 @@ fn objects_far_apart_do_not_take_memory_without_end() {
             Err(error) => panic!("{error}"),
         };
         assert_eq!(ended, Some(LookLimit::Memory(16 << 20)), "{stop_policy:?}");
-        // 1 KiB for each of 130,000 objects or fewer, and what memspy needs for itself; they take 240 MiB.
+        // 1 KiB for each of 130,000 objects or fewer, and what memspy needs for itself; they take
+        // 240 MiB.
         assert!(grown < 180 << 20, "{stop_policy:?}: {} MiB", grown >> 20);
     }
 }

@@ -35,8 +35,8 @@ pub fn usage(script: &Script, index: u32, process: ProcessUsage) -> Record {
     })
 }
 
-/// 300 MiB from before, 100 MiB by `load`, and 20 MiB by a line of the library that `forward` called and that has gone again
-/// when the job is looked at last.
+/// 300 MiB from before, 100 MiB by `load`, and 20 MiB by a line of the library that `forward`
+/// called and that has gone again when the job is looked at last.
 pub fn job() -> Script {
     let mut s = Script::new(200);
     s.records.push(device(0));

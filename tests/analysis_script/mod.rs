@@ -10,7 +10,8 @@ use memspy::model::*;
 
 pub const MIB: u64 = 1 << 20;
 
-/// A snapshot of the owners of GPU 0: category, name and MiB of each; beside them 4 MiB in no tensor, and 2 MiB of rounding.
+/// A snapshot of the owners of GPU 0: category, name and MiB of each; beside them 4 MiB in no
+/// tensor, and 2 MiB of rounding.
 pub fn owners(time: u64, held: &[(TensorCategory, &str, u64)]) -> Record {
     let sum: u64 = held.iter().map(|(_, _, mib)| mib).sum();
     let owned = |&(category, owner, mib): &(TensorCategory, &str, u64)| OwnedStorages {
@@ -83,7 +84,8 @@ pub struct Script {
 }
 
 impl Script {
-    /// A job whose first 40 MiB, of `train`, are allocated between the first two looks, each with a map.
+    /// A job whose first 40 MiB, of `train`, are allocated between the first two looks, each with a
+    /// map.
     pub fn with_first_allocation() -> Script {
         let mut s = Script::new(100);
         s.thread("MainThread", true);

@@ -15,7 +15,8 @@ pub struct Probed {
     pub exact: ExactSettings,
     batch: Vec<Event>,
     began: bool,
-    /// Bytes of each living block's stack at the highest moment of device 0; `None`: before the recording.
+    /// Bytes of each living block's stack at the highest moment of device 0; `None`: before the
+    /// recording.
     pub peak_truth: BTreeMap<Option<StackId>, u64>,
     pub peak_bytes: u64,
     sizes: BTreeMap<(u32, u64), (u64, Option<StackId>)>,
@@ -333,7 +334,8 @@ pub fn stack_text(profile: &Profile, stack: StackId) -> String {
     crate::analysis_script::text(profile, &frames)
 }
 
-/// Records with 300 MiB from before, 64 MiB of `forward` and 32 MiB of `train`; the 64 MiB are freed at the end.
+/// Records with 300 MiB from before, 64 MiB of `forward` and 32 MiB of `train`; the 64 MiB are
+/// freed at the end.
 pub fn two_lines() -> Vec<Record> {
     let mut s = Probed::new();
     s.enter(0, "train", 10);

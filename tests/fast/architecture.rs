@@ -17,6 +17,8 @@ use source::Source;
 
 /// About 500 lines a file; the slack is for a single concept not worth a cut.
 const MAX_LINES: usize = 560;
+/// As rustfmt cuts code.
+const MAX_COLUMNS: usize = 100;
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -98,6 +100,13 @@ fn check_files(sources: &Sources, complain: &mut dyn FnMut(String)) {
             let lines = text.lines().count();
             if lines > MAX_LINES {
                 complain(format!("{shown}: {lines} lines; about 500 at most, one concept each"));
+            }
+            let is_wide = |line: &&str| {
+                line.trim_start().starts_with("//") && line.chars().count() > MAX_COLUMNS
+            };
+            let is_replaced = shown.starts_with("src/analysis/followed/");
+            if let Some(line) = text.lines().find(is_wide).filter(|_| !is_replaced) {
+                complain(format!("{shown}: a comment wider than {MAX_COLUMNS} columns: {line}"));
             }
             let is_unsafe = sources.get(&shown).is_some_and(|source| source.is_unsafe);
             if is_unsafe && !UNSAFE.contains(&shown.as_str()) {

@@ -14,7 +14,8 @@ use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
 use crate::trace_support::{Dice, spelled_out};
 
-/// Lets a flight recorder keep the end of a recording; gives what it wrote, and the segments begun and most bytes.
+/// Lets a flight recorder keep the end of a recording; gives what it wrote, and the segments begun
+/// and most bytes.
 pub fn kept(records: &[Record], keep: Retention) -> (Vec<Record>, (u64, u64)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.bin");
@@ -66,7 +67,8 @@ pub fn spelled(records: &[Record], from: Nanos) -> Vec<String> {
         .collect()
 }
 
-/// A round of allocations in so many nanoseconds: as training does it, and as fast as a machine can.
+/// A round of allocations in so many nanoseconds: as training does it, and as fast as a machine
+/// can.
 pub const SLOW: u64 = 20_000_000;
 pub const FAST: u64 = 50_000;
 
@@ -88,7 +90,8 @@ pub fn probed(seed: u64, rounds: u64, lasting: u64) -> Probed {
         s.line(0, 2 + (round % 5) as u32);
         s.enter(0, "work", 20 + dice.roll(9) as u32);
         for _ in 0..dice.roll(20) {
-            // Blocks with a remainder that is not split off: their size follows from the counters only.
+            // Blocks with a remainder that is not split off: their size follows from the counters
+            // only.
             let size = 1 + dice.roll(4 * MIB);
             s.unsplit = if size > MIB { dice.roll(3) * 300 * 512 } else { 0 };
             live.push(s.malloc(0, 0, size));

@@ -33,7 +33,8 @@ impl Counting {
     }
 }
 
-// SAFETY: all is passed on to the system's allocator; the counters are thread-local and never allocate.
+// SAFETY: all is passed on to the system's allocator; the counters are thread-local and never
+// allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Counting::add(layout.size() as isize);
@@ -139,8 +140,9 @@ fn catch_panics() {
     });
 }
 
-/// Runs `case` with one random sequence after another: `cases` of them, or as the environment says. A case answers how much memory it may take beyond
-/// what it began with, besides 256 MiB, or what is wrong. All failures are printed, each kind once; then this panics.
+/// Runs `case` with one random sequence after another: `cases` of them, or as the environment says.
+/// A case answers how much memory it may take beyond what it began with, besides 256 MiB, or what
+/// is wrong. All failures are printed, each kind once; then this panics.
 pub fn run(name: &str, cases: u64, case: &mut dyn FnMut(&mut Random) -> Result<usize, String>) {
     let first = number("MEMSPY_FUZZ_SEED").unwrap_or(0);
     let until = number("MEMSPY_FUZZ_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
@@ -151,7 +153,8 @@ pub fn run(name: &str, cases: u64, case: &mut dyn FnMut(&mut Random) -> Result<u
     run_seeds(name, first..first + cases, until, case);
 }
 
-/// The same with one case that is always the same, whatever the environment says: for a defect that was found.
+/// The same with one case that is always the same, whatever the environment says: for a defect that
+/// was found.
 pub fn once(name: &str, case: &mut dyn FnMut() -> Result<usize, String>) {
     run_seeds(name, 0..1, None, &mut |_| case());
 }

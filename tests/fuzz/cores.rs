@@ -1,4 +1,5 @@
-//! Core files, damaged and forged: their headers, notes and memory, and the stacks that are unwound out of them.
+//! Core files, damaged and forged: their headers, notes and memory, and the stacks that are unwound
+//! out of them.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,8 @@ use crate::support::core_file::{CoreBuilder, Segment};
 /// Sizes of the file's header and of a program header.
 const HEADER: usize = 64;
 const ENTRY: usize = 56;
-/// Offsets of the 8-byte numbers of a program header: offset, address, size in the file, size in memory, alignment.
+/// Offsets of the 8-byte numbers of a program header: offset, address, size in the file, size in
+/// memory, alignment.
 const FIELDS: [usize; 5] = [8, 16, 32, 40, 48];
 /// The most threads and mapped pieces that a reader may make of a file of so many bytes.
 const MIN_THREAD: usize = 40;
@@ -22,7 +24,8 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A small core file with all that memspy reads: threads, process, files on the disk and lost ones, a stack with arguments.
+/// A small core file with all that memspy reads: threads, process, files on the disk and lost ones,
+/// a stack with arguments.
 fn sound(folder: &Path) -> Vec<u8> {
     let mut core = CoreBuilder::default();
     let vector = words(&[3, 0x40_0040, 6, 4096, 25, 0x7000_0800, 33, 1, 9, 0x40_1000, 0, 0]);
@@ -192,7 +195,8 @@ fn damaged_core_files_are_errors_or_read() {
     });
 }
 
-/// Of files over each other, each was cut into pieces by all segments: 16 million pieces, 900 MB, of a core file of half a MB.
+/// Of files over each other, each was cut into pieces by all segments: 16 million pieces, 900 MB,
+/// of a core file of half a MB.
 #[test]
 fn mapped_files_over_each_other_were_each_cut_by_all_segments() {
     let folder = tempfile::tempdir().unwrap();

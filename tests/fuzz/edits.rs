@@ -1,4 +1,5 @@
-//! Edits of bytes, and of traces whose checksums and lengths are mended afterwards, so that what is behind them is reached.
+//! Edits of bytes, and of traces whose checksums and lengths are mended afterwards, so that what is
+//! behind them is reached.
 
 use memspy::trace::TraceReader;
 

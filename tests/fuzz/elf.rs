@@ -1,4 +1,5 @@
-//! Programs and libraries, damaged: the readers of ELF files, of marks for probes, and of what is loaded of them.
+//! Programs and libraries, damaged: the readers of ELF files, of marks for probes, and of what is
+//! loaded of them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ fn library() -> PathBuf {
     pythons.map(|python| library(python.unwrap().path())).find(|path| path.exists()).unwrap()
 }
 
-/// Places where the numbers that lead to others are: headers, notes, and the start and end of the file.
+/// Places where the numbers that lead to others are: headers, notes, and the start and end of the
+/// file.
 fn edit_file(bytes: &mut [u8], sections: &[(usize, usize)], random: &mut Random) {
     for _ in 0..random.few(12) {
         let (start, len) = *random.pick(sections);
@@ -36,7 +38,8 @@ fn word(bytes: &[u8], at: usize, width: usize) -> usize {
     u64::from_le_bytes(word) as usize
 }
 
-/// Where the file's header, its tables of segments and sections, and its small sections are: start and length.
+/// Where the file's header, its tables of segments and sections, and its small sections are: start
+/// and length.
 fn numbers(bytes: &[u8]) -> Vec<(usize, usize)> {
     let (segments, sections) = (word(bytes, 32, 8), word(bytes, 40, 8));
     let (segment_count, section_count) = (word(bytes, 56, 2), word(bytes, 60, 2));

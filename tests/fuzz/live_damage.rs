@@ -1,4 +1,5 @@
-//! Processes whose memory is damaged while they wait: the whole program looks at them, and goes back to its user.
+//! Processes whose memory is damaged while they wait: the whole program looks at them, and goes
+//! back to its user.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

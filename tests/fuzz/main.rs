@@ -1,7 +1,9 @@
-//! Damaged and forged input for everything that reads what a job or a stranger wrote: no panic, no hang, no memory without end.
+//! Damaged and forged input for everything that reads what a job or a stranger wrote: no panic, no
+//! hang, no memory without end.
 //!
-//! `cargo test --test fuzz` tries the same few inputs every time. `MEMSPY_FUZZ_SECONDS=3600` goes on with others for that
-//! long in each test; `MEMSPY_FUZZ_SEED=N` begins at another input, and with `MEMSPY_FUZZ_CASES=1` it is that one alone.
+//! `cargo test --test fuzz` tries the same few inputs every time. `MEMSPY_FUZZ_SECONDS=3600` goes
+//! on with others for that long in each test; `MEMSPY_FUZZ_SEED=N` begins at another input, and
+//! with `MEMSPY_FUZZ_CASES=1` it is that one alone.
 
 #![allow(
     unreachable_pub,

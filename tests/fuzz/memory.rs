@@ -1,5 +1,5 @@
-//! Memory of a process in which words are others than they were: the walk over Python's heap, tensors, graphs, the allocator
-//! and its history.
+//! Memory of a process in which words are others than they were: the walk over Python's heap,
+//! tensors, graphs, the allocator and its history.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,8 @@ impl Copied {
     }
 }
 
-/// Another value for a word: an edge, a flipped bit, a little more or less, or the word of another place, which makes cycles.
+/// Another value for a word: an edge, a flipped bit, a little more or less, or the word of another
+/// place, which makes cycles.
 pub fn other(word: u64, elsewhere: u64, random: &mut Random) -> u64 {
     match random.below(6) {
         0 => random.edge(),
@@ -132,7 +133,8 @@ fn walk(heap: &PythonHeap<'_>) {
     );
 }
 
-/// On a busy machine a thread may not come to stand in time; then it is tried once more, as a look of memspy's is.
+/// On a busy machine a thread may not come to stand in time; then it is tried once more, as a look
+/// of memspy's is.
 fn stop(process: &Process) -> StoppedProcess {
     let tries = (0..20).map(|_| StoppedProcess::stop(process));
     let stopped = tries.filter(|it| !matches!(it, Err(StopError::Stubborn { .. })));
@@ -143,7 +145,8 @@ fn stop(process: &Process) -> StoppedProcess {
 fn heaps_with_other_words_are_walked_of_every_python() {
     let mut versions = pythons::one_per_version();
     if !campaign::is_long() {
-        // What is quick: the oldest and the newest. tests/live/python_heap_trouble.rs damages the heaps of all.
+        // What is quick: the oldest and the newest. tests/live/python_heap_trouble.rs damages the
+        // heaps of all.
         versions = vec![versions.swap_remove(0), pythons::newest_here()];
     }
     let targets: Vec<(Target, PythonReader, Process, Arc<Copied>)> = versions

@@ -1,4 +1,5 @@
-//! Source text in traces, damaged and made to take long: what is read out of it for followed recordings and for tables of lines.
+//! Source text in traces, damaged and made to take long: what is read out of it for followed
+//! recordings and for tables of lines.
 
 use memspy::analysis::{Moment, Profile};
 use memspy::model::{
@@ -15,7 +16,8 @@ const GPU: CudaIndex = CudaIndex(0);
 /// Bytes of each block.
 const BLOCK: i64 = 2 << 20;
 
-/// What a source is put together of: brackets and quotes that never close, characters of several bytes, and statements.
+/// What a source is put together of: brackets and quotes that never close, characters of several
+/// bytes, and statements.
 const PIECES: &[&str] = &[
     "(",
     ")",
@@ -135,7 +137,8 @@ impl FollowedFunction {
         }));
     }
 
-    /// Memory is allocated (more than 0 bytes) or freed while the program goes from one line to another.
+    /// Memory is allocated (more than 0 bytes) or freed while the program goes from one line to
+    /// another.
     fn change(&mut self, bytes: i64, from: u32, to: u32) {
         self.now += 1_000_000;
         self.live += bytes;
@@ -230,7 +233,8 @@ fn sources_of_any_text_are_read() {
     });
 }
 
-/// Each statement searched the whole text, and kept the lines of all others for each of its names: 480 MB and minutes for a source of 130 KB.
+/// Each statement searched the whole text, and kept the lines of all others for each of its names:
+/// 480 MB and minutes for a source of 130 KB.
 #[test]
 fn each_statement_of_a_long_function_kept_the_lines_of_all_others() {
     let lines = 2_000;
@@ -250,7 +254,8 @@ fn each_statement_of_a_long_function_kept_the_lines_of_all_others() {
     });
 }
 
-/// For each line it was searched anew whether a row has it: hours for a text that takes some KB in a trace.
+/// For each line it was searched anew whether a row has it: hours for a text that takes some KB in
+/// a trace.
 #[test]
 fn each_line_of_a_long_source_was_searched_in_all_rows() {
     let lines = 400_000;

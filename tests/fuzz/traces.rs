@@ -1,4 +1,5 @@
-//! Traces and the segments of rings, damaged and forged: the reader, the analysis and every command that reads one.
+//! Traces and the segments of rings, damaged and forged: the reader, the analysis and every command
+//! that reads one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,9 +24,11 @@ use crate::trace_support::allocations::{Allocations, Likeness};
 use crate::trace_support::any_record::recording;
 use crate::trace_support::{Loop, blocks_of};
 
-/// The most time of a processor that a command may take, in seconds, in a build without optimization.
+/// The most time of a processor that a command may take, in seconds, in a build without
+/// optimization.
 const MAX_SECONDS: u64 = 60;
-/// The most lines that a command may print on standard error: some warnings for each segment of a ring.
+/// The most lines that a command may print on standard error: some warnings for each segment of a
+/// ring.
 const MAX_LINES: usize = 60;
 
 /// A recording with records of every kind.
@@ -138,7 +141,8 @@ fn mixtures_of_two_recordings_are_told() {
     });
 }
 
-/// Words of a command that reads the trace `IN`, or the folder of segments `RING`, and may write `OUT`.
+/// Words of a command that reads the trace `IN`, or the folder of segments `RING`, and may write
+/// `OUT`.
 const COMMANDS: &[&[&str]] = &[
     &["flame", "IN", "-o", "OUT"],
     &["flame", "IN", "-f", "collapsed", "-o", "OUT", "--at", "end"],

@@ -1,5 +1,6 @@
-//! Stacks of compiled code out of damaged tables and symbols: a made-up library with random call frame programs, in a core file,
-//! and copies of stacks as they come out of the ring of an exact recording.
+//! Stacks of compiled code out of damaged tables and symbols: a made-up library with random call
+//! frame programs, in a core file, and copies of stacks as they come out of the ring of an exact
+//! recording.
 
 use std::fs;
 use std::path::Path;
