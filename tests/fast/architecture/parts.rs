@@ -1,4 +1,5 @@
-//! The parts of a room (a folder or file directly in it) form no circle.
+//! The parts of a room (a folder or file directly in it) form no circle of imports. Calls of
+//! methods that another part defines are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +47,8 @@ fn arrows<'a>(sources: &'a Sources, room: &str) -> Arrows<'a> {
             let handed_on = opening.and_then(|opening| opening.exports.get(name));
             let to = match handed_on {
                 Some(UsedPath::Own(names)) if !parts.contains(name.as_str()) => names.get(1),
+                // `pub use part::Name`, without `self`.
+                Some(UsedPath::External(names)) if !parts.contains(name.as_str()) => names.first(),
                 _ => Some(name),
             };
             let to = to.and_then(|to| parts.get(to.as_str()));
@@ -85,7 +88,27 @@ fn reached<'a>(arrows: &Arrows<'a>, from: &'a str) -> BTreeSet<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::Source;
     use super::*;
+
+    #[test]
+    fn a_circle_through_a_reexport_is_found() {
+        for reexport in ["pub use two::Two;", "pub use self::two::Two;"] {
+            let files: [(&[&str], &str); 3] = [
+                (&["analysis"], reexport),
+                (&["analysis", "one"], "use crate::analysis::Two;"),
+                (&["analysis", "two"], "use crate::analysis::one::One;"),
+            ];
+            let sources: Sources = files
+                .map(|(module, text)| {
+                    let names: Vec<String> = module.iter().map(|it| (*it).to_owned()).collect();
+                    (names.join("/"), Source::parse(text, names))
+                })
+                .into();
+            let found = circles(&arrows(&sources, "analysis"));
+            assert_eq!(found, BTreeSet::from([vec!["one", "two"]]), "{reexport}");
+        }
+    }
 
     #[test]
     fn a_circle_of_three_is_found_and_a_chain_is_not() {
