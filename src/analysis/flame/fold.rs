@@ -41,8 +41,11 @@ impl Profile {
         let is_asked = |charge: &BlockAttribution| {
             evidence.is_none_or(|asked| charge.evidence(snapshot.followed) == asked)
         };
+        // Blocks allocated alike share an attribution.
+        let mut shown = FxHashMap::default();
         for (size, charge) in snapshot.blocks.iter().filter(|(_, charge)| is_asked(charge)) {
-            self.shown(charge).split(*size, |origin, bytes| {
+            let shown = shown.entry(Arc::as_ptr(charge)).or_insert_with(|| self.shown(charge));
+            shown.split(*size, |origin, bytes| {
                 *by_origin.entry(origin).or_default() += bytes;
             });
         }
@@ -51,9 +54,7 @@ impl Profile {
 
     /// [`BlockAttribution::shown`] with the stacks of this recording.
     pub(crate) fn shown<'a>(&self, charge: &'a BlockAttribution) -> Cow<'a, BlockAttribution> {
-        charge.shown(self.is_followed(), |stack| {
-            self.stacks().get_stack(stack).and_then(|node| node.parent)
-        })
+        charge.shown(self.is_followed(), |stack| self.stacks().get_stack(stack)?.parent)
     }
 
     /// Folds a device's memory at a moment; the sum equals the allocator's counter.

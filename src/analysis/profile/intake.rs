@@ -13,7 +13,7 @@ use crate::analysis::profile::timeline::TimelinePoint;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
     MemoryKind, Metric, MissReason, Nanos, Pool, ProcessUsage, ReaderKind, Record, RecordSink,
-    RecordingGap, SinkResult, StackSample, ThreadActivity,
+    RecordingGap, SinkResult, StackSample, StackTable, ThreadActivity,
 };
 
 /// In periods: in longer gaps between two samples, a loop may have left a line and come back.
@@ -124,7 +124,7 @@ impl Profile {
         self.open.sampled = false;
     }
 
-    pub(in crate::analysis) fn stack_facts(&self) -> StackFacts<'_> {
+    pub(super) fn stack_facts(&self) -> StackFacts<'_> {
         StackFacts {
             stacks: &self.stacks,
             engine: &self.engine,
@@ -147,9 +147,6 @@ impl Profile {
             seen_here = open.allocating(open, self.stack_facts());
             seen = allocating_between(previous, open, self.stack_facts());
         }
-        let charged = [false, true].map(|many| stacks_of(&seen, many, self.stack_facts()));
-        let charged_here =
-            [false, true].map(|many| stacks_of(&seen_here, many, self.stack_facts()));
         let alone =
             previous.at_work_alone().filter(|_| previous.at_work_alone() == open.at_work_alone());
         let lines = if self.skips_lines { 0 } else { 16 * (stays.len() + self.at_work.len()) };
@@ -179,7 +176,8 @@ impl Profile {
                     }
                     let between = IntervalBounds::between(&old, &reading.first);
                     if charge_lines {
-                        bounds.charge(&between, &charged[usize::from(between.has_many())]);
+                        let charged = stacks_of(&seen, between.has_many(), &self.stacks);
+                        bounds.charge(&between, &charged);
                     }
                     step = Some(between);
                 }
@@ -187,7 +185,8 @@ impl Profile {
                     profile.step(open.time, *time, after, &seen_here);
                     let around = IntervalBounds::between(&reading.first, after);
                     if charge_lines {
-                        bounds.charge(&around, &charged_here[usize::from(around.has_many())]);
+                        let charged = stacks_of(&seen_here, around.has_many(), &self.stacks);
+                        bounds.charge(&around, &charged);
                     }
                     profile.around = Some(Box::new(CounterBracket::between(
                         &IntervalBounds::at(&reading.first),
@@ -261,11 +260,7 @@ fn allocated_in_all(counters: &AllocatorCounters) -> i64 {
 }
 
 /// As in [`BlockAttribution::shown`]; `many` says whether there were many allocations.
-fn stacks_of(
-    seen: &[(AllocationOrigin, u64)],
-    many: bool,
-    facts: StackFacts<'_>,
-) -> Vec<(u32, u64)> {
+fn stacks_of(seen: &[(AllocationOrigin, u64)], many: bool, stacks: &StackTable) -> Vec<(u32, u64)> {
     let charge = BlockAttribution {
         shares: seen.to_vec(),
         span: None,
@@ -273,8 +268,7 @@ fn stacks_of(
         certain: false,
         contested: many,
     };
-    let shown =
-        charge.shown(false, |stack| facts.stacks.get_stack(stack).and_then(|node| node.parent));
+    let shown = charge.shown(false, |stack| stacks.get_stack(stack)?.parent);
     let stack = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
         AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) => {
             Some((stack.0, weight))
