@@ -127,7 +127,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Runs of the kernel programs; `None` if there are none.
+    /// How often the kernel programs ran; `None` without such programs.
     pub fn program_time(&self) -> Option<ProgramTime> {
         match &self.by {
             ProbeMechanism::Programs(placed) => placed.time(),

@@ -254,8 +254,7 @@ fn each_statement_of_a_long_function_kept_the_lines_of_all_others() {
     });
 }
 
-/// For each line it was searched anew whether a row has it: hours for a text that takes some KB in
-/// a trace.
+/// A search of all rows for each line took hours on a text of some KB in a trace.
 #[test]
 fn each_line_of_a_long_source_was_searched_in_all_rows() {
     let lines = 400_000;

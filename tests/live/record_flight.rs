@@ -93,7 +93,7 @@ fn words_of(verdict: &str) -> [&str; 3] {
 }
 
 #[test]
-#[ignore = "errors are told at one rate of sampling in a_survived_error_has_its_line_and_live_memory: scripts/test.sh --all runs it"]
+#[ignore = "a_survived_error_has_its_line_and_live_memory sees errors at one sampling rate: scripts/test.sh --all runs it"]
 fn an_error_has_size_and_site_at_any_sampling_rate() {
     for (request, rate, callers) in [
         ("handled 5000", "100", "handled ("),

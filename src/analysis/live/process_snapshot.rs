@@ -159,12 +159,12 @@ impl ProcessSnapshot {
         self.core.as_ref()
     }
 
-    /// Sets stacks with compiled frames, or why there are none.
+    /// Sets stacks with compiled frames, or why they are missing.
     pub fn set_mixed_stacks(&mut self, stacks: Result<MixedStacks, String>) {
         self.mixed = Some(stacks);
     }
 
-    /// Stacks with compiled frames or why there are none, if requested.
+    /// If requested: stacks with compiled frames, or why they are missing.
     pub fn mixed_stacks(&self) -> Option<Result<&MixedStacks, &str>> {
         self.mixed.as_ref().map(|it| it.as_ref().map_err(String::as_str))
     }
