@@ -21,9 +21,9 @@ pub struct TableOutput {
 /// When to print tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrintInterval {
-    /// After this much time.
+    /// After a time.
     Time(Duration),
-    /// After this many calls, as allocations show them.
+    /// After calls, as allocations show them.
     Calls {
         /// Its name or qualified name.
         function: String,

@@ -26,10 +26,7 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// Recordings will be written to `path`, beside the segments.
-    ///
-    /// # Errors
-    /// The folder of segments exists, or cannot be created.
+    /// Will write recordings to `path`. Fails if the folder of segments beside it exists.
     pub fn new(
         path: &Path,
         keep: Retention,

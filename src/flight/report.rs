@@ -9,13 +9,11 @@ use crate::trace::{self, TraceWriter};
 
 use super::error::FlightError;
 
-/// A recording written from a ring.
+/// A trace written from a ring, its size in bytes and its contents.
+#[allow(missing_docs)]
 pub struct RingRecording {
-    /// The trace.
     pub path: PathBuf,
-    /// Its size in bytes.
     pub bytes: u64,
-    /// Its contents.
     pub reports: OomReportBuilder,
 }
 
@@ -62,7 +60,7 @@ impl RecordSink for JoinedSink {
     }
 }
 
-/// Joins `segments` into a trace, read into the empty `profile`. `end` is set if the recording goes
+/// Joins `segments` into a trace, which `profile` (empty) reads. `end` is set if the recording goes
 /// on; `warn` gets problems of segments.
 pub fn join_segments(
     segments: &[PathBuf],

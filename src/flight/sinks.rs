@@ -50,18 +50,17 @@ pub enum FlightEvent {
     TriggersIgnored(u64),
 }
 
-/// Runs a recording.
+/// Gets a recording's events and writes its report.
+#[allow(missing_docs)]
 pub trait RecordingHost: Send {
-    /// Informs the user.
     fn tell(&mut self, event: FlightEvent);
 
-    /// Writes the report to `path`.
     fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> SinkResult;
 }
 
 /// The destination of records.
 pub enum RecordOutput {
-    /// No records: only the aggregation is wanted.
+    /// Nowhere: only the aggregation is wanted.
     Nothing,
     /// All records.
     Trace(Box<TraceWriter<File>>),
@@ -90,7 +89,7 @@ impl Aggregation {
     }
 }
 
-/// One of a job's recordings, which all end at one condition.
+/// One of a job's recordings; one condition ends all.
 #[derive(Clone, Default)]
 pub struct RankContext {
     /// Prefix of messages: `rank 1 (process 1234)`; `None`: the only recording.
@@ -151,18 +150,13 @@ impl TriggerState {
 }
 
 /// All sinks of a recording.
+#[allow(missing_docs)]
 pub struct SinkChain {
-    /// The destination of records.
     pub output: RecordOutput,
-    /// What is aggregated.
     pub reading: Aggregation,
-    /// The conditions.
     pub waiting: TriggerState,
-    /// Tables during the recording.
     pub printer: Option<TablePrinter>,
-    /// This recording in its job.
     pub rank: RankContext,
-    /// Runs the recording.
     pub host: Box<dyn RecordingHost>,
 }
 

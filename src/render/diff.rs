@@ -11,7 +11,7 @@ use crate::render::shared::{
     short_file, short_signed_bytes, signed_bytes,
 };
 
-/// Longest stack shown, in characters.
+/// In characters.
 const MAX_STACK: usize = 110;
 
 /// The rows of a comparison.
@@ -146,7 +146,7 @@ fn write_totals(
     Ok(())
 }
 
-/// The rows and the sums below add up to the totals of both moments.
+/// The rows and the sums below add up to the totals.
 fn write_changes(
     out: &mut dyn Write,
     changes: &[MemoryChange],
@@ -218,8 +218,7 @@ fn place(row: &MemoryChange, whole_stacks: bool) -> (String, String) {
     }
 }
 
-/// A stack on one line, innermost step first. A long one loses library callers first, then the
-/// outermost.
+/// Innermost first. A long stack loses library callers, then the outermost.
 fn stack(steps: &[StackStep], is_whole: bool) -> String {
     let joined = |steps: &[&str]| steps.join(" < ");
     let whole: Vec<&str> = steps.iter().map(|step| &*step.text).collect();

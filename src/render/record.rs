@@ -10,8 +10,7 @@ use crate::render::shared::{
     warnings,
 };
 
-/// Writes what was recorded and what to do next. `file` is the trace as the user named it, `size`
-/// its bytes.
+/// Writes what was recorded and what to do next. `file` is as the user named it, of `size` bytes.
 pub fn summary(
     out: &mut dyn Write,
     profile: &Profile,
@@ -69,7 +68,7 @@ pub fn summary(
     Ok(())
 }
 
-/// The arguments that record the job exactly: the process while it runs, else its program.
+/// Of the process while it runs, else of its program.
 fn exact_words(profile: &Profile) -> Vec<String> {
     let mut words: Vec<String> = ["record", "--exact"].map(str::to_owned).into();
     let has_ended = profile.end().is_some_and(|end| {

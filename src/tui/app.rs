@@ -47,16 +47,14 @@ pub struct TopOptions {
     pub host: String,
 }
 
-/// Why it ended early.
+/// Why the view ended early.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum TopError {
-    /// Attaching to the job failed.
     #[error(transparent)]
     Attach(BoxError),
-    /// The terminal failed.
     #[error("the terminal cannot be used: {0}")]
     Terminal(#[from] io::Error),
-    /// memspy panicked; the message is on the terminal.
     #[error(
         "memspy failed while it recorded; what it printed above belongs into a report of the bug"
     )]
@@ -70,7 +68,7 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     let mut screen = TerminalScreen::enter()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
-    // Wait for the first records rather than show an empty picture.
+    // Wait for the first records: no empty picture.
     let began = Instant::now();
     while recorded.live().profile().ticks() == 0
         && recorded.ended().is_none()

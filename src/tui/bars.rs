@@ -60,7 +60,6 @@ pub(super) fn bar(
         .map(|(part, _, _, bytes)| (part, bytes.unwrap_or(0)))
         .collect();
     let known: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
-    // An unknown process uses it.
     segments.push((BarPart::Unknown, device.used.unwrap_or(0).saturating_sub(known)));
     let (mut sum, mut drawn) = (0, 0);
     for (part, bytes) in segments {
@@ -80,7 +79,7 @@ pub(super) fn bar(
     Line::from(spans)
 }
 
-/// Shows the parts as numbers; drops the least important.
+/// The parts as numbers; drops the least important.
 pub(super) fn legend(
     device: &DeviceSnapshot,
     width: usize,

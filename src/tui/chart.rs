@@ -9,7 +9,7 @@ use super::table::short_size;
 use super::view_model::GpuFigures;
 use crate::model::Nanos;
 
-/// Columns for the sizes at the left.
+/// For the sizes at the left.
 const GUTTER: u16 = 9;
 
 pub(super) fn chart(

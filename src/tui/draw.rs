@@ -119,7 +119,7 @@ pub(super) fn bottom(rest: &mut Rect, height: u16) -> Rect {
     Rect { y: rest.y + rest.height, height, ..*rest }
 }
 
-/// The subject is on the left, start and mode are on the right.
+/// `left`: the subject; right: start and mode.
 pub(super) fn first_line(
     buffer: &mut Buffer,
     area: Rect,
@@ -295,7 +295,6 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &ViewState) {
     key_words(buffer, area, &words, chosen);
 }
 
-/// Shows as many key hints as fit, chosen ones highlighted.
 pub(super) fn key_words(
     buffer: &mut Buffer,
     area: Rect,
@@ -317,7 +316,7 @@ pub(super) fn key_words(
     }
 }
 
-/// Shows text over the picture, from line `first` on; returns the first line actually shown.
+/// Shows text from line `first` on, over the picture; returns the first line shown.
 pub(super) fn window(
     buffer: &mut Buffer,
     area: Rect,

@@ -10,7 +10,7 @@ use ratatui::crossterm::event::{Event, KeyEvent, read};
 use super::screen::TerminalScreen;
 use super::state::KeyAction;
 
-/// Longest time until the view notices that it must end.
+/// Longest time until the view notices its end.
 const MAX_DELAY: Duration = Duration::from_millis(100);
 /// Drawing takes at most one part in this many of the time.
 const SHARE: u32 = 10;
@@ -40,7 +40,7 @@ pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
     Ok(keys)
 }
 
-/// Shows `view` until the user quits, `stop` is set or the screen is lost.
+/// Returns when the user quits, `stop` is set or the screen is lost.
 pub(super) fn show(
     view: &mut impl TerminalView,
     screen: &mut TerminalScreen,
@@ -71,7 +71,7 @@ pub(super) fn show(
                 return Err(io::Error::other("it can no longer be read"));
             }
         };
-        // Take all waiting keys, so that a held key draws one picture.
+        // Take all waiting keys: a held key draws one picture.
         let mut event = Some(first);
         while let Some(now) = event {
             if let Event::Key(key) = now

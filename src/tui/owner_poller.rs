@@ -31,7 +31,6 @@ impl OwnerPoller {
         OwnerPoller { process, options, thread: None, is_reading: false, last: None }
     }
 
-    /// Starts a snapshot unless one is under way.
     pub(super) fn ask(&mut self) {
         if self.is_reading {
             return;
@@ -50,7 +49,7 @@ impl OwnerPoller {
         }
     }
 
-    /// Takes a finished snapshot; returns whether there was one.
+    /// Returns whether a snapshot has finished.
     pub(super) fn poll(&mut self) -> bool {
         let Some(thread) = self.thread.as_ref().filter(|_| self.is_reading) else { return false };
         let read = match thread.polls.try_recv() {

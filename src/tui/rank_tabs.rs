@@ -22,7 +22,6 @@ use crate::sampler::{StopSignal, Worker};
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Time between updates of the largest owners, which visit all blocks.
 const FACTS_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest wait for the first member.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A new process to show.
@@ -81,7 +80,7 @@ pub fn run_all(
         began: Instant::now(),
         overview: None,
     };
-    // Wait for existing ranks rather than show an empty picture.
+    // Wait for existing ranks: no empty picture.
     if let Ok(first) = all.news.recv_timeout(FIRST_FRAME_TIMEOUT) {
         all.on_finder_event(first);
     }
@@ -145,7 +144,7 @@ impl RankTabs<'_> {
         self.tabs.push(RankTab { rank, pid, view, facts: Vec::new(), updated: None });
     }
 
-    /// The shown process's view; `None` in the table of all.
+    /// `None` in the table of all.
     fn one(&mut self) -> Option<&mut OneView> {
         match self.place {
             TabSelection::All => None,
@@ -153,7 +152,7 @@ impl RankTabs<'_> {
         }
     }
 
-    /// Goes to the next process with a view, by rank, and from the last back to all.
+    /// Goes to the next process with a view, by rank, and from the last to all.
     fn step(&mut self, on: bool) -> KeyAction {
         let mut order: Vec<usize> =
             (0..self.tabs.len()).filter(|index| self.tabs[*index].view.is_ok()).collect();

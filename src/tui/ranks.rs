@@ -24,7 +24,6 @@ const ALLOC: TableColumn = TableColumn { name: "ALLOC", width: 11 };
 const CACHED: TableColumn = TableColumn { name: "CACHED", width: 11 };
 const OUTSIDE: TableColumn = TableColumn { name: "OUTSIDE", width: 11 };
 const PEAK: TableColumn = TableColumn { name: "PEAK", width: 11 };
-/// Columns of numbers are dropped before names get narrower.
 const MIN_NAME_WIDTH: u16 = 10;
 
 const HELP: &[&str] = &[
@@ -81,7 +80,7 @@ impl RankFacts {
         }
     }
 
-    /// The facts of each device on which a process has, or had, PyTorch memory.
+    /// A row for each device on which a process has, or had, PyTorch memory.
     pub fn new(
         live: &LiveProfile,
         (index, rank, pid): (usize, Option<u32>, u32),

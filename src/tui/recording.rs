@@ -21,13 +21,12 @@ pub struct LiveRecording {
     live: SharedProfile,
     ended: Arc<Mutex<Option<String>>>,
     quit: Arc<AtomicBool>,
-    /// Ends or restarts the recorder.
     stop: Arc<AtomicBool>,
     thread: Worker,
 }
 
 impl LiveRecording {
-    /// Returns once attached, or with the reason for failing.
+    /// Returns once attached, or why that failed.
     pub fn start(
         attach: AttachFn,
         choice: ThreadChoice,
@@ -95,13 +94,12 @@ struct RecordingThread {
     attach: AttachFn,
 }
 
-/// Makes one line, as the reason may quote the target.
+/// In one line, as the reason may quote the target.
 fn describe(what: &str, why: &dyn std::fmt::Display) -> String {
     render::one_line(&format!("{what}: {why}"))
 }
 
 impl RecordingThread {
-    /// Records until the job ends or the view closes; returns how it ended.
     fn keep_recording(&mut self, mut recorder: AttachedRecorder) -> Option<String> {
         loop {
             let renew = AtomicBool::new(false);

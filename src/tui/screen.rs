@@ -27,7 +27,6 @@ pub(super) struct TerminalScreen {
 }
 
 impl TerminalScreen {
-    /// Alternate screen, single keys.
     pub(super) fn enter() -> io::Result<TerminalScreen> {
         enable_raw_mode()?;
         let lost = Arc::new(AtomicBool::new(false));

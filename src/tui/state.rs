@@ -8,19 +8,17 @@ use super::table::SortOrder;
 use crate::model::CudaIndex;
 use rustc_hash::FxHashMap;
 
-/// A kind of list.
+/// A kind of list: lines of code, Python stacks, owners of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum ListView {
-    /// Lines of code.
     Lines,
-    /// Python stacks.
     Stacks,
-    /// Owners of tensors.
     Owners,
 }
 
 impl ListView {
-    /// All.
+    /// All of them.
     pub const ALL: [ListView; 3] = [ListView::Lines, ListView::Stacks, ListView::Owners];
 }
 
@@ -41,9 +39,9 @@ const INTERVALS: [u64; 8] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetailWindow {
     Closed,
-    /// Opens for the row chosen in the next picture.
+    /// For the row chosen in the next picture.
     Opening,
-    /// Shows the row with this key, wherever it is listed.
+    /// The row with this key, wherever it is listed.
     Of(u64),
 }
 
@@ -66,11 +64,10 @@ pub struct ViewState {
     pub(super) detail: DetailWindow,
     pub(super) scroll: usize,
     pub(super) sort: [SortOrder; 3],
-    /// For each view, the bytes of rows by key when the user set a mark.
+    /// By view: the bytes of rows by key when the user set a mark.
     pub(super) marks: [Option<FxHashMap<u64, u64>>; 3],
-    /// Whether the next picture sets a mark.
     pub(super) is_marking: bool,
-    /// For each view, the chosen row and the first one shown.
+    /// By view: the chosen row and the first one shown.
     pub(super) chosen: [usize; 3],
     pub(super) first: [usize; 3],
     /// Of the last picture: rows, rows that fit, columns of numbers, devices.

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TableColumn {
     pub(super) name: &'static str,
-    /// In characters, with the space before it.
+    /// With the space before it.
     pub(super) width: u16,
 }
 
@@ -22,7 +22,6 @@ pub(super) enum TableCell {
     /// An identifier, without separators.
     Number(u64),
     Share(f64),
-    /// A value that may have bounds.
     Bounded(BoundedValue),
     Unknown,
 }
@@ -99,10 +98,9 @@ pub(super) struct TableRow {
     pub(super) detail: Vec<String>,
     /// Identifies the row in all pictures.
     pub(super) key: u64,
-    /// Its group, and whether it is the group's head.
     pub(super) group: usize,
     pub(super) is_head: bool,
-    /// Whether it has ended: shown grey.
+    /// It has ended.
     pub(super) is_dim: bool,
 }
 
@@ -112,7 +110,6 @@ pub(super) struct ViewTable {
     pub(super) certainty: Option<String>,
     pub(super) columns: Vec<TableColumn>,
     pub(super) names: &'static str,
-    /// Columns of numbers are dropped before names get narrower.
     pub(super) min_name_width: u16,
     pub(super) rows: Vec<TableRow>,
 }
@@ -129,7 +126,7 @@ impl ViewTable {
         bytes.collect()
     }
 
-    /// Adds a column of changes since a mark; rows missing there had 0 bytes.
+    /// Rows missing in `mark` had 0 bytes.
     pub(super) fn since(&self, mark: &FxHashMap<u64, u64>) -> ViewTable {
         let mut table = self.clone();
         table.columns.insert(1.min(table.columns.len()), SINCE_MARK);

@@ -22,7 +22,6 @@ use super::table::{RowName, TableCell, TableColumn, TableRow, ViewTable};
 
 const MAX_CALLERS: usize = 16;
 
-/// Columns of numbers are dropped before names get narrower.
 const MIN_NAME_WIDTH: u16 = 28;
 
 const OWN: TableColumn = TableColumn { name: "OWN", width: 11 };
@@ -74,19 +73,17 @@ pub struct OwnersView {
     pub last: Option<Result<LastOwners, String>>,
 }
 
-/// An ownership snapshot.
+/// An ownership snapshot, its age and its stops.
 #[derive(Debug, Clone)]
+#[allow(missing_docs)]
 pub struct LastOwners {
-    /// Its contents.
     pub snapshot: OwnershipBreakdown,
-    /// Its age.
     pub age: Duration,
-    /// Its stops.
     pub stops: StopTotals,
 }
 
 impl ViewModel {
-    /// The picture for `state`; `whole` includes everything it may ask for later, of all devices.
+    /// `whole` includes everything that `state` may ask for later, of all devices.
     pub fn new(
         live: &LiveProfile,
         state: &mut ViewState,
@@ -135,7 +132,6 @@ impl ViewModel {
         self.gpus.get(&gpu?)
     }
 
-    /// The table for `state`, or why there is none.
     pub(super) fn table(
         &self,
         state: &ViewState,
@@ -352,7 +348,7 @@ fn stacks(
     })
 }
 
-/// A frame's name in parts that can be shortened one by one.
+/// In parts that can be shortened one by one.
 pub(super) fn name(label: StackLabel, labels: FrameLabels<'_>) -> RowName {
     let StackLabel::Frame(Frame { function, line }) = label else {
         return RowName { text: labels.label(label, true), ..RowName::default() };

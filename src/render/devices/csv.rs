@@ -7,7 +7,6 @@ use crate::analysis::{DeviceBreakdown, DeviceSnapshot};
 use crate::model::DeviceStatus;
 use crate::render::shared::{CsvSheet, RenderError};
 
-/// Query keys of nvidia-smi.
 const KEYS: [&str; 13] = [
     "timestamp",
     "name",
@@ -24,7 +23,7 @@ const KEYS: [&str; 13] = [
     "memory.used",
 ];
 
-/// Further columns of processes; `index` is nvidia-smi's too.
+/// `index` is nvidia-smi's; the others are memspy's.
 const PROCESS_KEYS: [&str; 17] = [
     "index",
     "pid",
@@ -45,7 +44,7 @@ const PROCESS_KEYS: [&str; 17] = [
     "releasable_bytes",
 ];
 
-/// Writes the CSV header, with the columns of processes if asked.
+/// Writes the CSV header, `processes` with theirs.
 pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), RenderError> {
     let mut csv = CsvSheet::new(out);
     let more: &[&str] = if processes { &PROCESS_KEYS } else { &[] };

@@ -35,7 +35,7 @@ pub struct DevicesTarget {
 }
 
 impl DevicesView<'_> {
-    /// The devices that a process uses, with the driver's figures; `None` for an unknown device.
+    /// The devices that a process uses; `None`: the driver does not know the device.
     pub(super) fn used(
         &self,
         target: &DevicesTarget,
@@ -125,7 +125,6 @@ fn orphan_text(process: &LeftBehind) -> String {
     launcher + &started
 }
 
-/// Local time, as nvidia-smi writes it.
 pub(super) fn local_time(time: SystemTime) -> String {
     chrono::DateTime::<chrono::Local>::from(time).format("%Y/%m/%d %H:%M:%S").to_string()
 }

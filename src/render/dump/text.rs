@@ -43,7 +43,6 @@ pub struct DumpOptions {
 }
 
 const MAX_OWNERS: usize = 10;
-/// Idle threads with their own line.
 const MAX_IDLE: usize = 8;
 
 /// Writes the process: memory, owners, stacks.
@@ -120,21 +119,18 @@ fn write_missed(
     Ok(())
 }
 
-/// `Core file core.12345, written on SIGABRT: `.
 fn core_text(core: &CoreOrigin) -> String {
     let signal = core.signal.as_ref();
     let signal = signal.map_or_else(String::new, |signal| format!(", written on {signal}"));
     format!("Core file {}{signal}\n", one_line(&core.file))
 }
 
-/// The signal of this thread in a core file.
 fn signal_of<'a>(look: &'a ProcessSnapshot, thread: &ThreadSnapshot) -> Option<&'a str> {
     let core = look.core()?;
     let id = look.stacks().get_thread(thread.thread)?.os_id;
     core.signal.as_deref().filter(|_| id.is_some() && id == core.thread.map(u64::from))
 }
 
-/// Stacks of active threads, a line for each idle one.
 fn write_threads(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -189,7 +185,6 @@ fn write_idle(
     writeln!(out, "({more}--idle shows the stacks of idle threads)")
 }
 
-/// The CPU tensors of a job without a GPU.
 fn write_on_cpu(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -323,7 +318,7 @@ pub(super) fn activity_text(activity: ThreadActivity, asleep: bool) -> &'static 
     }
 }
 
-/// `false` if the process has memory on the device.
+/// Returns `false` if the process has memory on the device.
 fn write_unused_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result<bool> {
     if !device.is_unused() {
         return Ok(false);
@@ -338,7 +333,6 @@ fn write_unused_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io:
     Ok(true)
 }
 
-/// `GPU 0 (nvidia-smi: 3), NAME, SIZE`.
 fn device_name(device: &DeviceSnapshot) -> String {
     let index = match (device.cuda_index, device.nvml_index) {
         (Some(cuda), Some(nvml)) if cuda.0 != nvml => {

@@ -1,5 +1,4 @@
-//! The job's own history, as `torch.cuda.memory._snapshot()` gives it: as a pickle, or as JSON with
-//! the same keys.
+//! The job's own history, as `torch.cuda.memory._snapshot()` gives it, as a pickle or as JSON.
 
 use std::io::{self, Write};
 
@@ -22,7 +21,7 @@ pub fn history_pickle(out: &mut dyn Write, history: &AllocationHistory) -> Resul
     Ok(writer.pickle.finish()?)
 }
 
-/// Writes JSON, which the page opens as well.
+/// Writes JSON, which pytorch.org/memory_viz opens as well.
 pub fn history_json(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), RenderError> {
     let mut writer = JsonSnapshot { out, history, is_first: true };
     snapshot(&mut writer, history)?;
@@ -30,13 +29,11 @@ pub fn history_json(out: &mut dyn Write, history: &AllocationHistory) -> Result<
     Ok(())
 }
 
-/// Takes a snapshot's values in order, as dicts and lists.
 trait HistoryFormat {
     fn begin_dict(&mut self) -> io::Result<()>;
     fn end_dict(&mut self) -> io::Result<()>;
     fn begin_list(&mut self) -> io::Result<()>;
     fn end_list(&mut self) -> io::Result<()>;
-    /// The key of the value that follows.
     fn key(&mut self, key: &str) -> io::Result<()>;
     fn begin_item(&mut self) -> io::Result<()>;
     fn end_item(&mut self) -> io::Result<()>;
@@ -44,7 +41,7 @@ trait HistoryFormat {
     fn text(&mut self, text: &str) -> io::Result<()>;
     fn bool(&mut self, value: bool) -> io::Result<()>;
     fn pair(&mut self, first: u64, second: u64) -> io::Result<()>;
-    /// The frames of a stack, innermost first.
+    /// Writes the frames, innermost first.
     fn stack(&mut self, stack: Option<u32>) -> io::Result<()>;
 }
 
@@ -274,7 +271,7 @@ impl HistoryFormat for PickleSnapshot<'_> {
     }
 }
 
-/// Writes JSON at once: a history may have millions of events.
+/// Written at once: a history may have millions of events.
 struct JsonSnapshot<'a> {
     out: &'a mut dyn Write,
     history: &'a AllocationHistory,

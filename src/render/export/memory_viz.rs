@@ -158,7 +158,7 @@ impl MemoryVizWriter<'_> {
         self.pickle.end_dict()
     }
 
-    /// The frames of a stack, innermost first.
+    /// Writes the frames, innermost first.
     fn stack(&mut self, stack: Option<u32>) -> io::Result<()> {
         let number = stack.map(|stack| stack as usize);
         let path = number.and_then(|number| self.moment.stacks.get(number));

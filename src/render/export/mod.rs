@@ -66,11 +66,11 @@ impl ExportedDevice<'_> {
 struct ExportedFrame {
     /// The function, or in brackets why there is none.
     name: String,
-    /// Its full path; empty if there is none.
+    /// The full path, or empty.
     file: String,
     /// 0 if there is none.
     line: u32,
-    /// The first line of the function; 0 if unknown.
+    /// Of the function; 0: unknown.
     first_line: u32,
 }
 

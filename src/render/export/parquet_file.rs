@@ -9,7 +9,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
-/// Rows of a row group, which is kept in memory.
+/// Rows of a group, which is kept in memory.
 const ROWS: usize = 1 << 17;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,6 @@ pub(super) enum ParquetCell<'a> {
     Integer(i64),
     Fraction(f64),
     Text(&'a str),
-    /// Unknown.
     Null,
 }
 
@@ -54,7 +53,7 @@ enum Buffer {
 #[derive(Debug)]
 struct BufferedColumn {
     values: Buffer,
-    /// 1 for a value, 0 for null.
+    /// 1: a value; 0: null.
     present: Vec<i16>,
 }
 
@@ -107,7 +106,6 @@ impl<'a> ParquetFile<'a> {
         Ok(ParquetFile { out, writer, columns: columns.iter().map(buffer).collect(), rows: 0 })
     }
 
-    /// A cell for each column, in order.
     pub(super) fn row(&mut self, cells: &[ParquetCell<'_>]) -> io::Result<()> {
         if cells.len() != self.columns.len() {
             return Err(io::Error::other("a row has another number of cells than its table"));

@@ -23,7 +23,6 @@ struct TraceOrigin {
     began_unix_nanos: u64,
 }
 
-/// Without the fields that its phase does not use.
 #[derive(Serialize)]
 struct TraceEvent {
     name: String,
@@ -31,10 +30,9 @@ struct TraceEvent {
     phase: EventPhase,
     #[serde(rename = "cat", skip_serializing_if = "Option::is_none")]
     category: Option<&'static str>,
-    /// Microseconds with fractions.
+    /// Microseconds, as is `duration`.
     #[serde(rename = "ts", skip_serializing_if = "Option::is_none")]
     time: Option<f64>,
-    /// Microseconds.
     #[serde(rename = "dur", skip_serializing_if = "Option::is_none")]
     duration: Option<f64>,
     pid: u32,
@@ -42,7 +40,6 @@ struct TraceEvent {
     args: EventArguments,
 }
 
-/// By the format's letter.
 #[derive(Serialize)]
 enum EventPhase {
     #[serde(rename = "M")]
@@ -65,7 +62,7 @@ fn micros(time: Nanos) -> f64 {
     time.0 as f64 / 1e3
 }
 
-/// Writes counters over time and iterations of each recording, for one device or all.
+/// Writes counters and iterations over time, for one device or all.
 pub fn perfetto(
     out: &mut dyn Write,
     recordings: &[(&str, &Profile)],

@@ -12,7 +12,6 @@ pub(super) struct PickleWriter<'a> {
     texts: BTreeMap<String, PickleMemo>,
 }
 
-/// A value that can be written again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PickleMemo(u32);
 
@@ -31,7 +30,7 @@ impl<'a> PickleWriter<'a> {
         self.out.write_all(argument)
     }
 
-    /// Remembers the value just written.
+    /// Numbers the value just written.
     pub(super) fn remember(&mut self) -> io::Result<PickleMemo> {
         let number = self.memo;
         self.memo += 1;
@@ -108,7 +107,6 @@ impl<'a> PickleWriter<'a> {
         self.opcode(b'}', &[])
     }
 
-    /// Appends the value just written to the list before it.
     pub(super) fn append(&mut self) -> io::Result<()> {
         self.opcode(b'a', &[])
     }

@@ -11,7 +11,6 @@ use flate2::write::GzEncoder;
 use super::{ExportedDevice, ExportedFrame};
 use crate::render::shared::RenderError;
 
-/// A protocol buffers message.
 #[derive(Debug, Default)]
 struct ProtobufMessage(Vec<u8>);
 
@@ -49,7 +48,7 @@ impl ProtobufMessage {
     }
 }
 
-/// Each written once.
+/// Each entry is written once.
 #[derive(Debug, Default)]
 struct ProfileTables {
     strings: Vec<String>,
@@ -57,7 +56,6 @@ struct ProfileTables {
     /// By name, file and first line.
     functions: BTreeMap<(String, String, u32), u64>,
     locations: BTreeMap<ExportedFrame, u64>,
-    /// Messages of functions and locations.
     body: ProtobufMessage,
 }
 

@@ -50,7 +50,7 @@ struct SampledProfile {
     weights: Vec<u64>,
 }
 
-/// Writes the moment of each device as a profile of speedscope.
+/// Writes a profile per device.
 pub fn speedscope(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
     let mut frames: Vec<SpeedscopeFrame> = Vec::new();
     let mut numbers: BTreeMap<ExportedFrame, usize> = BTreeMap::new();

@@ -110,10 +110,10 @@ pub struct TableExport<'a> {
     name: &'static str,
     seconds: f64,
     samples: &'a [CounterSample],
-    /// Frame numbers of each stack, innermost first.
+    /// Frame numbers, innermost first.
     stacks: Vec<Vec<u32>>,
     frames: Vec<ExportedFrame>,
-    /// The exported numbers of the stacks of `whole` and `moment`.
+    /// Of `whole` and `moment`: the exported numbers of their stacks.
     of_whole: Vec<u32>,
     of_moment: Vec<u32>,
 }
@@ -284,12 +284,10 @@ impl<'a> TableExport<'a> {
     }
 }
 
-/// The exported number of a stack.
 fn number(of: &[u32], stack: Option<u32>) -> Option<u64> {
     stack.and_then(|stack| of.get(stack as usize)).map(|stack| u64::from(*stack))
 }
 
-/// Each row begins with the columns that name the recording.
 struct TableRows<'a> {
     file: ParquetFile<'a>,
     recording: [ParquetCell<'a>; 3],

@@ -45,8 +45,7 @@ pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: Na
     step(&text)
 }
 
-/// Escapes `;`, which would begin a frame, and the blank before a last number, which would be a
-/// count.
+/// Escapes `;`, which begins a frame, and the blank before a last number, which would be a count.
 pub(super) fn step(text: &str) -> String {
     let text = without_separator(text);
     match text.trim_end().rsplit_once(' ') {
@@ -55,7 +54,7 @@ pub(super) fn step(text: &str) -> String {
     }
 }
 
-/// For text that never ends a stack, such as a rank's.
+/// For text that never ends a stack.
 pub(super) fn without_separator(text: &str) -> String {
     one_line(text).replace(';', ":")
 }

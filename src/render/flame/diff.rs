@@ -27,7 +27,7 @@ fn both(
     both
 }
 
-/// 1 PiB a stack: thousands of such stacks stay in inferno's scale.
+/// 1 PiB a stack: the sum of thousands stays in inferno's scale.
 const MAX_DRAWN: u64 = 1 << 50;
 
 /// Draws `after`, coloured by each function's difference from `before`.

@@ -55,14 +55,12 @@ pub fn flame(
     draw(out, &lines, title(folded, named), subtitle(folded, named), "Line:", picture)
 }
 
-/// One of several ranks.
+/// One of several ranks, at its own moment.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
 pub struct RankMemory<'a> {
-    /// Its name.
     pub label: &'a str,
-    /// Its recording.
     pub profile: &'a Profile,
-    /// Its memory at its own moment.
     pub folded: &'a FoldedProfile,
 }
 
@@ -230,7 +228,7 @@ pub(super) fn draw(
     options.count_name = "bytes".to_owned();
     options.name_type = name_type.to_owned();
     options.colors = Palette::Basic(BasicPalette::Mem);
-    // The same recording gives the same picture.
+    // The same input gives the same picture.
     options.deterministic = true;
     options.text_truncate_direction = TextTruncateDirection::Right;
     let mut svg = Vec::new();
@@ -257,7 +255,7 @@ fn title(folded: &FoldedProfile, named: Option<&str>) -> String {
     if let (Moment::Peak, Some(peak)) = (folded.moment, folded.true_peak)
         && folded.total < peak
     {
-        // The moment that was seen, which is not the peak.
+        // The moment seen, which is not the peak.
         return format!("{what} near its peak of {}: {}{place}", bytes(peak), bytes(folded.total));
     }
     let moment = match (folded.moment, folded.memory) {
@@ -273,7 +271,7 @@ fn peak_name(folded: &FoldedProfile) -> &'static str {
     if folded.peak_was_read { "the highest level read" } else { "the allocator's own peak" }
 }
 
-/// The first parts of a subtitle, as many as fit.
+/// As many parts as fit, the first ones first.
 fn fit_picture(subtitle: String) -> String {
     let mut text = String::new();
     for part in subtitle.split("; ") {
@@ -359,7 +357,6 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
     text
 }
 
-/// How to find the owners of memory older than the recording.
 fn older_owners_advice(folded: &FoldedProfile) -> &'static str {
     let is_known = !folded.before_by_owner().is_empty();
     match !is_known && percent(folded.before_without_owner(), folded.total) >= MUCH_BEFORE {
@@ -368,8 +365,7 @@ fn older_owners_advice(folded: &FoldedProfile) -> &'static str {
     }
 }
 
-/// Writes inferno's SVG with a binary size before each `N bytes` of its tooltips, which its script
-/// shows as details. Other text stays as it is.
+/// Adds a binary size before each `N bytes` of a tooltip, which inferno's script shows as details.
 fn write_with_sizes(out: &mut dyn Write, svg: &[u8]) -> std::io::Result<()> {
     const OPEN: &[u8] = b"<title>";
     const CLOSE: &[u8] = b"</title>";

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use crate::render::shared::{EscapeGuard, RenderError, percent, short_bytes};
 
-/// The smallest share shown by default, in percent.
+/// In percent, by default.
 const MIN_PERCENT: f64 = 1.0;
 
 #[derive(Debug, Default)]
@@ -17,14 +17,13 @@ struct TextNode {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TreeStyle {
-    /// The allocating lines come first.
+    /// Allocating lines first.
     pub(super) inverted: bool,
-    /// The smallest share shown, in percent.
+    /// In percent.
     pub(super) min_percent: Option<f64>,
     pub(super) color: bool,
 }
 
-/// A line still to be written.
 enum PendingLine<'a> {
     Node {
         at: usize,
@@ -101,7 +100,6 @@ pub(super) fn tree_text(
     Ok(())
 }
 
-/// The first node is the root.
 fn tree(lines: &[String], inverted: bool) -> Vec<TextNode> {
     let mut nodes = vec![TextNode::default()];
     for line in lines {
@@ -171,7 +169,7 @@ mod tests {
     fn an_inverted_tree_begins_with_what_allocates() {
         let text = text(&LINES, true, Some(20.0));
         let names: Vec<&str> = text.lines().skip(2).map(|line| line[21..].trim_start()).collect();
-        // The frame left out is summed, not lost.
+        // The frame left out is summed.
         assert_eq!(names, ["f", "└ step", "└ main", "g", "└ step", "└ main", "[2 smaller]"]);
     }
 

@@ -83,7 +83,6 @@ fn fixed_cells(iteration: &Iteration, reached: IterationLevels, counted_by: &str
     ]
 }
 
-/// Categories, other snapshot figures, each parameter and its gradient.
 fn snapshot_cells(
     held: Option<&OwnedInIteration>,
     reached: IterationLevels,

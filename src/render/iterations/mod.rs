@@ -13,13 +13,12 @@ pub use csv::iterations_csv;
 pub use json::{IterationJson, IterationsJson, ParameterJson, iterations_json};
 pub use text::iterations_text;
 
-/// All iterations, with the unfinished one.
+/// All, with the unfinished one.
 fn listed(profile: &Profile) -> Vec<Cow<'_, Iteration>> {
     let whole = profile.iterations().0.iter().map(Cow::Borrowed);
     whole.chain(profile.iteration_under_way().map(Cow::Owned)).collect()
 }
 
-/// The step counter, as exports name it.
 fn counted_by(profile: &Profile) -> String {
     match (profile.iteration_clock(), profile.step_clock()) {
         (IterationClock::Steps, Some(StepSource::Variable)) => "variable".to_owned(),

@@ -135,7 +135,6 @@ fn end_event(profile: &Profile) -> String {
     }
 }
 
-/// Number of steps, their counter, and the time of one.
 fn summary(
     out: &mut dyn Write,
     profile: &Profile,

@@ -1,6 +1,5 @@
-//! `docs/schema` has a JSON Schema of each document.
-//!
-//! `UPDATE_DOCS=1 cargo test --lib schema_tests` regenerates them.
+//! `docs/schema` has a JSON Schema of each document. `UPDATE_DOCS=1 cargo test --lib schema_tests`
+//! regenerates them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use super::{
     JsonFormat, LinesJson, ModelsizeJson, OwnershipJson, RankLinesJson, SummaryJson, TrumpyJson,
 };
 
-/// The schema of a document, with the two fields that all documents begin with.
+/// With the two fields that all documents begin with.
 fn schema<T: JsonFormat + JsonSchema>() -> (String, Value) {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let mut schema = generator.into_root_schema_for::<T>().to_value();
@@ -65,7 +64,6 @@ fn the_schema_files_are_those_of_the_structs() {
     assert_eq!(documents_below(&render), schemas.len(), "every document is above");
 }
 
-/// The number of documents that the files below `folder` define.
 fn documents_below(folder: &Path) -> usize {
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let documents = paths.map(|path| match path.is_dir() {

@@ -23,8 +23,8 @@ const REST: [&str; 10] = [
     "allocated_with_libraries",
 ];
 
-/// Writes a row per line. Each statistic has three columns: the value, `.exact`, and `.upper`,
-/// empty without a limit. `estimated` covers allocated, freed and live bytes.
+/// Writes a row per line. Each statistic has three columns: the value, `.exact`, and `.upper`
+/// (empty: no limit). `estimated` covers allocated, freed and live bytes.
 pub fn lines_csv(
     out: &mut dyn Write,
     profile: &Profile,
@@ -95,7 +95,7 @@ fn statistics(profile: &Profile, row: &LineRow) -> Vec<String> {
     cells
 }
 
-/// Whether the column also has the largest single execution of a line.
+/// Whether a column has the largest single execution.
 fn has_runs(profile: &Profile, key: StatKey) -> bool {
     profile.exact().is_some() && matches!(key.field, StatField::Allocated | StatField::Freed)
 }

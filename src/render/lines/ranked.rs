@@ -84,7 +84,7 @@ pub(super) fn peak_text(peak: Option<BoundedValue>) -> String {
     )
 }
 
-/// The peak, its time, the part with known lines, the certainty.
+/// Peak, time, part with known lines, certainty.
 pub(super) fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> String {
     let how = match profile.exact() {
         Some(exact) if table.doubt.is_none() => {
@@ -156,7 +156,7 @@ fn notes(
     notes
 }
 
-/// The owners of memory older than the recording, or the option that finds them.
+/// The owners of older memory, or the option that finds them.
 fn before_recording(profile: &Profile, ranking: &LineRanking) -> Option<String> {
     let (_, total) = ranking.moment?;
     let is_before = |(pseudo, _): &&(PseudoFrame, u64)| *pseudo == PseudoFrame::BeforeRecording;

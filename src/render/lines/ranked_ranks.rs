@@ -15,7 +15,7 @@ use crate::render::shared::{
 
 /// File, first line and name of the function, line.
 type LineKey<'a> = (&'a str, u32, &'a str, u32);
-/// A line by rank.
+/// A line by index of the rank.
 type RankRows<'a> = Vec<(usize, &'a RankedLine)>;
 
 /// Writes the lines of all ranks, by the sum of live bytes at each rank's peak.

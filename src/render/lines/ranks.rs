@@ -228,7 +228,7 @@ fn text<'a>(
         let label = ranks.get(rank).map_or("?", |rank| rank.label);
         one_line(label.strip_prefix("rank ").unwrap_or(label))
     };
-    // Greatest and least with their ranks, and the sum.
+    // Greatest and least with their ranks; the sum.
     type Show<'s> = &'s dyn Fn(BoundedValue) -> String;
     let group = |head: String, show: Show<'_>, of: &dyn Fn(&RankRow) -> Option<RankValues>| {
         let of_rank = |which: fn(&RankValues) -> (BoundedValue, usize)| {
@@ -270,9 +270,8 @@ fn is_even(all: &RankValues) -> bool {
     all.greatest.0 == all.least.0 && all.greatest.0.exact
 }
 
-/// Writes a row per line. Each statistic, and `live_at_peak`, has eleven columns: `.greatest`,
-/// `.least` and `.sum`, each with `.exact` and `.upper` (empty without a limit), the first two with
-/// `.rank`.
+/// Writes a row per line. Each statistic and `live_at_peak` have eleven columns: `.greatest`,
+/// `.least`, `.sum`, each with `.exact` and `.upper` (empty: no limit), the first two with `.rank`.
 pub fn rank_lines_csv(
     out: &mut dyn Write,
     ranks: &[RankLines<'_>],

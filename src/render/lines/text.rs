@@ -68,7 +68,6 @@ pub fn lines_text(
     Ok(())
 }
 
-/// Functions whose name or file contains one of `names`.
 pub(super) fn selected<'a>(
     profile: &'a Profile,
     table: &'a LineTable,
@@ -85,7 +84,7 @@ pub(super) fn selected<'a>(
         .collect()
 }
 
-/// All source lines with their figures; without source, only those with figures.
+/// Without source, only lines with figures.
 pub(super) fn source_lines<'a>(
     profile: &'a Profile,
     function: &'a LineFunction,
@@ -93,7 +92,6 @@ pub(super) fn source_lines<'a>(
     with_source(profile.source(function.function), &function.rows, |row| row.line)
 }
 
-/// `line` gives a row's line number.
 pub(super) fn with_source<'a, R>(
     source: Option<&'a SourceText>,
     rows: &'a [R],
@@ -123,7 +121,7 @@ pub(super) struct FunctionText<'a> {
     columns: Vec<LineColumn>,
     source_width: usize,
     has_source: bool,
-    /// A full bar: the greatest value of the first column in the whole table.
+    /// A full bar: the greatest value of the first column in the table.
     most: i64,
 }
 
@@ -192,7 +190,7 @@ impl<'a> FunctionText<'a> {
         FunctionText::with_columns(lines.collect(), columns, extras, width, most)
     }
 
-    /// Keeps as many `extras` as leave room for the source.
+    /// Keeps the `extras` that leave room for the source; the last go first.
     pub(super) fn with_columns(
         lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
         mut columns: Vec<LineColumn>,
@@ -205,7 +203,6 @@ impl<'a> FunctionText<'a> {
         };
         let width = width.unwrap_or(usize::MAX);
         let mut room = width.saturating_sub(taken(&columns));
-        // The last are the least important.
         while !extras.is_empty()
             && room < MIN_SOURCE_WIDTH + extras.iter().map(|c| c.width + 2).sum::<usize>()
         {
@@ -222,7 +219,7 @@ impl<'a> FunctionText<'a> {
         }
     }
 
-    /// The first line, lines with figures, their neighbours, and short gaps.
+    /// The first line; lines with figures, their neighbours, and short gaps.
     fn shown(&self) -> Vec<bool> {
         let count = self.lines.len();
         let mut shown = vec![false; count];

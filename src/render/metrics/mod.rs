@@ -120,11 +120,7 @@ pub fn metrics_content_type(format: MetricsFormat) -> &'static str {
     }
 }
 
-/// The figures of all jobs.
-///
-/// # Errors
-///
-/// Never: it writes to memory.
+/// The figures of all jobs. Never fails: it writes to memory.
 pub fn metrics_text(jobs: &[ExportedJob], format: MetricsFormat) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ExportedJobs(jobs.to_vec())));
@@ -214,7 +210,7 @@ fn gpu_labels(job: &ExportedJob, gpu: &ExportedGpu) -> SeriesLabels {
     labels
 }
 
-/// The job chooses the text: one line, no control characters, bounded length.
+/// The job chooses the text: escape it and bound its length.
 fn label(text: &str) -> String {
     let text = one_line(text);
     match text.char_indices().nth(MAX_LABEL) {

@@ -63,7 +63,7 @@ pub(super) fn write_accounting(out: &mut dyn Write, device: &OomDevice) -> io::R
     Ok(())
 }
 
-/// Whether the program could free it: no part of a model or its training state.
+/// No part of a model or its training state.
 fn can_be_given_up(group: &OwnerGroup) -> bool {
     match group.kind {
         OwnerKind::Model | OwnerKind::Optimizer | OwnerKind::NoTensor => false,
@@ -74,7 +74,7 @@ fn can_be_given_up(group: &OwnerGroup) -> bool {
     }
 }
 
-/// The largest owner that can be freed, in a sentence.
+/// In a sentence.
 pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<String> {
     let look = report.owners.as_ref()?;
     let held = look.devices.iter().find(|held| held.device == device.device)?;

@@ -19,7 +19,6 @@ pub(super) fn sees_refusals(profile: &Profile) -> bool {
     profile.exact().is_some_and(probed)
 }
 
-/// Last first.
 fn errors(report: &OomReport) -> impl Iterator<Item = &RaisedError> {
     report.oom_exception.iter().rev().filter_map(|oom| oom.error.as_ref())
 }
@@ -45,7 +44,6 @@ pub(super) fn fit(report: &OomReport, device: &OomDevice) -> Option<FreeFit> {
     Some(FreeFit::new(device.snapshot.as_ref()?, asked, most))
 }
 
-/// Writes which free blocks were large enough, and why none was used.
 pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()> {
     let (needed, usable) = (bytes(fit.needed), bytes(fit.largest_usable));
     if fit.large_enough.is_empty() {
@@ -150,7 +148,7 @@ fn growth(
     Some(format!("{on}: {part} of what grew {since} was allocated by {line}: {held}. {holder}"))
 }
 
-/// Live bytes allocated while recording, and those without a line.
+/// Allocated while recording: live bytes, and those without a line.
 fn grown(live: &FoldedProfile) -> (u64, u64) {
     let (mut grown, mut unknown) = (0, 0);
     for stack in &live.stacks {
@@ -164,7 +162,7 @@ fn grown(live: &FoldedProfile) -> (u64, u64) {
     (grown, unknown)
 }
 
-/// Free cache at the refusal, after PyTorch returned what it could; only in exact recordings.
+/// After PyTorch returned what it could; only in exact recordings.
 fn free_at_refusal(report: &OomReport, device: &OomDevice) -> Option<u64> {
     let live = device.live.as_ref().filter(|_| !report.refused.is_empty())?;
     let is_then = report.refused.iter().any(|refused| refused.time == live.snapshot.time);

@@ -23,7 +23,6 @@ use crate::render::shared::{
 /// Bytes that the snapshot of owners does not cover.
 const UNKNOWN_OWNER: &str = "[unattributed]";
 const SINCE_THEN: &str = "[allocated since this snapshot of the owners: unattributed]";
-/// Stacks, owners and refusals listed.
 const LISTED: usize = 10;
 const REFUSED: usize = 3;
 
@@ -219,7 +218,6 @@ impl OomReportText<'_> {
         Ok(())
     }
 
-    /// In one line, with the program's own frames.
     fn stack(&self, stack: StackId) -> String {
         stack_text(self.labels, stack)
     }
@@ -427,7 +425,6 @@ impl OomReportText<'_> {
     }
 }
 
-/// Live bytes of a line of the program.
 pub(super) struct LiveRow {
     /// Its largest stack.
     pub(super) text: String,
@@ -437,7 +434,6 @@ pub(super) struct LiveRow {
     pub(super) stacks: u64,
 }
 
-/// Largest first.
 pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<LiveRow> {
     let mut rows: Vec<LiveRow> = Vec::new();
     let mut by_own: BTreeMap<(FunctionId, u32), usize> = BTreeMap::new();

@@ -1,13 +1,12 @@
-//! Stacks in one line: the innermost frame, the program's lines, the number of library frames
-//! between.
+//! Stacks in one line: the innermost frame, the program's lines, the number of frames between.
 
 use crate::analysis::StackLabel;
 use crate::model::{Frame, StackId};
 use crate::render::shared::{FrameLabels, one_line};
 
-/// Frames of the program that are shown.
+/// Frames of the program.
 const MAX_OWN: usize = 3;
-/// Stacks of this length are shown whole, and this many frames of a stack without the program.
+/// Longest stack shown whole; frames shown of a stack without the program.
 const MAX_WHOLE: usize = 6;
 
 struct StackEntry {
@@ -82,7 +81,6 @@ fn folded(steps: &[StackEntry]) -> String {
     format!("{}{more}", parts.join(" ← "))
 }
 
-/// One library frame by name, several as a number.
 fn flush(parts: &mut Vec<String>, hidden: &mut usize, last: &str) {
     match *hidden {
         0 => {}

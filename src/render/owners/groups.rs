@@ -62,9 +62,8 @@ pub struct OwnerPatternJson {
 
 /// Default number of rows.
 pub const DEFAULT_ROWS: usize = 25;
-/// Patterns listed for a group.
 const MAX_PATTERNS: usize = 4;
-/// A pattern needs this part of the total for a row: 1/50.
+/// A pattern's row needs this part of the total: 1/50.
 const MIN_PART: u64 = 50;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,7 +151,6 @@ pub fn pattern_name(group: &OwnerGroup, pattern: &OwnerPattern) -> String {
     one_line(&with_attributes(&text))
 }
 
-/// Below its group.
 fn pattern_label(group: &OwnerGroup, index: usize) -> String {
     let pattern = &group.patterns[index];
     one_line(&with_attributes(match group.kind {
@@ -167,7 +165,6 @@ enum GroupHead<'a> {
     Other(&'a str),
 }
 
-/// Rows of groups and of memory in no tensor, at most `most`.
 pub(crate) fn group_rows(
     groups: &[&OwnerGroup],
     others: &[(String, u64)],
@@ -214,7 +211,7 @@ pub(crate) fn group_rows(
     rows
 }
 
-/// The largest `room` patterns: size, index of the head, index in its group.
+/// Size, index of the head, index in its group.
 fn listed_parts(
     heads: &[(u64, GroupHead<'_>)],
     most: usize,
@@ -251,7 +248,6 @@ pub(crate) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
     ]
 }
 
-/// Of a recorded snapshot.
 pub(crate) fn outside_recorded(device: &OwnedOnDevice) -> Vec<(String, u64)> {
     vec![
         (NO_TENSOR.to_owned(), device.without_tensor),
@@ -292,7 +288,6 @@ fn each(size: GroupSize) -> String {
     }
 }
 
-/// At most `most` rows.
 pub(super) fn write_changes(
     out: &mut dyn Write,
     changes: &[OwnerChange],

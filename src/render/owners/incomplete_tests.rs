@@ -1,4 +1,4 @@
-//! An incomplete snapshot says what is missing, and no partial figure looks like a total.
+//! What an incomplete snapshot lacks is named; no partial figure looks like a total.
 
 use std::time::Duration;
 

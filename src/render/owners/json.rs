@@ -226,7 +226,7 @@ pub fn ownership_json(
     JsonDocument::new(ownership(snapshot)).write(out, true)
 }
 
-/// One line for one of several snapshots, with its time and the program's line.
+/// One line of several, with its time and the program's line.
 pub fn ownership_json_line(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,

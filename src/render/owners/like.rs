@@ -92,7 +92,6 @@ pub struct ModelSizeJson {
     pub why_unknown: Option<String>,
 }
 
-/// Losses listed by default.
 const MAX_LISTED: usize = 40;
 /// Modelsize counts 4 bytes an element, and divides by a million.
 const TYPE_SIZE: f64 = 4.0;
@@ -136,7 +135,6 @@ pub fn like_trumpy_text(
     graph_footer(out, snapshot)
 }
 
-/// Where the tool would report something else.
 fn notes(memory: &LossMemory) -> Vec<String> {
     let mut notes = Vec::new();
     if memory.nothing_saved {

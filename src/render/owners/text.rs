@@ -64,7 +64,7 @@ impl TensorsOptions {
     }
 }
 
-/// Writes the owners, largest first: groups, or storages with their tensors.
+/// Writes the owners, or `each` storage with its tensors, largest first.
 pub fn tensors_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -112,7 +112,6 @@ pub fn tensors_text(
     footer(out, snapshot)
 }
 
-/// Largest first.
 pub(crate) fn write_storages(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -154,7 +153,7 @@ fn write_group(
     let Some(first) = tensors.next() else { return Ok(()) };
     let name = name(snapshot, first);
     row(out, &size, group.category.name(), first, &name)?;
-    // Other names of the tensor, then the tensors that share its memory.
+    // Other names, then tensors that share its memory.
     for other in first.names.iter().skip(1) {
         row(out, "", "", first, &format!("= {}", one_line(other)))?;
     }
@@ -211,7 +210,7 @@ fn device_sums(out: &mut dyn Write, sums: &DeviceOwnership) -> Result<(), Render
     Ok(())
 }
 
-/// A line each, without empty ones.
+/// Without empty ones.
 pub(crate) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io::Result<()> {
     let mut line = |name: &str, size: u64, what: String| {
         if size > 0 { writeln!(out, "    {name:<35} {}{what}", bytes(size)) } else { Ok(()) }
@@ -249,7 +248,7 @@ pub(crate) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io
     line("empty_cache() would return", sums.releasable, " of what is cached".to_owned())
 }
 
-/// Writes what came and went between two snapshots, at most `most` rows.
+/// Writes what came and went between two snapshots.
 pub fn changes_text(
     out: &mut dyn Write,
     before: &OwnershipSnapshot,
@@ -289,7 +288,7 @@ pub fn changes_text(
     Ok(())
 }
 
-/// The line of a program: the innermost non-library frame of its main thread.
+/// The innermost non-library frame of the program's main thread.
 pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
     let main = samples.iter().find(|s| stacks.get_thread(s.thread).is_some_and(|t| t.main));
     let sample = main?;
@@ -347,7 +346,7 @@ pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(
     graph_footer(out, snapshot)
 }
 
-/// The search for garbage and distant names does not affect the graph.
+/// Garbage and distant names do not affect the graph.
 pub(super) fn graph_footer(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -387,7 +386,6 @@ fn write_footer(
     Ok(())
 }
 
-/// For a forked process with copies of another's tensors.
 pub(crate) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
     let CopiedTensors { of, storages, bytes: size } = snapshot.copied?;
     let storages = number(storages, "storage");

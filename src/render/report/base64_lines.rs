@@ -35,7 +35,7 @@ struct LineBreaker<W> {
 }
 
 impl<W: Write> Write for LineBreaker<W> {
-    /// Takes all of `text`: after a short write the encoder keeps the rest and takes nothing more.
+    /// Takes all of `text`: after a short write the encoder takes nothing more.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let mut rest = text;
         while !rest.is_empty() {

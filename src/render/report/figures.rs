@@ -14,7 +14,6 @@ use crate::analysis::report::{
 use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, TensorCategory};
 use crate::render::shared::{visible, warnings};
 
-/// Iterations and owners of a snapshot, at most.
 const MAX_ITERATIONS: usize = 3000;
 const MAX_OWNERS: usize = 40;
 
@@ -125,8 +124,7 @@ struct PageMap {
     segments: Vec<PageSegment>,
 }
 
-/// Bytes, marks (1 small, 2 expandable, 4 private pool), stream, and its blocks: state, bytes,
-/// stack or -1.
+/// Bytes, marks (1 small, 2 expandable, 4 private pool), stream; blocks: state, bytes, stack or -1.
 type PageSegment = (u64, u32, u64, Vec<u64>, Vec<u64>, Vec<i64>);
 
 fn micros(time: Nanos) -> u64 {

@@ -1,8 +1,7 @@
 //! A report as one HTML page that works offline.
 //!
-//! [`report_page`] joins the page (`page.html`, `style.css`, the scripts) with the figures. These
-//! are compressed JSON in base64, so no name from a target reaches the markup. The page inserts
-//! text as text only.
+//! The figures are compressed JSON in base64, so no name from a target reaches the markup. The page
+//! inserts text as text only.
 
 use crate::analysis::Profile;
 use crate::analysis::report::{MemoryTrack, RecordingSurvey};
@@ -40,7 +39,6 @@ pub struct ReportOptions {
     pub redact: bool,
 }
 
-/// In order.
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
 const SCRIPTS: &[&str] = &[

@@ -1,4 +1,4 @@
-//! The names of a page: frames, files and source, each once; paths are optional.
+//! The names of a page, each once: frames, files, source; paths are optional.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::analysis::{Profile, StackLabel};
 use crate::model::{FunctionId, is_library};
 use crate::render::shared::{FrameLabels, short_file, visible};
 
-/// Characters of source: the program's own files, and libraries.
+/// In characters.
 const MAX_OWN_SOURCE: usize = 3 << 20;
 const MAX_LIBRARY_SOURCE: usize = 1 << 20;
 
@@ -59,7 +59,7 @@ impl PageNames {
         self.frame((labels.label(label, true), -1, 0))
     }
 
-    /// For a text that is no code location.
+    /// Text that is no code location.
     pub(super) fn text(&mut self, text: &str) -> u32 {
         self.frame((text.to_owned(), -1, 0))
     }

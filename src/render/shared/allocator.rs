@@ -99,7 +99,7 @@ impl From<&Fragmentation> for FragmentationJson {
     }
 }
 
-/// `users` names what a private pool belongs to.
+/// `users`: what a private pool belongs to.
 pub(crate) fn fragmentation_text(
     out: &mut dyn Write,
     sums: &Fragmentation,
@@ -181,7 +181,7 @@ fn segments(sum: &SegmentSum) -> String {
     )
 }
 
-/// The allocator, in words.
+/// The allocator's name.
 pub fn allocator_text(allocator: &AllocatorBackend) -> String {
     match allocator {
         AllocatorBackend::NotLoaded => "no CUDA allocator".to_owned(),

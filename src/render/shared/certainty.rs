@@ -1,4 +1,4 @@
-//! Bytes as proven, probable and unattributed, in the same words everywhere.
+//! Bytes as proven, probable and unattributed.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub(crate) fn certainty_at_peak(profile: &Profile, device: CudaIndex) -> Option<
     Some(format!("Of the bytes allocated while recording, at the peak: {told}."))
 }
 
-/// The certainty of a moment, for one line of a terminal or a picture.
+/// Fits one line of a terminal or a picture.
 pub fn certainty_in_short(resolution: TimeResolution) -> Option<String> {
     Some(format!("lines: {}", parts(resolution)?))
 }

@@ -4,26 +4,22 @@ use crate::analysis::LineError;
 
 /// Why something could not be rendered.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum RenderError {
-    /// The output did not take the bytes.
     #[error("cannot write the report: {0}")]
     Write(#[from] std::io::Error),
-    /// The CSV writer refused a row.
     #[error("cannot write CSV: {0}")]
     Csv(#[from] csv::Error),
-    /// The JSON writer failed.
     #[error("cannot write JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// The lines could not be ranked.
     #[error(transparent)]
     Lines(#[from] LineError),
-    /// There are no bytes to draw.
     #[error("no memory was allocated at this moment; there is nothing to draw")]
     Empty,
 }
 
 impl RenderError {
-    /// The I/O error, whichever writer it came through. A closed pipe is no failure.
+    /// The I/O error of any writer. A closed pipe is no failure.
     pub fn into_io(self) -> std::io::Error {
         match self {
             RenderError::Write(error) => error,

@@ -1,8 +1,7 @@
 //! Escapes text from a target or a file: invisible characters and terminal commands.
 //!
-//! Every name, path, command line, version and error from outside goes through [`visible`].
-//! [`EscapeGuard`] is the second line of defence: code that forgets the rule may misplace text, but
-//! cannot command a terminal.
+//! Every text from outside goes through [`visible`]. [`EscapeGuard`] is the second defence: code
+//! that forgets the rule may misplace text, but cannot command a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -30,7 +29,6 @@ pub(crate) fn is_hidden(c: char) -> bool {
 }
 
 fn spell(c: char, out: &mut String) {
-    // Writing to a string cannot fail.
     let _ = match c {
         '\n' => out.write_str("\\n"),
         '\r' => out.write_str("\\r"),
@@ -40,7 +38,6 @@ fn spell(c: char, out: &mut String) {
     };
 }
 
-/// JSON keeps the text the same.
 fn spell_in_json(c: char, out: &mut String) {
     for unit in c.encode_utf16(&mut [0; 2]) {
         let _ = write!(out, "\\u{unit:04x}");
@@ -63,13 +60,13 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Passes memspy's own output, and escapes what got past [`visible`].
+/// Passes memspy's own output; escapes what got past [`visible`].
 pub struct EscapeGuard<W: Write> {
     out: W,
     /// memspy's own characters.
     own: fn(char) -> bool,
     spell: fn(char, &mut String),
-    /// The start of a character that is not complete yet.
+    /// The start of an incomplete character.
     begun: Vec<u8>,
 }
 
@@ -79,7 +76,7 @@ impl<W: Write> EscapeGuard<W> {
         EscapeGuard { out, own: |c| c == '\n', spell, begun: Vec::new() }
     }
 
-    /// Such characters occur only in strings: they become JSON escapes.
+    /// Hidden characters occur only in strings, so they become JSON escapes.
     pub(crate) fn json(out: W) -> EscapeGuard<W> {
         EscapeGuard { out, own: |c| c == '\n', spell: spell_in_json, begun: Vec::new() }
     }

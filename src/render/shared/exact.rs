@@ -1,4 +1,4 @@
-//! The head of an exact recording: probes, losses, agreement with the counters.
+//! The head of an exact recording.
 
 use super::header::time_range;
 use super::label::one_line;

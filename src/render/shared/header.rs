@@ -36,7 +36,6 @@ pub(crate) fn gpu_line(profile: &Profile, device: CudaIndex) -> String {
     format!("{}; peak reserved {reserved}", allocated_line(profile, device))
 }
 
-/// `GPU 0 (name): peak allocated …`.
 pub(crate) fn allocated_line(profile: &Profile, device: CudaIndex) -> String {
     let name = profile
         .devices()
@@ -92,7 +91,6 @@ pub(crate) fn sampling_line(profile: &Profile) -> String {
     format!("{time}, {} samples{rate}{wanted}; {missed}", count(samples))
 }
 
-/// What following gave and cost.
 pub(crate) fn following_line(profile: &Profile, totals: &FollowTotals) -> String {
     if totals.polls == 0 {
         return "the allocator was not followed, for nothing used it: the lines are from samples"
@@ -126,7 +124,6 @@ fn covered(profile: &Profile) -> f64 {
     profile.duration().seconds() - profile.begins().unwrap_or_default().seconds()
 }
 
-/// The length of the recording, and what is kept.
 pub(crate) fn time_range(profile: &Profile) -> String {
     match profile.begins() {
         None => format!("{:.1} s", covered(profile)),

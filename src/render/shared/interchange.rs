@@ -30,12 +30,10 @@ pub trait JsonFormat {
 
 /// A document: format, version, content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
 pub struct JsonDocument<T> {
-    /// Its name.
     pub format: String,
-    /// Its version.
     pub version: u32,
-    /// Its other fields.
     #[serde(flatten)]
     pub content: T,
 }
@@ -47,17 +45,13 @@ impl<T: JsonFormat + Serialize> JsonDocument<T> {
     }
 
     /// Writes it, in many lines if `pretty`.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be written.
     pub fn write(&self, out: &mut dyn Write, pretty: bool) -> Result<(), RenderError> {
         if pretty { pretty_json(out, self) } else { json_line(out, self) }
     }
 }
 
-/// A CSV table. Escapes invisible characters, and disarms what a spreadsheet takes for a formula
-/// (OWASP, CSV injection).
+/// Escapes invisible characters, and disarms what a spreadsheet takes for a formula (OWASP, CSV
+/// injection).
 pub(crate) struct CsvSheet<W: Write>(csv::Writer<W>);
 
 impl<W: Write> CsvSheet<W> {

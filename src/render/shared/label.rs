@@ -7,8 +7,8 @@ use crate::model::{Frame, Function, OwnerId, SiteId, StackTable, ThreadId};
 
 const MAX_NATIVE_NAME: usize = 100;
 
-/// A file name without the path up to `site-packages/`, `dist-packages/` or `lib/python3.N/`, else
-/// relative to the job's directory, else unchanged.
+/// Cuts the path up to `site-packages/`, `dist-packages/` or `lib/python3.N/`, else makes it
+/// relative to the job's directory.
 pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
     for root in ["/site-packages/", "/dist-packages/"] {
         if let Some(at) = file.rfind(root) {
@@ -83,7 +83,6 @@ impl<'a> FrameLabels<'a> {
         one_line(&text)
     }
 
-    /// `at::native::add (libtorch_cpu.so)`
     pub(crate) fn native(&self, frame: Frame) -> String {
         match self.stacks.get_function(frame.function) {
             Some(function) if function.file.is_empty() => one_line(&function.name),
@@ -103,7 +102,6 @@ impl<'a> FrameLabels<'a> {
         one_line(self.stacks.owners.text(id).unwrap_or("[unknown owner]"))
     }
 
-    /// `thread NAME (OS id)`.
     pub(crate) fn thread(&self, id: ThreadId) -> String {
         let Some(thread) = self.stacks.get_thread(id) else {
             return format!("thread [unknown {}]", id.0);

@@ -6,7 +6,6 @@ pub fn bytes(value: u64) -> String {
     format!("{number} {unit}")
 }
 
-/// Number and unit.
 pub(crate) fn scaled(value: u64) -> (String, &'static str) {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     if value < 1024 {
@@ -63,7 +62,7 @@ pub fn count(value: u64) -> String {
     text
 }
 
-/// `1 block`, `2,000 blocks`.
+/// `1 block`, `2,000 blocks`
 pub fn number(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
 }

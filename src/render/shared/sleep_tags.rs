@@ -25,7 +25,6 @@ pub struct SleepTagJson {
 }
 
 impl SleepTagJson {
-    /// The tags, or why they are unknown.
     pub(crate) fn list(
         tags: &Result<Vec<TagShare>, String>,
     ) -> (Option<Vec<SleepTagJson>>, Option<String>) {

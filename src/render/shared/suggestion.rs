@@ -15,13 +15,13 @@ pub fn suggestion<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> String {
     text
 }
 
-/// `memspy COMMAND -p PID MORE`.
+/// `memspy COMMAND -p PID MORE`
 pub fn suggestion_on(pid: u32, command: &str, more: &[&str]) -> String {
     let pid = pid.to_string();
     suggestion([command, "-p", &pid].iter().chain(more))
 }
 
-/// Quoted for a sentence, in quotes that it does not contain.
+/// Quoted with quotes that it does not contain.
 pub fn in_sentence(command: &str) -> String {
     match command.contains('\'') {
         true => format!("`{command}`"),
@@ -48,7 +48,7 @@ fn shell_word(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// `$'a\x0ab'`: no character that a line or terminal may not contain; for bash, zsh and ksh.
+/// `$'a\x0ab'`, for bash, zsh and ksh: printable on one line.
 fn spelled(word: &str) -> String {
     let mut text = "$'".to_owned();
     for c in word.chars() {
@@ -56,7 +56,6 @@ fn spelled(word: &str) -> String {
             '\'' | '\\' => text.extend(['\\', c]),
             c if is_hidden(c) => {
                 for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                    // Writing to a string cannot fail.
                     let _ = write!(text, "\\x{byte:02x}");
                 }
             }

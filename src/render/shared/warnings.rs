@@ -12,7 +12,6 @@ pub fn warnings(profile: &Profile) -> Vec<String> {
     profile.warnings().iter().map(ToString::to_string).collect()
 }
 
-/// `1 block was`, `2 blocks were`.
 fn was(count: u64, noun: &str) -> String {
     format!("{} {}", number(count, noun), if count == 1 { "was" } else { "were" })
 }

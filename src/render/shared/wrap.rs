@@ -5,13 +5,10 @@ use std::io::{self, Write};
 use textwrap::core::{Word, display_width};
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// Before and after a command in a sentence.
 const COMMANDS: [(&str, char); 3] = [("'memspy ", '\''), ("`memspy ", '`'), ("(memspy ", ')')];
-/// Between a command and its description.
 pub(crate) const COMMENT: &str = "    # ";
 
-/// `None` keeps the line whole. Further lines start at the table's last column, or slightly
-/// indented.
+/// `None` keeps the line whole. Further lines begin at the last column of a table, or are indented.
 pub(crate) fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
     let Some(width) = width.filter(|width| display_width(line) > *width) else {
         return vec![line.to_owned()];
@@ -22,13 +19,12 @@ pub(crate) fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
     indented(line, width, &" ".repeat(hanging(line, width)))
 }
 
-/// `indent` goes before the further lines.
 pub(crate) fn indented(line: &str, width: usize, indent: &str) -> Vec<String> {
     let pieces = WordSeparator::Custom(|line| Box::new(Pieces { rest: line }));
     split(line, Options::new(width).subsequent_indent(indent).word_separator(pieces))
 }
 
-/// Wraps inside commands too, for a screen that nobody pastes from.
+/// Wraps inside commands too: nobody pastes from a screen.
 pub fn words_wrapped(line: &str, width: usize) -> Vec<String> {
     split(line, Options::new(width).word_separator(WordSeparator::AsciiSpace))
 }
@@ -42,7 +38,6 @@ fn split(line: &str, options: Options<'_>) -> Vec<String> {
     textwrap::wrap(line, options).into_iter().map(|line| line.into_owned()).collect()
 }
 
-/// Each command on its own line, after its description.
 fn command_lines(line: &str) -> Vec<String> {
     match line.split_once(COMMENT) {
         Some((command, comment)) => {

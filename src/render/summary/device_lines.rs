@@ -1,4 +1,4 @@
-//! Lines of a summary about a device: peak, failures, growth of reserved memory, time until full.
+//! Lines of a summary about a device.
 
 use super::text::{JobSummary, MIN_RATE};
 use crate::analysis::{FailureCount, GpuFacts, GrowthWatch, ObservedDevice, OddRank};
@@ -18,7 +18,6 @@ pub(super) fn peaks(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// What PyTorch has, and what is free.
 fn capacity(gpu: &GpuFacts) -> Option<u64> {
     Some(gpu.reserved? + gpu.free?)
 }

@@ -4,7 +4,6 @@ use crate::analysis::{Finding, HoldingCycle, OwnerGroup, OwnerGrowth, PrivatePoo
 use crate::render::owners::{group_label, pool_users};
 use crate::render::shared::{bytes, count, number, one_line, suggestion, suggestion_on};
 
-/// Names listed of models or optimizers.
 const MAX_NAMES: usize = 3;
 const MAX_CYCLES: usize = 3;
 const MAX_POOLS: usize = 6;
@@ -187,7 +186,6 @@ fn cycles_text(cycles: &[HoldingCycle]) -> String {
     texts.chain([more]).collect()
 }
 
-/// The pools, their graphs, and what would shrink them.
 fn pools_text(pools: &[PrivatePool]) -> String {
     let sum = |of: fn(&PrivatePool) -> u64| pools.iter().map(of).sum();
     let mut text = format!(
@@ -228,7 +226,6 @@ fn why(growth: &OwnerGrowth, pid: u32) -> String {
     }
 }
 
-/// Where the owner is a well-known one of a library.
 fn known_remedy(growth: &OwnerGrowth) -> &'static str {
     match growth.group.owner.as_str() {
         // transformers/trainer.py, `EvalLoopContainer`.
@@ -240,7 +237,6 @@ fn known_remedy(growth: &OwnerGrowth) -> &'static str {
     }
 }
 
-/// `4.00 MiB a second (+12.00 MiB in 3.0 s; +6 storages)`
 pub(super) fn rate(growth: &OwnerGrowth) -> String {
     let rise = &growth.rise;
     let sign = if growth.storages < 0 { "-" } else { "+" };

@@ -18,10 +18,9 @@ const REFERRERS: usize = 5;
 
 /// What keeps a tensor of a growing owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct GrowthKeeper {
-    /// The tensor.
     pub example: String,
-    /// What refers to it.
     pub referrers: Vec<TensorReferrers>,
 }
 

@@ -24,13 +24,11 @@ const FINDINGS: usize = 4;
 pub(super) const MIN_RATE: f64 = 1024.0;
 /// vLLM has two tags a device.
 const MAX_TAG_ROWS: usize = 3;
-/// Most cells of a bar, and room for the text beside it.
 const BAR: usize = 80;
 const BESIDE_BAR: usize = 20;
 /// A table of lines needs a hundredth of the allocated memory attributed.
 const MIN_ATTRIBUTED: u64 = 100;
 
-/// For lines of exact events and of samples.
 pub(super) const PROVEN: &str = "proven";
 pub(super) const SAMPLED: &str =
     "unattributed: a guess from samples; exact as root where that costs little";
@@ -93,8 +91,7 @@ pub struct JobSummary<'a> {
     pub findings: &'a [FindingText],
 }
 
-/// Writes a summary in some 40 lines, 16 for one rank of several. Without `width` no line is
-/// broken.
+/// Writes some 40 lines, 16 for one rank of several; without `width`, breaks none.
 pub fn job_summary_text(
     out: &mut dyn Write,
     summary: &JobSummary<'_>,
@@ -301,7 +298,7 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// Those with most live bytes, in `room` lines of text.
+/// The largest, in `room` lines of text.
 fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Vec<String> {
     let how = match &summary.lines.source {
         LinesSource::None => return Vec::new(),
