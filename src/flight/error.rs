@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use crate::render::{file_word, in_sentence, suggestion};
 use crate::trace::{CreateError, ReadError};
 
-/// Why the last part of a recording could not be kept or written.
+/// Why the last part could not be kept or written. `NothingRecorded`: its folder could not be
+/// created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]

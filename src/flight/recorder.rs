@@ -26,7 +26,7 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// Will write recordings to `path`. Fails if the folder of segments beside it exists.
+    /// Writes recordings to `path`. Fails if the folder of segments beside it exists.
     pub fn new(
         path: &Path,
         keep: Retention,

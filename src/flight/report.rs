@@ -60,8 +60,8 @@ impl RecordSink for JoinedSink {
     }
 }
 
-/// Joins `segments` into a trace, which `profile` (empty) reads. `end` is set if the recording goes
-/// on; `warn` gets problems of segments.
+/// Joins `segments` into a trace and reads it into the empty `profile`. `end` is set if the
+/// recording goes on; `warn` gets problems of segments.
 pub fn join_segments(
     segments: &[PathBuf],
     path: &Path,

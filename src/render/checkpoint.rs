@@ -59,15 +59,15 @@ pub struct MovedDeviceJson {
     pub process_after: Option<u64>,
 }
 
-/// A move of GPU memory to the host or back. Bytes; `None` is unknown.
+/// A move of GPU memory to the host or back. Bytes before and after; `None` is unknown.
 pub struct CheckpointFigures<'a> {
     /// The job.
     pub pid: u32,
-    /// Devices, before and after.
+    /// The devices.
     pub devices: &'a [(GpuDevice, DeviceUsage, DeviceUsage)],
-    /// Host memory of the process, before and after.
+    /// Host memory of the process.
     pub process_host: (Option<u64>, Option<u64>),
-    /// Host memory available to it, before and after.
+    /// Host memory available to it.
     pub host_available: (Option<u64>, Option<u64>),
     /// The steps, in order.
     pub steps: &'a [(&'a str, Duration)],

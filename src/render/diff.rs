@@ -33,11 +33,11 @@ pub enum DiffRows {
 pub struct DiffStyle<'a> {
     /// The moments: `at the peak`.
     pub moments: &'a str,
-    /// Whether long stacks are shown whole.
+    /// Whether long stacks are whole.
     pub whole_stacks: bool,
     /// Most rows.
     pub limit: Option<usize>,
-    /// Whether files are shown and matched with their full path.
+    /// Whether full paths are shown and matched.
     pub full_filenames: bool,
 }
 

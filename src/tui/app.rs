@@ -37,7 +37,7 @@ pub struct TopOptions {
     pub gpu: Option<CudaIndex>,
     /// Time between pictures.
     pub interval: Duration,
-    /// Whether to show full paths.
+    /// Full paths of files.
     pub full_filenames: bool,
     /// Threads to attribute to.
     pub choice: ThreadChoice,
@@ -68,7 +68,7 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     let mut screen = TerminalScreen::enter()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
-    // Wait for the first records: no empty picture.
+    // Wait for the first records rather than show an empty picture.
     let began = Instant::now();
     while recorded.live().profile().ticks() == 0
         && recorded.ended().is_none()

@@ -119,7 +119,7 @@ pub(super) fn legend(
     vec![spans(&items, palette)]
 }
 
-/// Each item has a glyph and a space before it, and two spaces between.
+/// A glyph and a space before each item, two spaces between.
 fn length(items: &[(BarPart, String)]) -> usize {
     items.iter().map(|(_, text)| text.chars().count() + 4).sum::<usize>().saturating_sub(2)
 }

@@ -10,7 +10,7 @@ use ratatui::crossterm::event::{Event, KeyEvent, read};
 use super::screen::TerminalScreen;
 use super::state::KeyAction;
 
-/// Longest time until the view notices its end.
+/// Longest time until the view notices that it must end.
 const MAX_DELAY: Duration = Duration::from_millis(100);
 /// Drawing takes at most one part in this many of the time.
 const SHARE: u32 = 10;

@@ -21,6 +21,7 @@ pub struct LiveRecording {
     live: SharedProfile,
     ended: Arc<Mutex<Option<String>>>,
     quit: Arc<AtomicBool>,
+    /// Ends or restarts the recorder.
     stop: Arc<AtomicBool>,
     thread: Worker,
 }
@@ -100,6 +101,7 @@ fn describe(what: &str, why: &dyn std::fmt::Display) -> String {
 }
 
 impl RecordingThread {
+    /// Records until the job ends or the view closes; returns how it ended.
     fn keep_recording(&mut self, mut recorder: AttachedRecorder) -> Option<String> {
         loop {
             let renew = AtomicBool::new(false);

@@ -50,7 +50,7 @@ pub(super) enum DetailWindow {
 pub struct ViewState {
     /// The kind of list.
     pub view: ListView,
-    /// Whether lines of libraries get their own rows.
+    /// Own rows for lines of libraries.
     pub all_lines: bool,
     /// The requested device; `None`: the one with the highest peak.
     pub gpu: Option<CudaIndex>,
@@ -66,6 +66,7 @@ pub struct ViewState {
     pub(super) sort: [SortOrder; 3],
     /// By view: the bytes of rows by key when the user set a mark.
     pub(super) marks: [Option<FxHashMap<u64, u64>>; 3],
+    /// Whether the next picture sets a mark.
     pub(super) is_marking: bool,
     /// By view: the chosen row and the first one shown.
     pub(super) chosen: [usize; 3],

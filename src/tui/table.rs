@@ -100,7 +100,7 @@ pub(super) struct TableRow {
     pub(super) key: u64,
     pub(super) group: usize,
     pub(super) is_head: bool,
-    /// It has ended.
+    /// It has ended: grey.
     pub(super) is_dim: bool,
 }
 
@@ -110,6 +110,7 @@ pub(super) struct ViewTable {
     pub(super) certainty: Option<String>,
     pub(super) columns: Vec<TableColumn>,
     pub(super) names: &'static str,
+    /// Columns of numbers are dropped before names get narrower.
     pub(super) min_name_width: u16,
     pub(super) rows: Vec<TableRow>,
 }

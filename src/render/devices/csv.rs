@@ -23,7 +23,7 @@ const KEYS: [&str; 13] = [
     "memory.used",
 ];
 
-/// `index` is nvidia-smi's; the others are memspy's.
+/// Of processes; `index` is nvidia-smi's too.
 const PROCESS_KEYS: [&str; 17] = [
     "index",
     "pid",
@@ -44,7 +44,7 @@ const PROCESS_KEYS: [&str; 17] = [
     "releasable_bytes",
 ];
 
-/// Writes the CSV header, `processes` with theirs.
+/// Writes the CSV header, with the columns of processes if asked.
 pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), RenderError> {
     let mut csv = CsvSheet::new(out);
     let more: &[&str] = if processes { &PROCESS_KEYS } else { &[] };

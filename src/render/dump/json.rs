@@ -323,6 +323,7 @@ fn device(device: &DeviceSnapshot) -> DumpDeviceJson {
     }
 }
 
+/// By the keys of `torch.cuda.memory_stats`.
 fn memory_stats(counters: &AllocatorCounters) -> BTreeMap<String, Option<i64>> {
     let mut stats: BTreeMap<String, Option<i64>> =
         StatKey::all().map(|key| (key.to_string(), Some(key.value_in(counters)))).collect();

@@ -64,6 +64,7 @@ pub struct MixedFrameJson {
     pub address: Option<u64>,
 }
 
+/// Threads without Python that get a line.
 const MAX_OTHERS: usize = 8;
 
 /// `at::native::add (libtorch_cpu.so)`, or `?? (libc.so.6+0x1234)` without a name.
@@ -111,7 +112,7 @@ pub(super) fn write_frames(
     Ok(())
 }
 
-/// The threads without Python, with stacks if `whole`, and the length of the stop.
+/// Writes the threads without Python, with their stacks if `whole`, and the length of the stop.
 pub(super) fn write_rest(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -155,6 +156,7 @@ pub(super) fn write_rest(
     }
 }
 
+/// `None` if not requested.
 pub(super) fn native_json(look: &ProcessSnapshot, labels: &FrameLabels<'_>) -> Option<NativeJson> {
     let (stacks, unknown) = match look.mixed_stacks()? {
         Ok(stacks) => (Some(stacks), None),

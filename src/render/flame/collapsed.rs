@@ -9,7 +9,7 @@ use crate::render::shared::{EscapeGuard, FrameLabels, RenderError, one_line};
 /// How frames are named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NameStyle {
-    /// Whether files are shown with their full path.
+    /// Full paths of files.
     pub full_filenames: bool,
     /// Frames are functions without lines.
     pub functions_only: bool,

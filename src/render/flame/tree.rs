@@ -6,7 +6,7 @@ use std::io::Write;
 
 use crate::render::shared::{EscapeGuard, RenderError, percent, short_bytes};
 
-/// In percent, by default.
+/// The default share, in percent.
 const MIN_PERCENT: f64 = 1.0;
 
 #[derive(Debug, Default)]
@@ -100,6 +100,7 @@ pub(super) fn tree_text(
     Ok(())
 }
 
+/// The first node is the root.
 fn tree(lines: &[String], inverted: bool) -> Vec<TextNode> {
     let mut nodes = vec![TextNode::default()];
     for line in lines {

@@ -309,7 +309,7 @@ impl From<HighWater> for HighWaterJson {
     }
 }
 
-/// Writes the table as one JSON object; bytes, unknown is `null`.
+/// Writes one JSON object; bytes, unknown is `null`.
 pub fn lines_json(
     out: &mut dyn Write,
     profile: &Profile,

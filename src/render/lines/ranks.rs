@@ -321,7 +321,7 @@ pub fn rank_lines_csv(
     Ok(())
 }
 
-/// Writes the table as one JSON object; bytes, unknown is `null`.
+/// Writes one JSON object; bytes, unknown is `null`.
 pub fn rank_lines_json(
     out: &mut dyn Write,
     ranks: &[RankLines<'_>],

@@ -20,7 +20,7 @@ pub struct LinesOptions {
     pub functions: Vec<String>,
     /// Most functions.
     pub limit: Option<usize>,
-    /// Whether files are shown with their full path.
+    /// Full paths of files.
     pub full_filenames: bool,
 }
 

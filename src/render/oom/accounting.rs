@@ -74,7 +74,7 @@ fn can_be_given_up(group: &OwnerGroup) -> bool {
     }
 }
 
-/// In a sentence.
+/// The largest owner that can be freed, in a sentence.
 pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<String> {
     let look = report.owners.as_ref()?;
     let held = look.devices.iter().find(|held| held.device == device.device)?;

@@ -211,7 +211,7 @@ pub(crate) fn group_rows(
     rows
 }
 
-/// Size, index of the head, index in its group.
+/// The largest: size, index of the head, index in its group.
 fn listed_parts(
     heads: &[(u64, GroupHead<'_>)],
     most: usize,

@@ -135,6 +135,7 @@ pub fn like_trumpy_text(
     graph_footer(out, snapshot)
 }
 
+/// Where the tool would report something else.
 fn notes(memory: &LossMemory) -> Vec<String> {
     let mut notes = Vec::new();
     if memory.nothing_saved {

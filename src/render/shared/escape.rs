@@ -29,6 +29,7 @@ pub(crate) fn is_hidden(c: char) -> bool {
 }
 
 fn spell(c: char, out: &mut String) {
+    // Writing to a string cannot fail.
     let _ = match c {
         '\n' => out.write_str("\\n"),
         '\r' => out.write_str("\\r"),

@@ -32,7 +32,7 @@ pub struct FrameLabels<'a> {
     pub stacks: &'a StackTable,
     /// The job's working directory.
     pub directory: Option<&'a str>,
-    /// Whether files are shown with their full path.
+    /// Full paths of files.
     pub full_filenames: bool,
 }
 

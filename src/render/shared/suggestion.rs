@@ -56,6 +56,7 @@ fn spelled(word: &str) -> String {
             '\'' | '\\' => text.extend(['\\', c]),
             c if is_hidden(c) => {
                 for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    // Writing to a string cannot fail.
                     let _ = write!(text, "\\x{byte:02x}");
                 }
             }

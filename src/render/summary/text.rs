@@ -24,6 +24,7 @@ const FINDINGS: usize = 4;
 pub(super) const MIN_RATE: f64 = 1024.0;
 /// vLLM has two tags a device.
 const MAX_TAG_ROWS: usize = 3;
+/// In cells.
 const BAR: usize = 80;
 const BESIDE_BAR: usize = 20;
 /// A table of lines needs a hundredth of the allocated memory attributed.
