@@ -1,4 +1,4 @@
-//! Keeps the last part of a recording in a ring of segments.
+//! Keeps the last segments of a recording.
 
 use std::path::{Path, PathBuf};
 
@@ -80,7 +80,7 @@ impl FlightRecorder {
         Ok(reported)
     }
 
-    /// After days an existing file is no failure: the recording takes the next number.
+    /// An existing file is no failure after days: take the next number.
     fn next_path(&mut self) -> PathBuf {
         loop {
             self.number += 1;
@@ -122,7 +122,6 @@ impl FlightRecorder {
     }
 }
 
-/// A window or report has no table of lines.
 fn profile(choice: ThreadChoice) -> Profile {
     Profile::with_filter(choice).without_line_statistics()
 }

@@ -17,7 +17,7 @@ use super::report::oom_report_path;
 
 /// Nanoseconds. A condition met sooner after another one is only counted.
 const MIN_TRIGGER_INTERVAL: u64 = 2_000_000_000;
-/// Nanoseconds to wait for the text of an out-of-memory error.
+/// Nanoseconds to wait for the error's text.
 const ERROR_TEXT_TIMEOUT: u64 = 1_000_000_000;
 
 /// What to do when a condition is met.
@@ -114,7 +114,7 @@ impl RankContext {
     }
 }
 
-/// The conditions, and what to do then.
+/// Conditions, and what to do then.
 pub struct TriggerState {
     watch: TriggerWatch,
     then: OnTrigger,
@@ -218,7 +218,7 @@ impl SinkChain {
         self.act(triggered)
     }
 
-    /// Acts once `record` has the error's text, or none can come.
+    /// Acts once the error's text is there, or none can come.
     fn release(&mut self, record: &Record) -> SinkResult {
         if let Record::OomException(oom_exception) = record {
             self.waiting.message_time = Some(oom_exception.time);
@@ -247,7 +247,7 @@ impl SinkChain {
         }
         self.host.tell(FlightEvent::Triggered(triggered.clone()));
         if let Some(label) = &self.rank.label {
-            // Set before the others are stopped: they look for the reason.
+            // Before the others are stopped: they look for the reason.
             let _ = self.rank.ended_by.set((triggered.condition.clone(), label.clone()));
         }
         self.waiting.fired = Some(triggered.condition);

@@ -1,4 +1,4 @@
-//! A window of a recording with its own profile; it begins where another one ends.
+//! Adjacent windows of a recording, each with its own profile.
 
 use crate::analysis::Profile;
 use crate::model::{
@@ -54,7 +54,7 @@ impl StreamState {
     }
 }
 
-/// A window has its own numbers: definitions of earlier windows are forgotten.
+/// Has its own numbers: earlier definitions are forgotten.
 pub(super) struct StreamWindow {
     profile: Profile,
     rewriter: Renumberer,
@@ -62,7 +62,7 @@ pub(super) struct StreamWindow {
     began_with: usize,
 }
 
-/// Stacks, frames or sites of one window; each takes some 200 bytes.
+/// Stacks, frames or sites; each takes some 200 bytes.
 const MAX_NAMES: usize = 1 << 16;
 
 impl StreamWindow {

@@ -1,4 +1,4 @@
-//! What a pause or a resume did, as text and as JSON.
+//! What a pause or a resume did.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -104,7 +104,7 @@ pub fn move_text(out: &mut dyn Write, report: &CheckpointFigures<'_>) -> io::Res
     writeln!(out, "  {}", steps.join(", "))
 }
 
-/// Writes the report as one line of JSON: bytes and seconds.
+/// Writes one line of JSON: bytes and seconds.
 pub fn move_json(
     out: &mut dyn Write,
     report: &CheckpointFigures<'_>,

@@ -1,4 +1,4 @@
-//! `memspy diff`: the memory of two moments by line, function, stack or owner.
+//! `memspy diff`: two moments by line, function, stack or owner.
 
 use std::io::Write;
 
@@ -23,7 +23,7 @@ pub enum DiffRows {
     Functions,
     /// Whole stacks.
     Stacks {
-        /// Whether the line of a step matters: only within one recording.
+        /// Whether lines matter: only within one recording.
         with_lines: bool,
     },
 }
@@ -91,14 +91,14 @@ pub fn diff_text(
     write_changes(out, &changes, noun, style)
 }
 
-/// One of the two snapshots of owners.
+/// One of two snapshots of owners.
 #[derive(Debug, Clone)]
 pub struct ComparedOwners<'a> {
     /// A file and a device.
     pub label: &'a str,
     /// The snapshot.
     pub stacks: &'a OwnerStacks,
-    /// Which recorded snapshot it is: `the last`.
+    /// Which snapshot: `the last`.
     pub which: String,
 }
 

@@ -143,7 +143,7 @@ pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
     if width > 0 { short + palette.ellipsis() } else { short }
 }
 
-/// Shortens folders first, then the end of the function's name; callers fill the remaining room.
+/// Shortens folders, then the function's name; callers fill the remaining room.
 pub(super) fn fit(name: &RowName, width: usize, palette: Palette) -> String {
     let mut text = step(&name.text, name.place.as_ref(), width, palette);
     for (caller, place) in &name.callers {

@@ -1,4 +1,4 @@
-//! The view of a job with many processes: a table of all, and a view of each.
+//! A job with many processes: a table of all, a view of each.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::render;
 use crate::sampler::{StopSignal, Worker};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Time between updates of the largest owners, which visit all blocks.
+/// Between updates of the largest owners, which visit all blocks.
 const FACTS_INTERVAL: Duration = Duration::from_millis(500);
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -57,7 +57,7 @@ enum TabSelection {
     One(usize),
 }
 
-/// Shows process `options.pid` and its family until the user quits or `stop` is set.
+/// Shows `options.pid` and its family until the user quits or `stop` is set.
 pub fn run_all(
     members: FindRanks,
     options: &TopOptions,

@@ -1,4 +1,4 @@
-//! The GPUs as CSV, named as nvidia-smi names them. Bytes; unknown is empty.
+//! The GPUs as CSV with nvidia-smi's names. Bytes; unknown is empty.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! The GPUs, their processes, and the memory of each process, as text.
+//! The GPUs and their processes, as text.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -20,7 +20,7 @@ pub struct DevicesView<'a> {
     pub devices: &'a [DeviceStatus],
     /// The processes asked for.
     pub targets: &'a [DevicesTarget],
-    /// Processes that hold a GPU after their launcher ended.
+    /// Hold a GPU after their launcher ended.
     pub left_behind: &'a [LeftBehind],
 }
 
@@ -154,7 +154,7 @@ fn row(status: &DeviceStatus) -> Vec<String> {
     ]
 }
 
-/// Columns fit their widest cell; those in `left` are flush left.
+/// Columns in `left` are flush left.
 fn write_table(out: &mut dyn Write, rows: &[Vec<String>], left: &[usize]) -> io::Result<()> {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {

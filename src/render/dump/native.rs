@@ -1,4 +1,4 @@
-//! Stacks with frames of compiled code, as text and JSON.
+//! Stacks with native frames, as text and JSON.
 
 use std::io::Write;
 

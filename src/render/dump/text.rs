@@ -204,7 +204,7 @@ fn write_on_cpu(
     Ok(())
 }
 
-/// The commands that show more; none for a core file.
+/// None for a core file.
 fn whole_lists(look: &ProcessSnapshot) -> String {
     match look.start().filter(|_| look.core().is_none()) {
         Some(start) => {
@@ -318,7 +318,6 @@ pub(super) fn activity_text(activity: ThreadActivity, asleep: bool) -> &'static 
     }
 }
 
-/// Returns `false` if the process has memory on the device.
 fn write_unused_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result<bool> {
     if !device.is_unused() {
         return Ok(false);
@@ -346,7 +345,7 @@ fn device_name(device: &DeviceSnapshot) -> String {
     format!("{index}, {}, {}", one_line(name), optional_bytes(device.total))
 }
 
-/// ` of runners[64].graph`: what a private pool belongs to.
+/// What a private pool belongs to: ` of runners[64].graph`.
 fn users(owners: &OwnersOrReason, pool: PoolId) -> String {
     let Ok(snapshot) = owners else { return String::new() };
     let users: Vec<PoolUser> =

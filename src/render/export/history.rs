@@ -170,7 +170,6 @@ fn event(writer: &mut dyn HistoryFormat, event: &HistoryEvent) -> io::Result<()>
     writer.end_dict()
 }
 
-/// Writes each frame and stack once, then its number.
 struct PickleSnapshot<'a> {
     pickle: PickleWriter<'a>,
     frames: Vec<Option<PickleMemo>>,

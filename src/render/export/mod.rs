@@ -1,4 +1,4 @@
-//! The memory of a moment in the formats that other tools open.
+//! A moment in the formats of other tools.
 
 use crate::analysis::{AllocatedStack, FoldedProfile, Moment, Profile, StackLabel};
 use crate::model::CudaIndex;
@@ -23,7 +23,7 @@ mod speedscope;
 mod table;
 mod tables;
 
-/// What a device of a process held at a moment.
+/// A device's memory at a moment.
 #[derive(Debug)]
 pub struct ExportedDevice<'a> {
     /// `rank 3`, or `process 1234`.
@@ -32,7 +32,7 @@ pub struct ExportedDevice<'a> {
     pub profile: &'a Profile,
     /// Live bytes by stack.
     pub folded: FoldedProfile,
-    /// All allocations by stack; `None` for sampled recordings.
+    /// All allocations by stack; `None`: sampled.
     pub allocated: Option<Vec<AllocatedStack>>,
 }
 

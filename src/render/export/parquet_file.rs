@@ -1,4 +1,4 @@
-//! A table as an Apache Parquet file, written by row groups.
+//! A table as an Apache Parquet file.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) enum ParquetCell<'a> {
 }
 
 impl From<u64> for ParquetCell<'_> {
-    /// Addresses are below 2^57 and sizes smaller. Anything larger is damage, so unknown.
+    /// Addresses and sizes are below 2^57; anything larger is damage, so unknown.
     fn from(value: u64) -> Self {
         i64::try_from(value).map_or(ParquetCell::Null, ParquetCell::Integer)
     }

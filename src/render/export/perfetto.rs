@@ -62,13 +62,13 @@ fn micros(time: Nanos) -> f64 {
     time.0 as f64 / 1e3
 }
 
-/// Writes counters and iterations over time, for one device or all.
+/// Writes counters and iterations of one device or all.
 pub fn perfetto(
     out: &mut dyn Write,
     recordings: &[(&str, &Profile)],
     device: Option<CudaIndex>,
 ) -> Result<(), RenderError> {
-    // Wall time aligns the recordings, as each has its own clock.
+    // Each recording has its own clock; wall time aligns them.
     let began = |profile: &Profile| profile.start().map_or(0, |start| start.unix_nanos);
     let first = recordings.iter().map(|(_, profile)| began(profile)).min().unwrap_or(0);
     let mut events = Vec::new();
@@ -99,7 +99,7 @@ pub fn perfetto(
     json_line(out, &TraceDocument { trace_events: events, display_time_unit: "ms", other_data })
 }
 
-/// The process of events, and how many nanoseconds its clock is behind the document's.
+/// A process, and its clock's nanoseconds behind the document's.
 struct ProcessOrigin {
     pid: u32,
     offset: u64,

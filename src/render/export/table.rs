@@ -98,7 +98,7 @@ fn rows(device: &ExportedDevice<'_>) -> Vec<(Vec<ExportedFrame>, StackValues)> {
     rows
 }
 
-/// Writes a row for every stack; the innermost Python line has its own columns.
+/// Writes a row per stack; the innermost Python line has its own columns.
 pub fn export_csv(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
     let mut csv = CsvSheet::new(out);
     csv.write_record([
@@ -146,7 +146,7 @@ pub fn export_csv(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result
     Ok(csv.flush()?)
 }
 
-/// Writes the moments as one JSON document.
+/// Writes one JSON document.
 pub fn export_json(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
     let moments = devices.iter().map(moment).collect();
     JsonDocument::new(ExportJson { moments }).write(out, true)

@@ -113,7 +113,7 @@ pub struct TableExport<'a> {
     /// Frame numbers, innermost first.
     stacks: Vec<Vec<u32>>,
     frames: Vec<ExportedFrame>,
-    /// Of `whole` and `moment`: the exported numbers of their stacks.
+    /// Exported stacks of `whole` and `moment`.
     of_whole: Vec<u32>,
     of_moment: Vec<u32>,
 }

@@ -45,7 +45,7 @@ pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: Na
     step(&text)
 }
 
-/// Escapes `;`, which begins a frame, and the blank before a last number, which would be a count.
+/// Escapes `;`, and the blank before a last number, which would be a count.
 pub(super) fn step(text: &str) -> String {
     let text = without_separator(text);
     match text.trim_end().rsplit_once(' ') {

@@ -1,4 +1,4 @@
-//! The flamegraph: a self-contained SVG with sizes in binary units.
+//! The flamegraph: a self-contained SVG.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,13 +28,13 @@ pub struct FlamePicture {
     pub text: bool,
     /// Colours for a terminal.
     pub color: bool,
-    /// Whether the allocating lines come first, then their callers.
+    /// Allocating lines first, then their callers.
     pub inverted: bool,
-    /// The smallest frame drawn, in percent of the whole.
+    /// The smallest frame, in percent of the whole.
     pub min_width: Option<f64>,
-    /// The title; `None` for the default.
+    /// `None` for the default.
     pub title: Option<String>,
-    /// The name of the moment; `None` for the folded moment's own.
+    /// Its name; `None` for the folded moment's own.
     pub moment: Option<String>,
 }
 
@@ -113,7 +113,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Writes several ranks in the folded format.
+/// As [`flame_of_ranks`], in the folded format.
 pub fn collapsed_of_ranks(
     out: &mut dyn Write,
     ranks: &[RankMemory<'_>],
@@ -171,7 +171,7 @@ pub fn owners_flame(
     draw(out, &lines, title, subtitle, "Owner:", picture)
 }
 
-/// Writes the owners of a moment in the folded format.
+/// Writes the owners in the folded format.
 pub fn owners_collapsed(
     out: &mut dyn Write,
     profile: &Profile,

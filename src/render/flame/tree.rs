@@ -1,4 +1,4 @@
-//! A flamegraph for the terminal: a tree of stacks with sizes.
+//! A flamegraph for the terminal: a tree.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -39,10 +39,10 @@ enum PendingLine<'a> {
     },
 }
 
-/// Marks the only callee of the line above, in the same column: stacks are deep, terminals narrow.
+/// An only callee stays in its caller's column: stacks are deep, terminals narrow.
 const ONLY: &str = "└ ";
 
-/// Writes folded lines, `a;b;c BYTES`, as a tree, the largest first.
+/// Writes folded lines, `a;b;c BYTES`, the largest first.
 pub(super) fn tree_text(
     out: &mut dyn Write,
     lines: &[String],
@@ -124,7 +124,7 @@ fn tree(lines: &[String], inverted: bool) -> Vec<TextNode> {
     nodes
 }
 
-/// Red from half of the memory, yellow from a tenth, dim for what is not code.
+/// Red from half of the memory, yellow from a tenth; dim: no code.
 fn color_of(share: f64, name: &str) -> (&'static str, &'static str) {
     let color = match share {
         _ if name.starts_with('[') => "\x1b[2m",

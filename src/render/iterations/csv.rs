@@ -8,7 +8,7 @@ use crate::analysis::{Iteration, IterationLevels, OwnedInIteration, Profile};
 use crate::model::{CudaIndex, TensorCategory};
 use crate::render::shared::{CsvSheet, RenderError};
 
-/// Columns that need no snapshot of the owners.
+/// Need no snapshot of the owners.
 const FIXED: [&str; 17] = [
     "epoch",
     "step",
@@ -28,11 +28,11 @@ const FIXED: [&str; 17] = [
     "begin_is_known",
     "end",
 ];
-/// Columns of a snapshot, beside categories and parameters.
+/// Besides categories and parameters.
 const SNAPSHOT: [&str; 4] =
     ["in no tensor", "feature maps", "snapshot_allocated", "snapshot_below_peak"];
 
-/// Writes all iterations; snapshot cells are empty for an iteration without one.
+/// Writes all iterations; cells of a missing snapshot are empty.
 pub fn iterations_csv(
     out: &mut dyn Write,
     profile: &Profile,

@@ -83,7 +83,7 @@ fn table(
     Ok(())
 }
 
-/// The legend of the table, and the event that ends an iteration.
+/// The legend, and the event that ends an iteration.
 fn notes(profile: &Profile, all: &[Cow<'_, Iteration>]) -> Vec<String> {
     let mut notes = vec![
         "~ at a peak: at least that; without: the step's own peak, to the byte (the allocator's mark rose to it, or every event was seen).",
@@ -206,7 +206,7 @@ fn held_by(held: &OwnedInIteration, reached: IterationLevels) -> String {
     format!("{place}: {}", all.join(", "))
 }
 
-/// Writes the last parameters and gradients seen, or why there are none.
+/// The last ones seen, with gradients, or why there are none.
 fn parameters(
     out: &mut dyn Write,
     all: &[Cow<'_, Iteration>],

@@ -1,5 +1,4 @@
-//! What `--json` prints: the structs, which are defined beside the text of their commands.
-//! `docs/json.md` is generated from them.
+//! The structs that `--json` prints, defined beside their commands' text. They make `docs/json.md`.
 
 #[cfg(test)]
 mod schema_tests;

@@ -358,7 +358,7 @@ pub fn lines_json(
     .write(out, true)
 }
 
-/// Largest first; library code counts for the line that called it.
+/// Library code counts for the line that called it.
 fn ranked_json(profile: &Profile, ranking: &LineRanking, names: &[String]) -> Vec<RankedLineJson> {
     let labels = FrameLabels::new(profile, false);
     let total = ranking.moment.map(|(_, total)| total);

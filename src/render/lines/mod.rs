@@ -1,4 +1,4 @@
-//! `memspy lines`: the memory of each line, of a process or of all ranks.
+//! `memspy lines`: the memory of each line.
 
 mod csv;
 mod json;

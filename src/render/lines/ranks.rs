@@ -1,4 +1,4 @@
-//! The lines of several ranks: greatest and least of each line, and the sum.
+//! The lines of several ranks: greatest, least and sum.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -228,7 +228,6 @@ fn text<'a>(
         let label = ranks.get(rank).map_or("?", |rank| rank.label);
         one_line(label.strip_prefix("rank ").unwrap_or(label))
     };
-    // Greatest and least with their ranks; the sum.
     type Show<'s> = &'s dyn Fn(BoundedValue) -> String;
     let group = |head: String, show: Show<'_>, of: &dyn Fn(&RankRow) -> Option<RankValues>| {
         let of_rank = |which: fn(&RankValues) -> (BoundedValue, usize)| {

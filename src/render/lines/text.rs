@@ -1,4 +1,4 @@
-//! The table of lines as text: functions with source, peaks and bars.
+//! The table of lines as text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::render::shared::{
 pub struct LinesOptions {
     /// Characters per line; `None` cuts nothing.
     pub width: Option<usize>,
-    /// Parts of names or files of the functions shown; all if empty.
+    /// Parts of functions' names or files; all if empty.
     pub functions: Vec<String>,
     /// Most functions.
     pub limit: Option<usize>,
@@ -121,7 +121,7 @@ pub(super) struct FunctionText<'a> {
     columns: Vec<LineColumn>,
     source_width: usize,
     has_source: bool,
-    /// A full bar: the greatest value of the first column in the table.
+    /// A full bar: the first column's greatest value.
     most: i64,
 }
 

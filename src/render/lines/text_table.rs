@@ -1,4 +1,4 @@
-//! A table of figures, locations and source text that fits a width.
+//! A table of figures, locations and source.
 
 use std::borrow::Cow;
 use std::io::Write;

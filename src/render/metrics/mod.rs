@@ -66,13 +66,13 @@ pub struct ExportedGpu {
     pub cached_free: Option<u64>,
     /// Its largest free block.
     pub largest_free: Option<u64>,
-    /// Live bytes of the largest lines, and `[other]`: an estimate.
+    /// Live bytes, an estimate: the largest lines and `[other]`.
     pub lines: Vec<NamedBytes>,
     /// Bytes allocated since memspy began: proven, probable, unattributed.
     pub attribution: Vec<NamedBytes>,
     /// Bytes of the largest owners, and `[other]`.
     pub owners: Vec<NamedBytes>,
-    /// Seconds that the job was stopped for the snapshot of its owners.
+    /// Seconds of stop for the last snapshot of the owners.
     pub owner_stop: Option<f64>,
 }
 

@@ -13,13 +13,13 @@ pub(super) fn allocated(device: &OomDevice) -> Option<u64> {
     device.live.as_ref().map(|live| live.total + live.left_out).or_else(counted)
 }
 
-/// They add up to the device's memory; `None` if that is unknown.
+/// Add up to the device's memory; `None` if that is unknown.
 fn rows(device: &OomDevice) -> Option<Vec<(u64, &'static str)>> {
     let total = device.total?;
     let allocated = allocated(device)?;
     let reserved = device.counters.as_ref().map_or(0, |c| c.reserved().max(0) as u64);
     let mut left = total;
-    // Figures of other moments may add up to more than the total.
+    // Of other moments, they may exceed the total.
     let mut take = |size: u64| {
         let taken = size.min(left);
         left -= taken;

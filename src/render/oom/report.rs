@@ -130,7 +130,7 @@ impl OomReportText<'_> {
         self.report.oom_exception.iter().filter_map(|oom_exception| oom_exception.error.as_ref())
     }
 
-    /// Where the error was raised, and the program's own line if that is in a library.
+    /// And the program's own line if that is in a library.
     fn raised(&self, out: &mut dyn Write, stack: StackId) -> io::Result<()> {
         writeln!(out, "    {}", self.stack(stack))?;
         let stacks = self.profile.stacks();
@@ -162,7 +162,7 @@ impl OomReportText<'_> {
             }
             return Ok(());
         }
-        // The thread of the error is better evidence than samples of others.
+        // The error's thread is better evidence than samples.
         if report.stood.is_empty() || self.errors().any(|error| error.stack.is_some()) {
             return Ok(());
         }
@@ -298,7 +298,7 @@ impl OomReportText<'_> {
         )
     }
 
-    /// As in all reports; the allocator's mark if it is older than the recording.
+    /// The allocator's mark if it is older than the recording.
     fn peak(&self, device: &OomDevice, mark: i64) -> i64 {
         let peak = self.profile.peak_allocated(device.device);
         peak.map_or(mark, |peak| peak.older().unwrap_or(peak.within))

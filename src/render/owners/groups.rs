@@ -176,7 +176,7 @@ pub(crate) fn group_rows(
     heads.extend(others.map(|(text, size)| (*size, GroupHead::Other(text))));
     heads.sort_by_key(|(size, _)| Reverse(*size));
     let all = heads.iter().fold(0u64, |all, (size, _)| all.saturating_add(*size));
-    // Parts of the largest groups matter more than many small groups.
+    // Parts of large groups matter more than small groups.
     let max_heads = if most == usize::MAX { most } else { (most * 3 / 5).max(1) };
     let left_out = heads.split_off(heads.len().min(max_heads));
     let room = most.saturating_sub(heads.len() + usize::from(!left_out.is_empty()));

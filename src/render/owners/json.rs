@@ -1,4 +1,4 @@
-//! The JSON of `memspy tensors`, `graph` and `referrers`: one document. Bytes; unknown is `null`.
+//! The document of `memspy tensors`, `graph` and `referrers`. Bytes; unknown is `null`.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! The figures of older tools for the same job, by their rules, as text and JSON.
+//! The figures of older tools, by their rules.
 
 use std::io::Write;
 

@@ -53,7 +53,7 @@ impl TensorsOptions {
         }
     }
 
-    /// Fixes the choice for later snapshots: all devices if no tensor is on a GPU.
+    /// Fixes the choice: all devices if no tensor is on a GPU.
     pub fn settled(self, snapshot: &OwnershipSnapshot) -> TensorsOptions {
         let mut devices = snapshot.tensors.iter().filter_map(|row| row.tensor.device);
         let any_cuda = devices.any(TensorDevice::is_cuda);
@@ -405,7 +405,7 @@ pub(crate) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
     })
 }
 
-/// What is missing in a snapshot and why; `None` if complete.
+/// What is missing and why; `None` if complete.
 pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     snapshot.incomplete.as_ref().map(incomplete_text)
 }

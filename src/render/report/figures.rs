@@ -1,4 +1,4 @@
-//! The figures of a page as JSON: columns of numbers, which compress well and parse fast.
+//! A page's figures: columns of numbers, which compress well and parse fast.
 
 use std::collections::BTreeMap;
 

@@ -83,7 +83,7 @@ pub(super) fn certainty(recording: &ReportedRecording<'_>, device: CudaIndex) ->
     certainty_at_peak(recording.profile, device)
 }
 
-/// Bytes, and the nanoseconds between which the peak was reached.
+/// Bytes, and the nanoseconds between which it was reached.
 pub(super) fn counted_peak(
     recording: &ReportedRecording<'_>,
     device: CudaIndex,

@@ -8,7 +8,7 @@ use super::warnings::warnings;
 use crate::analysis::{HighWater, PeakTime, Profile};
 use crate::model::{CudaIndex, EndReason, FollowTotals, ReaderKind};
 
-/// From this percentage of memory older than the recording, reports say how to find its owners.
+/// From this percentage of older memory, reports say how to find its owners.
 pub(crate) const MUCH_BEFORE: f64 = 10.0;
 
 /// The head of a report on one device.

@@ -1,4 +1,4 @@
-//! JSON that is safe on a terminal, CSV that is safe in a spreadsheet.
+//! JSON safe on a terminal, CSV safe in a spreadsheet.
 
 use std::borrow::Cow;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! vLLM's memory by tag, as text and JSON: what is mapped and what is asleep.
+//! vLLM's memory by tag: mapped and asleep.
 
 use serde::{Deserialize, Serialize};
 

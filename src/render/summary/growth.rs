@@ -1,4 +1,4 @@
-//! `memspy growth`: the owners and lines that grow fastest, and what keeps them.
+//! `memspy growth`: the fastest-growing owners and lines, and what keeps them.
 
 use std::io::Write;
 

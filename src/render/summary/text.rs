@@ -27,7 +27,7 @@ const MAX_TAG_ROWS: usize = 3;
 /// In cells.
 const BAR: usize = 80;
 const BESIDE_BAR: usize = 20;
-/// A table of lines needs a hundredth of the allocated memory attributed.
+/// Lines need this part of the allocated memory: 1/100.
 const MIN_ATTRIBUTED: u64 = 100;
 
 pub(super) const PROVEN: &str = "proven";
