@@ -21,9 +21,9 @@ pub struct TableOutput {
 /// When to print tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrintInterval {
-    /// After a time.
+    /// After this much time.
     Time(Duration),
-    /// After calls, as allocations show them.
+    /// After this many calls, as allocations show them.
     Calls {
         /// Its name or qualified name.
         function: String,

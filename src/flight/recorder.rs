@@ -1,4 +1,4 @@
-//! Keeps the last segments of a recording.
+//! Keeps the last part of a recording in a ring of segments.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// Writes recordings to `path`. Fails if the folder of segments beside it exists.
+    /// Writes to `path`. Fails if the folder of segments beside it exists or cannot be created.
     pub fn new(
         path: &Path,
         keep: Retention,
@@ -80,7 +80,7 @@ impl FlightRecorder {
         Ok(reported)
     }
 
-    /// An existing file is no failure after days: take the next number.
+    /// After days an existing file is no failure: the recording takes the next number.
     fn next_path(&mut self) -> PathBuf {
         loop {
             self.number += 1;

@@ -68,7 +68,7 @@ pub fn summary(
     Ok(())
 }
 
-/// Of the process while it runs, else of its program.
+/// Names the process while it runs, else its program.
 fn exact_words(profile: &Profile) -> Vec<String> {
     let mut words: Vec<String> = ["record", "--exact"].map(str::to_owned).into();
     let has_ended = profile.end().is_some_and(|end| {

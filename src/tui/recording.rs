@@ -44,7 +44,7 @@ impl LiveRecording {
         };
         let (attached, is_attached) = channel();
         let how: Arc<Mutex<Option<String>>> = Arc::clone(&ended);
-        // Probes and interpreters stay on one thread.
+        // Attaches on the reading thread: probes and interpreters stay on one thread.
         let thread = Worker::spawn("top", move |_| {
             let first = match (keeper.attach)() {
                 Ok(recorder) => {

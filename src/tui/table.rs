@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TableColumn {
     pub(super) name: &'static str,
-    /// With the space before it.
+    /// In characters, with the space before it.
     pub(super) width: u16,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct TableRow {
     pub(super) key: u64,
     pub(super) group: usize,
     pub(super) is_head: bool,
-    /// It has ended: grey.
+    /// Ended, so shown grey.
     pub(super) is_dim: bool,
 }
 

@@ -233,7 +233,7 @@ impl From<&MissedObservation> for MissedJson {
     }
 }
 
-/// Writes the GPUs as JSON.
+/// Writes the GPUs as JSON, in many lines if `pretty`.
 pub fn devices_json(
     out: &mut dyn Write,
     view: &DevicesView<'_>,

@@ -1,4 +1,4 @@
-//! The job's own history, as `torch.cuda.memory._snapshot()` gives it, as a pickle or as JSON.
+//! The job's own `torch.cuda.memory._snapshot()`, as a pickle or as JSON with the same keys.
 
 use std::io::{self, Write};
 

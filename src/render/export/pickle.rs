@@ -30,7 +30,7 @@ impl<'a> PickleWriter<'a> {
         self.out.write_all(argument)
     }
 
-    /// Numbers the value just written.
+    /// Memoizes the value just written.
     pub(super) fn remember(&mut self) -> io::Result<PickleMemo> {
         let number = self.memo;
         self.memo += 1;

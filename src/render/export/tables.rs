@@ -113,7 +113,7 @@ pub struct TableExport<'a> {
     /// Frame numbers, innermost first.
     stacks: Vec<Vec<u32>>,
     frames: Vec<ExportedFrame>,
-    /// Exported stacks of `whole` and `moment`.
+    /// The exported numbers of the stacks of `whole` and `moment`.
     of_whole: Vec<u32>,
     of_moment: Vec<u32>,
 }

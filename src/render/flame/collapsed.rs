@@ -54,7 +54,7 @@ pub(super) fn step(text: &str) -> String {
     }
 }
 
-/// For text that never ends a stack.
+/// For text that never ends a stack: a rank's.
 pub(super) fn without_separator(text: &str) -> String {
     one_line(text).replace(';', ":")
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use crate::render::shared::{EscapeGuard, RenderError, percent, short_bytes};
 
-/// The default share, in percent.
+/// The smallest share shown by default, in percent.
 const MIN_PERCENT: f64 = 1.0;
 
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ struct TextNode {
 pub(super) struct TreeStyle {
     /// Allocating lines first.
     pub(super) inverted: bool,
-    /// In percent.
+    /// The smallest share shown, in percent.
     pub(super) min_percent: Option<f64>,
     pub(super) color: bool,
 }

@@ -8,7 +8,7 @@ use crate::analysis::{Iteration, IterationLevels, OwnedInIteration, Profile};
 use crate::model::{CudaIndex, TensorCategory};
 use crate::render::shared::{CsvSheet, RenderError};
 
-/// Need no snapshot of the owners.
+/// Columns that need no snapshot of the owners.
 const FIXED: [&str; 17] = [
     "epoch",
     "step",
@@ -28,7 +28,7 @@ const FIXED: [&str; 17] = [
     "begin_is_known",
     "end",
 ];
-/// Besides categories and parameters.
+/// Columns of a snapshot, beside categories and parameters.
 const SNAPSHOT: [&str; 4] =
     ["in no tensor", "feature maps", "snapshot_allocated", "snapshot_below_peak"];
 

@@ -206,7 +206,7 @@ fn held_by(held: &OwnedInIteration, reached: IterationLevels) -> String {
     format!("{place}: {}", all.join(", "))
 }
 
-/// The last ones seen, with gradients, or why there are none.
+/// Writes the last parameters and gradients seen, or why there are none.
 fn parameters(
     out: &mut dyn Write,
     all: &[Cow<'_, Iteration>],

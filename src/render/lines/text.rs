@@ -190,7 +190,7 @@ impl<'a> FunctionText<'a> {
         FunctionText::with_columns(lines.collect(), columns, extras, width, most)
     }
 
-    /// Keeps the `extras` that leave room for the source; the last go first.
+    /// Drops the last `extras`, the least important, until the source has room.
     pub(super) fn with_columns(
         lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
         mut columns: Vec<LineColumn>,

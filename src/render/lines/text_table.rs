@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::Write;
 
-/// With fewer columns for source beside it, a location gets its own line.
+/// Least columns for source beside a location; with fewer it gets its own line.
 const MIN_SOURCE: usize = 18;
 
 pub(super) struct TextTable<'a, const N: usize> {

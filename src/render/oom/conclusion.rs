@@ -1,4 +1,4 @@
-//! The request, the holders, the cache, the remedy of an OOM report.
+//! The conclusions of an OOM report: the request, the holders, the cache, the remedy.
 
 use std::io::{self, Write};
 
@@ -243,7 +243,7 @@ fn emptying_is_useless(report: &OomReport, device: &OomDevice) -> Option<String>
 /// The device had memory: a limit of the job refused the request.
 fn own_limit(profile: &Profile, report: &OomReport, device: &OomDevice) -> Option<String> {
     let usage = device.usage.as_ref().filter(|_| device.cache.is_some())?;
-    // NVML's may be older; PyTorch asked when the request failed.
+    // NVML's figure may be older; PyTorch asked when the request failed.
     let free_then = errors(report).find_map(|error| free_on_device(&error.text));
     let is_much = free_then.unwrap_or(usage.free).min(usage.free) > usage.total / 20;
     if !report.refused.is_empty() || !is_much {

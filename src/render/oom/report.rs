@@ -130,7 +130,7 @@ impl OomReportText<'_> {
         self.report.oom_exception.iter().filter_map(|oom_exception| oom_exception.error.as_ref())
     }
 
-    /// And the program's own line if that is in a library.
+    /// Where the error was raised, and the program's own line if that is in a library.
     fn raised(&self, out: &mut dyn Write, stack: StackId) -> io::Result<()> {
         writeln!(out, "    {}", self.stack(stack))?;
         let stacks = self.profile.stacks();

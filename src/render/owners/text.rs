@@ -346,7 +346,7 @@ pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(
     graph_footer(out, snapshot)
 }
 
-/// Garbage and distant names do not affect the graph.
+/// The search for garbage and distant names does not affect the graph.
 pub(super) fn graph_footer(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,

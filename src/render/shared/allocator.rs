@@ -181,7 +181,7 @@ fn segments(sum: &SegmentSum) -> String {
     )
 }
 
-/// The allocator's name.
+/// The allocator, in words.
 pub fn allocator_text(allocator: &AllocatorBackend) -> String {
     match allocator {
         AllocatorBackend::NotLoaded => "no CUDA allocator".to_owned(),

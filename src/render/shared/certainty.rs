@@ -44,7 +44,7 @@ pub(crate) fn certainty_at_peak(profile: &Profile, device: CudaIndex) -> Option<
     Some(format!("Of the bytes allocated while recording, at the peak: {told}."))
 }
 
-/// Fits one line of a terminal or a picture.
+/// The certainty of a moment, for one line of a terminal or a picture.
 pub fn certainty_in_short(resolution: TimeResolution) -> Option<String> {
     Some(format!("lines: {}", parts(resolution)?))
 }
