@@ -30,7 +30,7 @@ fn allocator(criterion: &mut Criterion) {
         }
         criterion.bench_function(&format!("blocks/{blocks}"), |b| {
             b.iter(|| {
-                let map = reader.blocks(CudaIndex(0), Nanos(0)).unwrap();
+                let map = reader.blocks(CudaIndex(0), &|| Nanos(0)).unwrap();
                 assert_eq!(map.consistency, SnapshotConsistency::Consistent);
                 map
             });

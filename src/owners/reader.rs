@@ -431,7 +431,7 @@ fn blocks(
     });
     let mut snapshots = Vec::new();
     for device in torch.devices() {
-        let snapshot = torch.blocks(device, Nanos(0))?;
+        let snapshot = torch.blocks(device, &|| Nanos(0))?;
         if stop_policy == StopPolicy::Stop
             && snapshot.consistency != SnapshotConsistency::Consistent
         {

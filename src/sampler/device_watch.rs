@@ -198,7 +198,7 @@ fn read_allocator(session: &mut RecordingSession, is_first: bool, records: &mut 
     records.extend(counter_records(&counters, time));
     let devices: Vec<CudaIndex> = torch.devices().collect();
     for device in devices {
-        match torch.blocks(device, time) {
+        match torch.blocks(device, &|| time) {
             Ok(snapshot) => {
                 if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
                     let why = format!("GPU {} was changed during every attempt", device.0);

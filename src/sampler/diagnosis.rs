@@ -133,7 +133,7 @@ impl TargetReaders {
     pub fn snapshot(&mut self, device: CudaIndex) -> Option<TimedSnapshot> {
         let TorchState::Attached(torch) = &mut self.torch else { return None };
         let begun = Instant::now();
-        let snapshot = torch.blocks(device, Nanos(0));
+        let snapshot = torch.blocks(device, &|| Nanos(0));
         Some(TimedSnapshot { snapshot, took: begun.elapsed() })
     }
 

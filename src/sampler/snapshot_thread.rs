@@ -140,7 +140,7 @@ impl SnapshotSource<'_> {
             moments.as_ref().inspect(|moments| moments.wait());
             attempt_began = Instant::now();
         };
-        let read = match torch.blocks_when(device, now(), &mut before_attempt) {
+        let read = match torch.blocks_when(device, &now, &mut before_attempt) {
             Err(
                 TorchError::NotInitialized
                 | TorchError::NoDevice(_)
@@ -148,17 +148,13 @@ impl SnapshotSource<'_> {
             ) => {
                 // The allocator may have appeared or changed.
                 torch.refresh()?;
-                torch.blocks_when(device, now(), &mut before_attempt)
+                torch.blocks_when(device, &now, &mut before_attempt)
             }
             read => read,
         };
         if read.as_ref().is_ok_and(|s| s.consistency == SnapshotConsistency::Consistent) {
             self.takes = attempt_began.elapsed();
         }
-        read.map(|mut snapshot| {
-            // The time of the successful attempt: a job allocates gigabytes during earlier ones.
-            snapshot.time = now();
-            snapshot
-        })
+        read
     }
 }

@@ -59,7 +59,11 @@ pub(super) struct ReadAttempts<'a> {
     /// Without `before_each`.
     pub(super) timeout: Duration,
     pub(super) before_each: &'a mut dyn FnMut(),
+    pub(super) now: &'a dyn Fn() -> Nanos,
 }
+
+/// What an attempt found, and when the allocator was so.
+type Found = (WalkedBlocks, Nanos);
 
 #[derive(Clone, Copy)]
 struct AttemptContext<'a> {
@@ -93,14 +97,14 @@ impl SnapshotReader {
         counters: &CounterLayout,
         layout: &mut BlocksLayout,
         attempts: ReadAttempts<'_>,
-        time: Nanos,
         version: &str,
     ) -> Result<AllocatorSnapshot, TorchError> {
         let place = AttemptContext { memory, counters };
         let mut spent = Duration::ZERO;
         let (mut torn, mut broken, mut why) = (0, 0, String::new());
         let index = self.index;
-        let map = |retries, consistency, found: WalkedBlocks| AllocatorSnapshot {
+        let now = attempts.now;
+        let snapshot = |retries, consistency, (found, time): Found| AllocatorSnapshot {
             time,
             device: index,
             retries,
@@ -113,11 +117,11 @@ impl SnapshotReader {
             }
             (attempts.before_each)();
             let began = Instant::now();
-            let attempt = self.attempt(place, layout);
+            let attempt = self.attempt(place, layout, now);
             spent += began.elapsed();
             match attempt {
                 Ok(Ok(found)) => {
-                    return Ok(map(torn + broken, SnapshotConsistency::Consistent, found));
+                    return Ok(snapshot(torn + broken, SnapshotConsistency::Consistent, found));
                 }
                 Ok(Err(AttemptError::Torn)) => {
                     torn += 1;
@@ -150,7 +154,7 @@ impl SnapshotReader {
                     allocated_in_blocks: found.sums.allocated(),
                     allocated_counter: counter,
                 };
-                Ok(map(torn + broken, consistency, found))
+                Ok(snapshot(torn + broken, consistency, (found, now())))
             }
             None => Err(TorchError::Torn { what: "the map of blocks", attempts: torn + broken }),
         }
@@ -160,7 +164,8 @@ impl SnapshotReader {
         &mut self,
         place: AttemptContext<'_>,
         layout: &mut BlocksLayout,
-    ) -> Result<Result<WalkedBlocks, AttemptError>, TorchError> {
+        now: &dyn Fn() -> Nanos,
+    ) -> Result<Result<Found, AttemptError>, TorchError> {
         let AttemptContext { memory, counters: at } = place;
         let SnapshotReader { index, device, set, scratch: trail, searched } = self;
         let (index, device) = (*index, *device);
@@ -188,10 +193,12 @@ impl SnapshotReader {
             set.note_change();
             return Ok(Err(AttemptError::Torn));
         };
+        // Nothing changes during the walk: further pieces are copied only if that is still so.
+        let time = now();
 
         if layout.block.is_none() {
             if counters.stat(Metric::ReservedBytes, Pool::All).current == 0 {
-                return Ok(Ok(WalkedBlocks::default()));
+                return Ok(Ok((WalkedBlocks::default(), time)));
             }
             let before = unlocked_totals(place, device);
             let found = discovery::block_layout(memory, device, index.0, pools);
@@ -221,7 +228,7 @@ impl SnapshotReader {
                     return Ok(match found.sums.difference(&counters) {
                         None => {
                             set.forget_unused();
-                            Ok(found)
+                            Ok((found, time))
                         }
                         Some(why) => Err(AttemptError::Inconsistent(why)),
                     });

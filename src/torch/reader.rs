@@ -201,20 +201,20 @@ impl TorchReader {
     /// `torch.cuda.memory_snapshot` of `device`, but inactive blocks have `requested` 0.
     /// `Consistent` if unchanged and equal to the counters; `Degraded` if the target was not idle
     /// within [`Self::set_timeout`]. `UnknownLayout` if it contradicts unchanged counters; `Torn`
-    /// without any snapshot.
+    /// without any snapshot. Its time is that of `now` while the target was idle.
     pub fn blocks(
         &mut self,
         device: CudaIndex,
-        time: Nanos,
+        now: &dyn Fn() -> Nanos,
     ) -> Result<AllocatorSnapshot, TorchError> {
-        self.blocks_when(device, time, &mut || {})
+        self.blocks_when(device, now, &mut || {})
     }
 
     /// `before_attempt` may wait until the target is idle.
     pub fn blocks_when(
         &mut self,
         device: CudaIndex,
-        time: Nanos,
+        now: &dyn Fn() -> Nanos,
         before_attempt: &mut dyn FnMut(),
     ) -> Result<AllocatorSnapshot, TorchError> {
         let version = self.version.as_deref().unwrap_or("unknown");
@@ -222,8 +222,8 @@ impl TorchReader {
         let reader =
             native.blocks.get_mut(device.0 as usize).ok_or(TorchError::NoDevice(device))?;
         let counters = &native.devices.counters;
-        let attempts = ReadAttempts { timeout: self.timeout, before_each: before_attempt };
-        reader.read(&*self.memory, counters, &mut native.layout, attempts, time, version)
+        let attempts = ReadAttempts { timeout: self.timeout, before_each: before_attempt, now };
+        reader.read(&*self.memory, counters, &mut native.layout, attempts, version)
     }
 
     /// The target's `torch.cuda.memory._record_memory_history` of `device`, and its snapshot if the
@@ -237,7 +237,7 @@ impl TorchReader {
         device: CudaIndex,
         keep: &mut dyn FnMut(&RecordedHistory),
     ) -> Result<(Option<AllocatorSnapshot>, RecordedHistory), TorchError> {
-        let snapshot = match self.blocks(device, Nanos(0)) {
+        let snapshot = match self.blocks(device, &|| Nanos(0)) {
             // Events can be read while the target allocates.
             Err(TorchError::Torn { .. }) => None,
             other => Some(other?),

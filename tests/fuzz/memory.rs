@@ -242,7 +242,7 @@ fn an_allocator_and_its_history_with_other_words_are_read() {
         let Ok(mut reader) = TorchReader::with_memory(Box::new(memory), variable, None) else {
             return Ok(0);
         };
-        let _ = (reader.counters(&mut Vec::new()), reader.blocks(CudaIndex(0), Nanos(0)));
+        let _ = (reader.counters(&mut Vec::new()), reader.blocks(CudaIndex(0), &|| Nanos(0)));
         if let Err(error) = reader.history(CudaIndex(0), &mut |_| ())
             && error.to_string().lines().count() != 1
         {

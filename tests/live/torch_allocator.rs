@@ -99,7 +99,7 @@ fn equals(reader: &mut TorchReader, truth: &Value) -> Vec<AllocatorSnapshot> {
     let compare = |((index, counters), truth): (&(CudaIndex, AllocatorCounters), &Value)| {
         assert_eq!(i64::from(index.0), number(&truth["device"]));
         counters_equal(counters, &truth["stats"]);
-        let map = reader.blocks(*index, Nanos(7)).unwrap();
+        let map = reader.blocks(*index, &|| Nanos(7)).unwrap();
         map_equals(&map, &truth["snapshot"]);
         map
     };
@@ -171,14 +171,14 @@ fn cuda_is_initialised_after_attaching() {
     assert_eq!(*reader.backend(), AllocatorBackend::NotInitialized);
     assert!(!reader.refresh().unwrap());
     assert!(matches!(reader.counters(&mut Vec::new()), Err(TorchError::NotInitialized)));
-    assert!(matches!(reader.blocks(CudaIndex(0), Nanos(0)), Err(TorchError::NotInitialized)));
+    assert!(matches!(reader.blocks(CudaIndex(0), &|| Nanos(0)), Err(TorchError::NotInitialized)));
     target.say("hold 50");
     target.read_until_ready();
     assert!(reader.refresh().unwrap());
     assert!(!reader.refresh().unwrap());
     assert_eq!(*reader.backend(), AllocatorBackend::Native);
     equals(&mut reader, &ask(&mut target, "truth"));
-    assert!(matches!(reader.blocks(CudaIndex(9), Nanos(0)), Err(TorchError::NoDevice(_))));
+    assert!(matches!(reader.blocks(CudaIndex(9), &|| Nanos(0)), Err(TorchError::NoDevice(_))));
     target.finish();
 }
 
@@ -210,7 +210,7 @@ fn other_backends_are_said_to_be_unreadable() {
     assert_eq!(*reader.backend(), AllocatorBackend::CudaMallocAsync);
     let error = reader.counters(&mut Vec::new()).unwrap_err();
     assert!(error.to_string().contains("cudaMallocAsync"), "{error}");
-    let error = reader.blocks(CudaIndex(0), Nanos(0)).unwrap_err();
+    let error = reader.blocks(CudaIndex(0), &|| Nanos(0)).unwrap_err();
     assert!(matches!(error, TorchError::NotSupported { .. }));
     target.finish();
 
@@ -239,6 +239,6 @@ fn a_target_that_ends_is_an_error() {
     let mut reader = attach(&target);
     target.kill();
     assert!(matches!(reader.counters(&mut Vec::new()), Err(TorchError::Memory { .. })));
-    assert!(matches!(reader.blocks(CudaIndex(0), Nanos(0)), Err(TorchError::Memory { .. })));
+    assert!(matches!(reader.blocks(CudaIndex(0), &|| Nanos(0)), Err(TorchError::Memory { .. })));
     assert!(matches!(reader.refresh(), Err(TorchError::Memory { .. })));
 }

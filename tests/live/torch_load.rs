@@ -58,7 +58,7 @@ fn watch(
         }
         tally.counters.push(start.elapsed());
         let counted = Instant::now();
-        match reader.blocks(DEVICE, Nanos(0)) {
+        match reader.blocks(DEVICE, &|| Nanos(0)) {
             Ok(map) => {
                 tally.took.push(counted.elapsed());
                 tally.retries += map.retries;

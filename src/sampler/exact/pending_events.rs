@@ -1,5 +1,6 @@
 //! Events of the ring that are not recorded yet, in time order.
 
+use crate::model::{AddressSpace, EventKind, MemoryKind};
 use crate::probe::{RawEvent, RawStep, StackKey};
 
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +16,16 @@ impl PendingEvent {
             PendingEvent::Event(event) => event.time,
             PendingEvent::Step(step) => step.time,
         }
+    }
+
+    /// One of PyTorch's allocator.
+    pub(super) fn is_torch(&self) -> bool {
+        let PendingEvent::Event(event) = self else { return false };
+        matches!(
+            event.change,
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(_), .. }
+                | EventKind::Freed { memory_kind: AddressSpace::Torch, .. }
+        )
     }
 }
 

@@ -99,7 +99,10 @@ pub struct ExactRecorder {
     /// The allocator did not exist when the probes were placed.
     starts_empty: bool,
     has_allocated: bool,
+    /// Earlier events are those of the probes before (CLOCK_MONOTONIC, nanoseconds).
     placed: u64,
+    /// When all probes were in place: before, allocations and frees are not both seen.
+    complete_from: u64,
     samples: Vec<ThreadSample>,
     failing: FailureCapture,
     watching: StepWatch,
@@ -138,6 +141,7 @@ impl ExactRecorder {
             starts_empty: false,
             has_allocated: false,
             placed: 0,
+            complete_from: 0,
             samples: Vec::new(),
             failing: FailureCapture::default(),
             watching: StepWatch::default(),
@@ -217,7 +221,10 @@ impl ExactRecorder {
         let most = if self.failing.is_waiting() { None } else { self.options.common.forget_after };
         let most = most.map_or(usize::MAX, |most| most + MAX_MORE_NUMBERS);
         let (sites, table) = (&mut self.sites, &mut self.session.table);
-        let placed = self.placed;
+        let (placed, complete_from) = (self.placed, self.complete_from);
+        let is_whole = |seen: &PendingEvent| {
+            seen.time() >= if seen.is_torch() { complete_from } else { placed }
+        };
         let is_emptied = &mut self.is_emptied;
         *is_emptied = true;
         let mut taken = 0;
@@ -227,7 +234,7 @@ impl ExactRecorder {
                     RingRecord::Step(step) => Some(PendingEvent::Step(step)),
                     raw => sites.describe(raw, table).map(PendingEvent::Event),
                 };
-                waiting.extend(seen.filter(|seen| seen.time() >= placed));
+                waiting.extend(seen.filter(is_whole));
                 *is_emptied = table.size() <= most && Instant::now() < until;
                 *is_emptied
             });

@@ -84,7 +84,7 @@ fn reads_back(layout: &Layout, devices: &[Vec<Segment>]) {
     for ((index, counters), segments) in counters.iter().zip(devices) {
         let reserved: u64 = segments.iter().map(|s| s.size).sum();
         assert_eq!(counters.reserved() as u64, reserved, "{}", layout.versions);
-        let map = reader.blocks(*index, Nanos(1)).unwrap();
+        let map = reader.blocks(*index, &|| Nanos(1)).unwrap();
         assert_eq!(map.consistency, SnapshotConsistency::Consistent, "{}", layout.versions);
         assert_eq!(map.allocated() as i64, counters.allocated());
         assert_eq!(&map.segments, segments, "{}", layout.versions);
@@ -135,7 +135,7 @@ fn an_unknown_layout_is_refused_with_what_is_wrong() {
 fn blocks_that_contradict_the_counters_are_refused() {
     let image = Builder::build(&LAYOUTS[9], &[segments()]);
     let mut reader = attach(image.clone()).unwrap();
-    reader.blocks(CudaIndex(0), Nanos(0)).unwrap();
+    reader.blocks(CudaIndex(0), &|| Nanos(0)).unwrap();
     // One byte more in every counter of reserved bytes.
     let reserved = DEVICE + 0x28 + 5 * 0x60;
     let mut wrong = image;
@@ -145,7 +145,7 @@ fn blocks_that_contradict_the_counters_are_refused() {
         wrong.insert(at, &(value + 1).to_le_bytes());
     }
     let mut reader = attach(wrong).unwrap();
-    let error = reader.blocks(CudaIndex(0), Nanos(0)).unwrap_err();
+    let error = reader.blocks(CudaIndex(0), &|| Nanos(0)).unwrap_err();
     assert!(error.to_string().contains("reserved_bytes.all"), "{error}");
     reader.counters(&mut Vec::new()).unwrap();
 }
@@ -188,10 +188,10 @@ fn a_map_of_a_target_that_never_rests_is_degraded() {
         let (total, looks) = (DEVICE + 0x28 + 0x10, AtomicU64::new(1));
         let mut reader = attach(Busy { image, total, looks, works: works.clone() }).unwrap();
         if seen_at_rest {
-            reader.blocks(CudaIndex(0), Nanos(0)).unwrap();
+            reader.blocks(CudaIndex(0), &|| Nanos(0)).unwrap();
         }
         works.store(true, Relaxed);
-        match reader.blocks(CudaIndex(0), Nanos(0)) {
+        match reader.blocks(CudaIndex(0), &|| Nanos(0)) {
             Ok(map) if seen_at_rest => {
                 assert!(matches!(map.consistency, SnapshotConsistency::Degraded { .. }));
                 assert!(map.retries > 3);
@@ -227,7 +227,7 @@ fn survives(memory: impl Memory + 'static) {
         let mut counters = Vec::new();
         let _ = reader.counters(&mut counters);
         let _ = reader.refresh();
-        if let Ok(map) = reader.blocks(CudaIndex(0), Nanos(0))
+        if let Ok(map) = reader.blocks(CudaIndex(0), &|| Nanos(0))
             && map.consistency == SnapshotConsistency::Consistent
             && let Some((_, counters)) = counters.first()
         {

@@ -134,13 +134,10 @@ impl ExactRecorder {
         }
         torch.set_timeout(SNAPSHOT_TIMEOUT);
         let start = self.session.start;
+        let now = || Nanos(start.elapsed().as_nanos() as u64);
         let mut snapshots = Vec::new();
         for device in torch.devices() {
-            let read = torch.blocks(device, Nanos(0)).map(|mut snapshot| {
-                snapshot.time = Nanos(start.elapsed().as_nanos() as u64);
-                snapshot
-            });
-            snapshots.push(read);
+            snapshots.push(torch.blocks(device, &now));
         }
         let counters = self.read_between_events();
         if !self.is_emptied || !self.wait_for_native(false) {

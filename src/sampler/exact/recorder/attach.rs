@@ -57,6 +57,7 @@ impl ExactRecorder {
                 Err(ProbeError::NeedsPrograms { what: "exact stacks" })
             }
             Ok(probe) => {
+                self.complete_from = monotonic();
                 self.starts_empty = self.has_no_allocator(&probe);
                 if let Some(cost) = &self.options.cost {
                     cost.renew(self.session.start.elapsed());
@@ -91,8 +92,8 @@ impl ExactRecorder {
         let before = self.probe.take();
         match self.try_place() {
             Ok(AttachOutcome::Attached) => {
-                let placed = monotonic();
                 if let Some(mut before) = before {
+                    let placed = self.complete_from;
                     self.placed = placed;
                     detach(&mut before);
                     let (sites, table) = (&mut self.sites, &mut self.session.table);
