@@ -1,4 +1,4 @@
-//! `memspy devices`: the machine's GPUs, and jobs' memory on them.
+//! `memspy devices`: the machine's GPUs, and jobs' memory there.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -57,7 +57,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     loop {
         let begun = Instant::now();
         let seen = poller.poll()?;
-        // What is left after all jobs ended was already printed.
+        // What is left after all jobs was already printed.
         if poller.watch.has_lost_all(jobs) {
             return Ok(());
         }

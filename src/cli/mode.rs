@@ -13,7 +13,7 @@ use crate::sampler::{
 use super::args::{ModeArg, RecordArgs};
 use super::following::{FollowChoice, RECORD_RATE};
 
-/// Maximum cost of exact stacks, as a part of the job's time; the second holds below
+/// Maximum cost of exact stacks, as a part of the job's time; the second below
 /// [`MANY_PROCESSORS`].
 const LIMIT: f64 = 0.02;
 const LIMIT_WITH_FEW: f64 = 0.05;
@@ -39,7 +39,6 @@ pub(super) struct ModeFacts {
     /// Idle processors on average, if known.
     pub(super) idle: Option<f64>,
     pub(super) budget: f64,
-    /// Why counters cannot be polled.
     pub(super) unfollowable: Option<String>,
 }
 
@@ -47,7 +46,7 @@ pub(super) fn limit(processors: usize) -> f64 {
     if processors < MANY_PROCESSORS { LIMIT_WITH_FEW } else { LIMIT }
 }
 
-/// The best mode that `facts` allow, and why no better one.
+/// The best mode that `facts` allow, and why none better.
 pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     let limit = limit(facts.processors);
     let why = match &facts.exact {
@@ -73,7 +72,6 @@ pub(super) struct ModeChoice {
     pub(super) asked: ModeArg,
     follow: FollowChoice,
     sample: FollowChoice,
-    /// Why auto does not try exact stacks.
     not_exact: Option<&'static str>,
     idle: IdleMeter,
 }

@@ -53,8 +53,8 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
 }
 
-/// Prints a snapshot at each interval: as text the first whole and then changes, as JSON each whole
-/// on one line.
+/// Prints a snapshot at each interval: as text the first whole, then changes; as JSON each whole on
+/// one line.
 fn watch(
     readers: &mut TargetReaders,
     args: &TensorsArgs,
@@ -86,7 +86,7 @@ fn watch(
         if !args.read_args.json {
             writeln!(out, "{timestamp}  at {}", place.as_deref().unwrap_or("an unknown line"))?;
         }
-        // Later snapshots list the same devices as the first.
+        // Later snapshots list the first's devices.
         let wanted =
             before.as_ref().map_or_else(|| wanted.settled(&snapshot), |(_, wanted)| *wanted);
         match (&before, args.read_args.json) {
@@ -112,9 +112,9 @@ fn watch(
     }
 }
 
-/// Whether the next snapshot may succeed; an error of the first may be permanent.
+/// Whether the next snapshot may succeed; a first error may be permanent.
 fn is_retryable(error: &OwnerError, has_snapshot: bool) -> bool {
-    // A job that imports something may change objects for longer than a snapshot may take.
+    // A job that imports may change objects for longer than a snapshot may take.
     let is_temporary =
         error.is_transient() || matches!(error, OwnerError::Moved | OwnerError::Cut { .. });
     error.is_traced() || has_snapshot && is_temporary

@@ -9,7 +9,7 @@ use super::args::{Command, ModeArg, RecordArgs};
 /// For the user's files.
 const FILES: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
-/// For a job: its memory, its mapped files, other users' jobs; and to yield to it.
+/// For a job: its memory, its mapped files, other users' jobs; to yield to it.
 const JOB: CapabilitySet = FILES
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::CHECKPOINT_RESTORE)
@@ -59,7 +59,7 @@ fn kept_by(command: &Command) -> Option<CapabilitySet> {
         Command::Top(args) => live(args.exact),
         // They record exactly where the kernel allows that.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
-        // Later: a program that it starts gets all of memspy's rights.
+        // Later: a program it starts gets all of memspy's rights.
         Command::Record(_) => return None,
         // Each call gives up its own rights.
         Command::Mcp(_) => return None,

@@ -77,7 +77,7 @@ impl TopRecordOptions {
     }
 }
 
-/// Attaches, and advises on failure; the first time with `readers`, if given.
+/// Attaches, and advises on failure; at first with `readers`, if given.
 fn attaching(
     how: TopRecordOptions,
     pid: u32,
@@ -130,7 +130,7 @@ fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
     }))
 }
 
-/// Whether the terminal's user chose UTF-8: the first of these variables that is set decides.
+/// Whether the user chose UTF-8: the first variable that is set decides.
 fn is_utf8() -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(env::var_os);
     let first = set.map(|value| value.to_string_lossy().to_lowercase()).find(|v| !v.is_empty());

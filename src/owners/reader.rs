@@ -1,7 +1,7 @@
 //! Takes an ownership snapshot: copies memory in a short stop, then walks over the copy.
 //!
-//! A first walk over the running process finds the pages to copy. Pages that the walk over the copy
-//! misses are read late; that result mixes moments, so another round copies them too. For a process
+//! A first walk over the running process finds the pages to copy. A walk over the copy reads
+//! missing pages late; that result mixes moments, so another round copies them too. For a process
 //! that changes faster, the last round walks during the stop. The process always continues after
 //! the maximum pause.
 
@@ -26,18 +26,18 @@ use crate::torch::{TensorReader, TorchReader};
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum number of copies. The last is walked during the stop, which takes longer.
 const MAX_ROUNDS: u32 = 8;
-/// Following new objects ends this long after the stop began, or with the copy if that is later:
-/// another round would cost more. The second and third round get the first one's time, later ones
-/// up to this many times as long.
+/// Following new objects ends this long after the stop began, or with the copy if later: another
+/// round would cost more. Rounds two and three get the first's time, later ones up to this many
+/// times as long.
 const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
-/// Attempts to read object lists that change.
+/// Attempts to read changing object lists.
 const MAX_RUNNING_ATTEMPTS: u32 = 8;
 /// Attempts to find the layout of tensors meanwhile.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
 /// Time to find recent objects before the stop.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
-/// Fraction of the time for finding the pages.
+/// Fraction of the time for finding pages.
 const LEARNING: f64 = 0.45;
 
 /// Reads the owners of one process.
@@ -54,7 +54,7 @@ impl OwnerReader {
         Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
     }
 
-    /// Prepares the stop: the first time, finds the pages to copy.
+    /// Prepares the stop: at first, finds the pages to copy.
     pub fn learn(
         &mut self,
         process: &Process,
@@ -183,7 +183,7 @@ impl<'a> SnapshotInProgress<'a> {
         Err(self.cut(LookLimit::Time(self.request.options.max_time)))
     }
 
-    /// Finds pages in the running process; returns the limit reached, if any.
+    /// Finds pages in the running process; returns a limit if reached.
     fn learn(&mut self, pages: &mut Vec<u64>) -> Option<LookLimit> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
@@ -212,7 +212,7 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// `None`: the walk needed other pages, which are added to `pages`.
+    /// `None`: the walk needed other pages, now in `pages`.
     fn round(
         &mut self,
         pages: &mut Vec<u64>,
@@ -279,7 +279,7 @@ impl<'a> SnapshotInProgress<'a> {
         remember(pages, &self.memory, is_all && !is_mixed, round);
         if is_mixed {
             return match self.memory.exceeded() {
-                // The result mixes moments, and there is no time for more.
+                // The result mixes moments, and no time is left.
                 Some(error) => Err(self.cut(self.limit(error))),
                 None => Ok(None),
             };

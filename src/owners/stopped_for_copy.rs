@@ -26,7 +26,7 @@ impl StoppedForCopy {
                 Ok(StoppedForCopy { stop: Some(stop), resumed, since, stopped_for: Duration::ZERO })
             }
             Err(error) => {
-                // All other threads were stopped while waiting for this one.
+                // Other threads stood while waiting for this one.
                 if let StopError::Stubborn { .. } = error {
                     stops.add(since.elapsed());
                 }
@@ -35,7 +35,6 @@ impl StoppedForCopy {
         }
     }
 
-    /// Returns how long it was stopped.
     pub(super) fn end(&mut self) -> Duration {
         if let Some(stop) = self.stop.take() {
             self.stopped_for = stop.end();

@@ -13,16 +13,12 @@ use crate::target::{Addr, PageCache, Process};
 
 const MODULE: &str = "vllm.device_allocator.cumem";
 const CLASS: &str = "CuMemAllocator";
-/// More than a server has.
 const MAX_ALLOCATIONS: usize = 1 << 16;
 /// vLLM has two.
 const MAX_TAGS: usize = 64;
-/// More than a process can use.
 const MAX_DEVICES: u64 = 256;
-/// More than a device has.
 const MAX_BYTES: u64 = 1 << 44;
 const MAX_TAG: usize = 100;
-/// Two in a row must be equal.
 const MAX_READS: u32 = 8;
 
 #[derive(Debug, PartialEq, Eq)]

@@ -23,10 +23,10 @@ use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 /// References per local variable, in the stop.
 const MAX_LOCAL_REFERENCES: u32 = 256;
 
-/// A busy job has some node outputs in transit; from this many on, something keeps them.
+/// A busy job has some node outputs in transit; this many are kept by something.
 const MIN_RESULTS: usize = 16;
 
-/// Bytes that show whether a tensor still exists: reference count, type, `TensorImpl`.
+/// Bytes that show whether a tensor exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,6 @@ pub(super) enum ObjectRole {
 #[derive(Debug, Default)]
 pub(super) struct RelevantObjects {
     pub(super) tensors: Vec<Addr>,
-    /// Tensors with one reference.
     pub(super) referred_once: FxHashSet<Addr>,
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
@@ -95,9 +94,9 @@ impl LimitedParts<'_> {
 }
 
 impl OwnerWalkInput<'_> {
-    /// Reads what a process has created since a walk (objects, references, local variables), which
-    /// is short enough for a stop. References of objects `known` before come last, until `is_done`:
-    /// they have hardly changed. Returns all objects.
+    /// Reads what a process has created since a walk (objects, references, local variables): short
+    /// enough for a stop. References of `known` objects come last, until `is_done`: they have
+    /// hardly changed. Returns all objects.
     pub(super) fn read_newest(
         &self,
         known: &FxHashSet<Addr>,
@@ -181,7 +180,7 @@ impl OwnerWalkInput<'_> {
         unreached.retain(|object| needs_name(*object));
         parts.end(IncompleteSnapshot::VARIABLES);
         rows.add_named(&named);
-        // Finding garbage reads all objects: only if it may find some.
+        // Finding garbage reads all objects.
         let mut garbage = Garbage::default();
         // A node may keep itself alive: its `ctx` has its output.
         if rows.may_be_garbage(&unreached, &in_use)
@@ -292,7 +291,7 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
             ObjectRole::Nothing => {}
         }
     }
-    // Sorted, so that the first is always the same.
+    // Sorted: the first is always the same.
     found.counting.sort_unstable();
     found
 }

@@ -8,7 +8,6 @@ use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::Process;
 use crate::torch::{TorchReader, is_in_bad_fork};
 
-/// More generations of forks than occur.
 const MAX_GENERATIONS: usize = 16;
 
 /// The allocator that a process has copied.
@@ -18,7 +17,7 @@ pub struct ForkedCopy {
     pub of: Option<u32>,
 }
 
-/// `None` if the allocator, which is set up, is the process's own.
+/// `None` if the process's allocator is its own.
 pub(super) fn find(process: &Process) -> Option<ForkedCopy> {
     if process.is_core() {
         return None;

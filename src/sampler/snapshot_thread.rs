@@ -32,7 +32,7 @@ pub(super) struct SnapshotThread {
 }
 
 impl SnapshotThread {
-    /// Retries for `timeout`; if the counters are polled, waits for quiet moments. Times count from
+    /// Retries for `timeout`; if counters are polled, waits for quiet moments. Times count from
     /// `start`.
     pub(super) fn start(
         process: Arc<Process>,

@@ -412,7 +412,7 @@ impl FlameOptions {
     }
 }
 
-/// Adds the stacks that were left out as older than the moment.
+/// Adds the stacks left out as older than the moment.
 pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {

@@ -39,7 +39,7 @@ pub(super) fn check(args: &RecordArgs) -> Result<()> {
     output::check_requested(Some(output), args.force)
 }
 
-/// Records until all processes have ended, `stop` is set or the time is over.
+/// Until all processes have ended, `stop` is set or the time is over.
 pub(super) fn record(
     args: &Arc<RecordArgs>,
     modes: &ModeChoice,
