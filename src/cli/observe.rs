@@ -88,7 +88,7 @@ pub(super) fn observe(
     let attaching = LineRecording::begin(identity.clone(), pid)?;
     let first = take_snapshot(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
-    // It began while the first snapshot was analysed.
+    // The observation began while the first snapshot was analysed.
     let mut next = first.max(recording.began);
     let until = next + options.duration;
     let mut lines = ObservedLines::default();

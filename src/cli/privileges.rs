@@ -9,7 +9,7 @@ use super::args::{Command, ModeArg, RecordArgs};
 /// For the user's files.
 const FILES: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
-/// For a job: its memory, its mapped files, other users' jobs; to yield to it.
+/// For a job: its memory, its mapped files, other users' jobs; and to yield to it.
 const JOB: CapabilitySet = FILES
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::CHECKPOINT_RESTORE)

@@ -38,7 +38,8 @@ pub(super) struct PathNode {
 }
 
 /// Names tensors, outermost modules and optimizers by variables: of the program's functions, its
-/// modules' globals, then libraries' if something is missing. Returns the tensors left.
+/// modules' globals, then libraries' if something is missing. Returns tensors without a
+/// variable.
 pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,

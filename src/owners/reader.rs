@@ -31,7 +31,6 @@ const MAX_ROUNDS: u32 = 8;
 /// times as long.
 const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
-/// Attempts to read changing object lists.
 const MAX_RUNNING_ATTEMPTS: u32 = 8;
 /// Attempts to find the layout of tensors meanwhile.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
@@ -94,7 +93,6 @@ impl OwnerReader {
         let mut progress =
             SnapshotInProgress::new(&self.tensors, process, python, torch, request, stops);
         match request.options.stop_policy {
-            // A core file does not change.
             _ if process.is_core() => progress.running(),
             StopPolicy::Never => progress.running(),
             StopPolicy::Stop => progress.stopping(&mut self.pages),

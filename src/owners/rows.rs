@@ -276,7 +276,6 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Names gradients and parts after their tensor.
     fn name_dependents(&mut self) {
         for index in 0..self.rows.len() {
             let row = &self.rows[index];

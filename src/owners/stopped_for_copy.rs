@@ -26,7 +26,7 @@ impl StoppedForCopy {
                 Ok(StoppedForCopy { stop: Some(stop), resumed, since, stopped_for: Duration::ZERO })
             }
             Err(error) => {
-                // Other threads stood while waiting for this one.
+                // All other threads were stopped while waiting for this one.
                 if let StopError::Stubborn { .. } = error {
                     stops.add(since.elapsed());
                 }

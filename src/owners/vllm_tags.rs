@@ -84,7 +84,7 @@ fn allocation(heap: &PythonHeap<'_>, key: Addr, value: Addr) -> Option<Allocatio
     let [device, bytes, at, _] = heap.items(handle?)[..] else { return None };
     let (device, bytes) = (heap.integer(device)?, heap.integer(bytes)?);
     let tag = heap.text(tag?).filter(|tag| tag.chars().count() <= MAX_TAG)?;
-    // It is there twice.
+    // The address is stored twice.
     let fits = heap.integer(at)? == address && (1..=MAX_BYTES).contains(&bytes);
     let device = u32::try_from(device).ok().filter(|_| fits && device < MAX_DEVICES)?;
     let has_copy = &*heap.class_of(copy?)?.name != "NoneType";

@@ -20,7 +20,6 @@ use super::name_pattern::name_pattern;
 
 /// More unnamed blocks have no allocation sites.
 const MAX_UNNAMED_BLOCKS: usize = 1 << 16;
-/// Blocks with owners per snapshot.
 const MAX_OWNED_BLOCKS: usize = 1 << 18;
 
 /// What a recording keeps of a snapshot.

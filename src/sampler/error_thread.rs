@@ -186,7 +186,6 @@ impl ErrorWatcher {
             self.early = (Instant::now(), found);
             return Vec::new();
         }
-        // The last answer gets all that is left.
         let mut answers: Vec<FoundErrors> = Vec::new();
         for left in (1..=wanted).rev() {
             let take = if left == 1 { found.len() } else { found.len().min(1) };

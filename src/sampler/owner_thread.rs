@@ -19,7 +19,7 @@ use crate::ownership::summarize;
 
 const MAX_QUEUED: usize = 16;
 const MIN_REST: Duration = Duration::from_millis(250);
-/// A snapshot waits for its moment as long as it rested, within these.
+/// A snapshot waits for its moment as long as it rested, within these limits.
 const MIN_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 /// The signal of the moment may come this late.

@@ -205,7 +205,7 @@ pub fn watch_owners(
         }
         let reading = read_owners(readers, options);
         if reading.is_err() {
-            // A process becomes unreadable shortly before it is gone.
+            // Unreadable now, it may soon be gone.
             std::thread::sleep(ENDING_TIME);
             if !readers.process.is_alive() {
                 break;

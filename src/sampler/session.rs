@@ -351,7 +351,7 @@ impl RecordingSession {
         matches!(&self.readers.torch, TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::NotInitialized)
     }
 
-    /// Without an allocator now, all its counts will be from later.
+    /// Before there is an allocator: all its counts will come later.
     pub(super) fn record_waiting(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         match self.waits_for_devices() {
             true => self.record_what_runs(sink),

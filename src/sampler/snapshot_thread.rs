@@ -146,7 +146,6 @@ impl SnapshotSource<'_> {
                 | TorchError::NoDevice(_)
                 | TorchError::NotSupported { .. },
             ) => {
-                // The allocator may have appeared or changed.
                 torch.refresh()?;
                 torch.blocks_when(device, now(), &mut before_attempt)
             }

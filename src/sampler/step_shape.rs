@@ -1,8 +1,8 @@
 //! The shape of a training step: an owner snapshot shows most at the end of the forward pass and at
 //! the peak.
 //!
-//! A steady loop repeats its allocations in each step: the forward pass ends as many allocations
-//! after the start of the last backward pass as before.
+//! A steady loop repeats its allocations: in each step the forward pass ends equally many
+//! allocations after the last backward pass started.
 
 use std::collections::VecDeque;
 use std::time::Duration;

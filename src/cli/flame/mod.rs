@@ -240,7 +240,6 @@ pub(super) struct FlameOptions {
     pub with_older: bool,
     /// Only live bytes allocated since this time.
     pub since: Option<Nanos>,
-    /// Only innermost frames.
     pub innermost: bool,
     /// One frame per function.
     pub function: bool,
@@ -248,7 +247,6 @@ pub(super) struct FlameOptions {
     pub churn: bool,
     /// `None`: PyTorch's, or the only kind recorded.
     pub memory: Option<MemoryArg>,
-    /// One picture for each thread.
     pub by_thread: bool,
     pub full_filenames: bool,
     /// Only proven bytes.

@@ -11,7 +11,7 @@ use super::protocol::RpcError;
 use crate::cli::args::DiffByArg;
 use crate::model::parse_time;
 
-/// A call's time that is not for observing the job.
+/// The part of a call's time not spent observing the job.
 const TIME_BESIDES: Duration = Duration::from_secs(60);
 
 type CommandWords = Vec<String>;

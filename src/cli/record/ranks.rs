@@ -16,10 +16,10 @@ use crate::cli::mode::ModeChoice;
 use crate::cli::output::FileNameFields;
 use crate::cli::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
-/// Time between two searches for new processes of the job.
+/// Between two searches for new processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The same for a search of all processes of the machine.
+/// Between two searches of all processes of the machine.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 struct RankRecording {
@@ -39,7 +39,7 @@ pub(super) fn check(args: &RecordArgs) -> Result<()> {
     output::check_requested(Some(output), args.force)
 }
 
-/// Until all processes have ended, `stop` is set or the time is over.
+/// Records until all processes have ended, `stop` is set or the time is over.
 pub(super) fn record(
     args: &Arc<RecordArgs>,
     modes: &ModeChoice,

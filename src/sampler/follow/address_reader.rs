@@ -1,8 +1,8 @@
 //! With many processors, a second thread reads the addresses allocated and freed in each delta.
 //!
-//! Each reading has the running totals at which it was true; `address_windows.rs` finds the delta
-//! with these totals. Nothing is read while polls rest: the job would have to fetch its tables back
-//! into its caches. The first reading after a rest is only a new base.
+//! A reading has the running totals at which it was true; `address_windows.rs` finds the delta with
+//! these. Nothing is read while polls rest: the job would have to fetch its tables back into its
+//! caches. The first reading afterwards is only a new base.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -87,7 +87,6 @@ impl AddressReader {
         std::mem::take(&mut self.shared.readings.lock())
     }
 
-    /// Some milliseconds old.
     pub(super) fn cpu_nanos(&self) -> u64 {
         self.shared.cpu_nanos.load(Ordering::Relaxed)
     }

@@ -93,7 +93,6 @@ mod tests {
         (time, reading)
     }
 
-    /// Deltas, allocated addresses, freed addresses.
     type Summary = Option<(u32, Vec<u64>, Vec<u64>)>;
 
     fn summary(windows: &mut AddressWindows, totals: &[(i64, i64)]) -> Vec<Summary> {

@@ -66,7 +66,6 @@ impl Assembler {
         self.devices.contains(&device)
     }
 
-    /// Returns a new plan if it differs from the current one.
     pub(super) fn plan(
         &mut self,
         targets: Vec<PollTarget>,

@@ -74,7 +74,7 @@ struct PollerHandle {
 }
 
 impl PollerHandle {
-    /// Time counts from `start`. The thread sets when the counters last changed.
+    /// Time counts from `start`.
     fn start(
         process: &Arc<Process>,
         stacks: StackPoller,

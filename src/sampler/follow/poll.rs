@@ -189,7 +189,7 @@ impl PollState {
         self.stack_polls = 0;
     }
 
-    /// Returns `false` if no counter changed and no thread is inside the allocator.
+    /// Whether a counter changed or a thread is inside the allocator.
     fn counters_move(&mut self) -> Result<bool, MemoryError> {
         let spans = self.spans.get(..self.watch.spans().count()).unwrap_or_default();
         self.counters_now.resize(spans.iter().map(|span| span.len).sum(), 0);

@@ -36,7 +36,7 @@ struct WatchedThread {
 struct OffProcessor {
     since: u64,
     turns: ThreadTurns,
-    /// For something else than its own work.
+    /// For something other than its own work.
     waits: bool,
 }
 
@@ -70,7 +70,6 @@ impl ThreadWaits {
         }
     }
 
-    /// `began`: start of the poll; `moved`: the stack has changed.
     pub(super) fn polled(&mut self, began: u64, ended: u64, moved: impl Fn(ThreadKey) -> bool) {
         let paused = began.saturating_sub(self.polled) > PAUSE;
         self.polled = ended;
