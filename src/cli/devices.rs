@@ -57,7 +57,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     loop {
         let begun = Instant::now();
         let seen = poller.poll()?;
-        // What is left after all jobs was already printed.
+        // What is left after all jobs ended was already printed.
         if poller.watch.has_lost_all(jobs) {
             return Ok(());
         }

@@ -21,7 +21,8 @@ pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     Ok(members)
 }
 
-/// Runs `read` for each process and prints its failures. Fails if all failed, or, with `all`, any.
+/// Runs `read` for each process and prints its failures. Fails if all failed or, with `all`, if any
+/// failed.
 pub(super) fn for_each_member(
     pid: u32,
     json: bool,

@@ -58,7 +58,7 @@ use args::{CliArgs, Command};
 /// Runs the program.
 ///
 /// Exit code 0: done; 1: not done, with one line why; 2: invalid arguments. `record -- PROGRAM`
-/// passes on the program's.
+/// passes on the program's code.
 pub fn run() -> ExitCode {
     // Only memspy itself starts this.
     if std::env::args_os().nth(1).is_some_and(|word| sampler::is_probe_keeper(&word)) {

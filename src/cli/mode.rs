@@ -13,7 +13,7 @@ use crate::sampler::{
 use super::args::{ModeArg, RecordArgs};
 use super::following::{FollowChoice, RECORD_RATE};
 
-/// Maximum cost of exact stacks, as a part of the job's time; the second below
+/// Maximum cost of exact stacks, as a part of the job's time; the second holds below
 /// [`MANY_PROCESSORS`].
 const LIMIT: f64 = 0.02;
 const LIMIT_WITH_FEW: f64 = 0.05;

@@ -84,7 +84,7 @@ pub(super) fn observe(
             }
         };
     let began = Instant::now();
-    // Attaching takes as long as a snapshot: do both at once.
+    // Attaching takes as long as a snapshot: do both at the same time.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
     let first = take_snapshot(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
@@ -243,7 +243,7 @@ impl LineRecording {
         let live = SharedProfile::with_filter(ThreadChoice::default());
         let (attached, is_attached) = channel();
         let mut sink = live.clone();
-        // Attaches on the reading thread: probes and interpreters stay on one.
+        // Attaches on the reading thread: probes and interpreters stay on one thread.
         let thread = Worker::spawn("lines", move |stop| {
             let (recorder, source, cost) = match recorder(&process, &modes) {
                 Ok(begun) => begun,

@@ -31,12 +31,12 @@ pub(super) fn limit(profile: &mut Profile, bytes: u64) {
     profile.limit_work((1 << 25) + bytes.saturating_mul(20_000));
 }
 
-/// Warnings printed: a recording may be read or named twice.
+/// Warnings already printed: a recording may be read or named twice.
 static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// Whether the answer shows warnings on the same terminal.
 static IN_ANSWER: AtomicBool = AtomicBool::new(false);
 
-/// Prints warnings once if `output` shows them on the same terminal.
+/// Prints warnings only once if `output` shows them on the same terminal.
 pub(super) fn warn_in_answer(output: Option<&Path>) {
     let is_printed = output.is_none_or(|path| path.as_os_str() == "-");
     let is_one_screen = io::stdout().is_terminal() && io::stderr().is_terminal();

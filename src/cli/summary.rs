@@ -53,8 +53,8 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     print(args.json, args.pid, &observation, None)
 }
 
-/// Observes ranks at once, passes their memory to `first`, then each rank to `show`. A failed
-/// rank hides no other, but is an error at the end.
+/// Observes ranks at the same time, passes their memory to `first`, then each rank to `show`. A
+/// failed rank hides no other, but is an error at the end.
 fn of_ranks(
     pid: u32,
     options: ObserveOptions,

@@ -77,7 +77,7 @@ impl TopRecordOptions {
     }
 }
 
-/// Attaches, and advises on failure; at first with `readers`, if given.
+/// Attaches, and advises on failure; the first time with `readers`, if given.
 fn attaching(
     how: TopRecordOptions,
     pid: u32,

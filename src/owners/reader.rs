@@ -53,7 +53,7 @@ impl OwnerReader {
         Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
     }
 
-    /// Prepares the stop: at first, finds the pages to copy.
+    /// Prepares the stop: the first time, finds the pages to copy.
     pub fn learn(
         &mut self,
         process: &Process,

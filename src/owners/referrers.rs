@@ -42,7 +42,7 @@ pub(super) fn find(
             counts.insert(object.at, object.references);
         }
         // Running frames are shown by their variables, suspended ones as generators. A traceback
-        // keeps returned frames.
+        // keeps frames that have returned.
         if object.class.kind == ClassKind::Frame && !heap.has_returned(object) {
             continue;
         }

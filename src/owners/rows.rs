@@ -110,7 +110,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Python tensors that wrap others, without memory: distributed tensors,
+    /// Python tensors that wrap others without own memory: distributed tensors,
     /// `torch.Tensor._make_wrapper_subclass`.
     pub(super) fn wrappers(&self) -> Vec<Addr> {
         let is_wrapper = |row: &&TensorRow| {

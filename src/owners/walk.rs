@@ -23,10 +23,10 @@ use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 /// References per local variable, in the stop.
 const MAX_LOCAL_REFERENCES: u32 = 256;
 
-/// A busy job has some node outputs in transit; this many are kept by something.
+/// A busy job has some node outputs in transit; from this many on, something keeps them.
 const MIN_RESULTS: usize = 16;
 
-/// Bytes that show whether a tensor exists: reference count, type, `TensorImpl`.
+/// Bytes that show whether a tensor still exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl OwnerWalkInput<'_> {
         unreached.retain(|object| needs_name(*object));
         parts.end(IncompleteSnapshot::VARIABLES);
         rows.add_named(&named);
-        // Finding garbage reads all objects.
+        // Finding garbage reads all objects: only if it may find some.
         let mut garbage = Garbage::default();
         // A node may keep itself alive: its `ctx` has its output.
         if rows.may_be_garbage(&unreached, &in_use)

@@ -1,4 +1,4 @@
-//! Blocks in use, and their bytes that tensors cover.
+//! Blocks in use, and how much of each its tensors cover.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl InUse {
 }
 
 pub(super) enum StorageLocation {
-    /// In a block, with this many bytes of the storage.
+    /// In a block; this many of its bytes belong to the storage.
     Block(u64),
     /// In a private pool's segment, where graphs write without the allocator.
     Pool,

@@ -168,7 +168,7 @@ fn worth(row: &TensorRow, index: usize) -> impl Ord + use<> {
     (row.names.is_empty(), row.category, row.object.is_none(), !whole, index)
 }
 
-/// Storages with their bytes (in used blocks, given a snapshot); they add up to
+/// Storages with their bytes (in used blocks, if there is a snapshot); they add up to
 /// [`breakdown`]'s categories.
 pub fn held_storages(snapshot: &OwnershipSnapshot) -> Vec<(StorageGroup, u64)> {
     let mut blocks: BTreeMap<TensorDevice, ActiveBlocks> =

@@ -16,7 +16,7 @@ impl<'a> NamePart<'a> {
     }
 }
 
-/// The parts, which concatenate to the name. A label (`[result of AddBackward0]`) is one.
+/// The parts, which concatenate to the name. A label (`[result of AddBackward0]`) is one part.
 pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
     let mut parts = Vec::new();
     if name.starts_with('[') {

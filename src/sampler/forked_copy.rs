@@ -17,7 +17,7 @@ pub struct ForkedCopy {
     pub of: Option<u32>,
 }
 
-/// `None` if the process's allocator is its own.
+/// `None` if the allocator, which is set up, is the process's own.
 pub(super) fn find(process: &Process) -> Option<ForkedCopy> {
     if process.is_core() {
         return None;

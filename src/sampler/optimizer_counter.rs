@@ -19,7 +19,8 @@ const STORAGE_HEAD: usize = 64;
 pub(super) struct OptimizerCounter {
     at: Addr,
     dtype: DType,
-    /// Words that prove this is still the counter: malloc overwrites them on a free.
+    /// Words that prove this is still the counter: malloc overwrites them when tensor or storage is
+    /// freed.
     checks: [WordCheck; 2],
 }
 
@@ -36,8 +37,8 @@ impl WordCheck {
 }
 
 impl OptimizerCounter {
-    /// The first counter in host memory. Fused and capturable optimizers count on the GPU:
-    /// unreadable.
+    /// The first counter in host memory. Fused and capturable optimizers count on the GPU, where it
+    /// cannot be read.
     pub(super) fn find(
         snapshot: &OwnershipSnapshot,
         process: &Process,

@@ -154,7 +154,7 @@ fn rest_after(took: Duration, paused: Duration, budget: f64, has_failed: bool) -
     after_work.max(paused.div_f64(budget)).max(MIN_REST)
 }
 
-/// Returns the times of stop and of memspy's work. Waits while PyTorch is imported: its
+/// Returns how long the process was stopped and memspy worked. Waits while PyTorch is imported: its
 /// libraries exist before its types.
 fn timed_snapshot(
     readers: &mut TargetReaders,

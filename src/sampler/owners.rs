@@ -180,8 +180,8 @@ pub type ReadOwners<'a> = &'a mut dyn FnMut(
     &[ThreadSample],
 ) -> io::Result<()>;
 
-/// Takes snapshots every `every`, until `stop` is set or the process ends. `take` judges a
-/// failed one.
+/// Takes snapshots at intervals of `every`, until `stop` is set or the process ends. `take` judges
+/// a failed one.
 pub fn watch_owners(
     readers: &mut TargetReaders,
     options: SnapshotOptions,

@@ -18,7 +18,7 @@ const IMPORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Loaded before PyTorch's CUDA part (torch/__init__.py: `_load_global_deps`).
 const PYTORCH: [&str; 3] = ["libtorch_global_deps.so", "libc10.so", "libtorch_cpu.so"];
 const CUDA: [&str; 2] = ["libcuda.so", "libc10_cuda.so"];
-/// In the commands of `multiprocessing` (Lib/multiprocessing/spawn.py).
+/// In the command of processes spawned by `multiprocessing` (Lib/multiprocessing/spawn.py).
 const SPAWNED: &str = "--multiprocessing-fork";
 
 /// A process to record, with `RANK` of its environment.
@@ -65,13 +65,13 @@ enum MemberState {
 }
 
 impl ProcessTree {
-    /// The tree of process `pid`; with `any`, also without Python.
+    /// The tree of process `pid`; with `any`, also processes without Python.
     pub fn new(pid: u32, any: bool) -> Result<ProcessTree, AttachError> {
         let roots = TreeRoots::Process(Arc::new(Process::open(pid)?));
         Ok(ProcessTree { roots, any, known: HashMap::new() })
     }
 
-    /// All processes that match; with `any`, also without Python.
+    /// All processes that match; with `any`, also processes without Python.
     pub fn called(pattern: CommandPattern, any: bool) -> ProcessTree {
         ProcessTree { roots: TreeRoots::Called(pattern), any, known: HashMap::new() }
     }
@@ -142,7 +142,7 @@ impl ProcessTree {
                 readers
             }
         };
-        // The driver comes last: it takes milliseconds and a lock.
+        // The driver comes last: it takes milliseconds and a driver lock.
         let is_copy = self.is_copy(&process);
         let seems = !is_copy && (is_rank(&process) || uses_cuda(&readers));
         let standing = if seems || holds_memory(&readers) {

@@ -32,7 +32,7 @@ pub(super) struct StepShape {
     /// Allocations when the last backward pass started.
     begun: Option<i64>,
     /// For each step: allocations from there to the last moment before the next backward pass, and
-    /// its level.
+    /// the level then.
     forward: VecDeque<(i64, i64)>,
     levels: VecDeque<(i64, i64)>,
     snapshots: u32,

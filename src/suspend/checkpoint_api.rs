@@ -112,7 +112,7 @@ pub(super) struct CheckpointApi {
 }
 
 impl CheckpointApi {
-    /// Initialises the driver: seconds if GPUs sleep.
+    /// Initialises the driver, which takes seconds if GPUs sleep.
     pub(super) fn load() -> Result<CheckpointApi, CheckpointError> {
         // Safety: the driver's library may be loaded into any process.
         let library = unsafe { Library::new(LIBRARY) }

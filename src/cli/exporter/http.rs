@@ -32,7 +32,7 @@ pub(super) struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Serves `/metrics` to requests for its own address or for `hosts`.
+    /// Serves `/metrics` to requests for its own address or one of `hosts`.
     pub(super) fn start(
         address: SocketAddr,
         hosts: Vec<String>,

@@ -120,7 +120,7 @@ struct CallQueue {
 }
 
 impl CallQueue {
-    /// Returns whether the call needs another thread; as error, a call too many.
+    /// Returns whether the call needs another thread. `Err`: too many wait.
     fn push(&mut self, call: ToolCall) -> Result<bool, ToolCall> {
         if self.calls.len() >= MAX_WAITING {
             return Err(call);
@@ -296,7 +296,7 @@ struct KillOnDrop(Child);
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // SIGTERM first: a memspy that stopped a job then resumes it.
+            // SIGTERM first: a memspy that stopped a job resumes it before it ends.
             let pid = rustix::process::Pid::from_child(&self.0);
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             let until = Instant::now() + Duration::from_secs(5);

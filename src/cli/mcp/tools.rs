@@ -275,7 +275,7 @@ fn read<T: DeserializeOwned>(given: Value) -> Result<T, RpcError> {
     serde_json::from_value(given).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// Client values follow `=` or `--`, so are never options.
+/// Client values follow `=` or `--`, so they are never options.
 fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     let given: JobArguments = read(given)?;
     let mut words = vec![command.to_owned(), "--json".to_owned(), format!("--pid={}", given.pid)];
@@ -351,7 +351,7 @@ mod tests {
                 let value = match (*name, *kind) {
                     ("duration", _) => json!("5s"),
                     ("by", _) => json!("stack"),
-                    // The moments of one trace exclude two traces.
+                    // The moments of one trace exclude options for two traces.
                     ("at", _) => continue,
                     ("from" | "to", _) => json!("end"),
                     (_, "integer") => json!(7),

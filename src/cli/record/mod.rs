@@ -33,7 +33,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     let modes = ModeChoice::for_record(args)?;
     let is_exact = modes.asked == ModeArg::Exact;
-    // A name with %p can be checked once the program runs; others now.
+    // A name with %p can be checked once the program runs; check others now.
     let host = output::host();
     let named = |pid: u32| -> Result<PathBuf> {
         let rank = rank_of(pid);

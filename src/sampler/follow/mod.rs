@@ -102,7 +102,7 @@ impl PollerHandle {
             if processors() >= MANY_PROCESSORS {
                 raise_priority();
             }
-            // Refused: polls are further apart on busy machines, and the summary says so.
+            // If refused, polls are further apart on busy machines, and the summary says so.
             let _ = shorten_time_slice();
             // By default the kernel adds 50 µs to a sleep.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
