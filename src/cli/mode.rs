@@ -118,7 +118,6 @@ impl ModeChoice {
         &self.follow
     }
 
-    /// Why a recording into `path` does not try exact stacks.
     pub(super) fn why_not_exact(&self, path: Option<&Path>) -> Option<&'static str> {
         let is_stream = path.is_some_and(|path| path.exists() && !path.is_file());
         self.not_exact.or(is_stream.then_some(

@@ -232,7 +232,6 @@ impl TensorReadArgs {
     }
 }
 
-/// Attaches to read owners; announces a long stop.
 pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
     let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
     readers.announce_long_stops(hints::long_stop);

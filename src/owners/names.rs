@@ -218,7 +218,6 @@ fn collect(
     }
 }
 
-/// Runs once the variables are known.
 pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let trees = std::mem::take(&mut named.trees);
     let one = trees.len() == 1;

@@ -332,7 +332,6 @@ mod tests {
             step: String::new(),
             part: Addr(part),
         };
-        // 3 wraps 2, 2 wraps 1, 9 wraps itself.
         let parts = [part(2, 1), part(9, 9), part(3, 2)];
         let order: Vec<u64> = outermost_first(&parts).iter().map(|part| part.wrapper.0).collect();
         assert_eq!(order, [3, 2, 9]);

@@ -71,7 +71,6 @@ impl OptimizerCounter {
         counts.filter_map(clock).min_by_key(|clock| clock.at)
     }
 
-    /// `None` if the counter is gone.
     pub(super) fn read(&self, process: &Process) -> Option<u64> {
         let memory = process.memory();
         let memory: &dyn Memory = &memory;

@@ -117,7 +117,6 @@ pub struct TargetReaders {
     pub(super) took: Duration,
     pub(super) owners: Option<OwnerReader>,
     pub(super) copy: Option<ForkedCopy>,
-    /// PyTorch's version in a forked copy.
     copied_version: Option<String>,
     pub(super) announce: Option<AnnounceStop>,
 }

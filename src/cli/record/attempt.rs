@@ -180,7 +180,6 @@ fn exact_options(args: &RecordArgs, cost: CostWatch) -> ExactOptions {
     }
 }
 
-/// Runs the recorder with `sink` on a thread; returns the sinks.
 fn drive<S: RecordSink + Send + 'static>(
     recorder: AttachedRecorder,
     sink: S,

@@ -54,7 +54,6 @@ impl BudgetPart {
         self.all().min(1.0)
     }
 
-    /// What polling leaves for a second thread, in processors.
     pub(super) fn to_spare(&self) -> f64 {
         (self.all() - 1.0).clamp(0.0, 1.0)
     }

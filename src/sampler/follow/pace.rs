@@ -32,7 +32,6 @@ pub(super) struct FollowPace {
     share: f64,
     /// Nanoseconds of a processor that may be used now.
     saved: f64,
-    /// When `saved` was computed, and the use then.
     at: Duration,
     used: Duration,
     changed: Duration,

@@ -142,7 +142,6 @@ impl PollState {
         self.watch.is_empty()
     }
 
-    /// `None` while the stacks of the last delta are unconfirmed.
     pub(super) fn take(&mut self) -> Option<RawBatch> {
         if self.pending > 0 {
             return None;
