@@ -78,7 +78,6 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<()> {
     print(pid, &what, "running", &moved, args.json)
 }
 
-/// Catches all signals that would end memspy.
 fn watch() -> Result<Arc<AtomicBool>> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     let stop = Arc::new(AtomicBool::new(false));

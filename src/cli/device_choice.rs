@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::analysis::Profile;
 use crate::model::{AllocatorBackend, CudaIndex};
 
-/// Advice for memory without a device, before the option to leave out.
+/// Advice for memory without a device; the option to leave out follows.
 pub(super) const DRIVER_MEMORY_ADVICE: &str =
     "the recording has the driver's events alone, and is drawn whole without";
 

@@ -1,4 +1,4 @@
-//! `memspy devices`: the machine's GPUs, and jobs' memory on them.
+//! `memspy devices`: the machine's GPUs, and jobs' memory there.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -73,7 +73,7 @@ fn attach_target(args: &DumpArgs) -> Result<TargetReaders> {
     Ok(readers)
 }
 
-/// All processes that use CUDA, one after the other: each snapshot has its own time.
+/// All processes that use CUDA, in turn: each snapshot has its own time.
 fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
     let mut seen = Vec::new();
     let pid = args.pid.context("-s needs a process (-p)")?;

@@ -1,4 +1,4 @@
-//! Whether a recording polls counters, its budget, and its first message.
+//! Whether a recording polls counters, its budget, its first message.
 
 use anyhow::{Result, bail};
 
@@ -11,13 +11,12 @@ use super::args::{ModeArg, RecordArgs, RecordFormat, TopArgs};
 pub(super) const RECORD_RATE: u32 = 200;
 const TOP_RATE: u32 = 100;
 
-/// How a recording samples and polls.
 #[derive(Debug, Clone)]
 pub(super) struct FollowChoice {
     pub(super) rate: u32,
     /// Budget of all polls; `None`: no polls.
     pub(super) budget: Option<FollowBudget>,
-    /// Whether it is an error if the counters cannot be polled.
+    /// Whether it is an error if counters cannot be polled.
     pub(super) is_required: bool,
     pub(super) is_shared: bool,
 }
@@ -53,7 +52,7 @@ impl FollowChoice {
         }
     }
 
-    /// The first message; fails if polls are required but impossible.
+    /// The first message; fails if required polls are impossible.
     pub(super) fn opening(&self, readers: &TargetReaders) -> Result<Option<String>> {
         let (refusal, limit) = (readers.follow_refusal(), readers.allocator_refusal());
         if let (true, Some(why)) = (self.is_required, &refusal) {

@@ -110,7 +110,6 @@ pub(super) fn pause(error: &StopError, pid: u32) -> String {
     }
 }
 
-/// Advice after a limit was reached before any result.
 pub(super) fn limit(limit: LookLimit) -> String {
     match limit {
         LookLimit::Pause(most) => format!(

@@ -26,7 +26,6 @@ pub(super) fn run(args: &HistoryArgs) -> Result<()> {
         .map_err(|error| hints::attach(error, args.pid))?;
     refuse_launcher(&readers)?;
     let history = read_history(&mut readers).map_err(|error| refused(error, args.pid))?;
-    // Printed first, as in other reports.
     print_notes(&history);
     output::write(&path, args.force, |out| {
         match args.json {

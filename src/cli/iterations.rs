@@ -35,7 +35,7 @@ pub(super) fn run(args: &IterationsArgs) -> Result<()> {
     output::report(&path, args.force, output::fitted(&path, is_text, write))
 }
 
-/// Uses the requested clock, else the first available: steps, then the period of the counters.
+/// The requested clock, else the first available: steps, then the counters' period.
 fn profile(args: &IterationsArgs) -> Result<Profile> {
     let recording = StoredRecording::trace(&args.trace)?;
     let read = |clock: IterationClock| {

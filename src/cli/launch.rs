@@ -40,7 +40,7 @@ impl LaunchedProgram {
         matches!(child.try_wait(), Ok(Some(_)))
     }
 
-    /// Returns its exit code; memspy never ends a program that it records.
+    /// Returns its exit code; memspy never ends the program.
     pub(super) fn wait(self) -> Result<u8> {
         loop {
             let status = self.child.lock().try_wait();

@@ -10,11 +10,11 @@ pub(super) const ENDS_WITH: &str = "MEMSPY_ENDS_WITH";
 pub(super) fn end_with_starter() -> bool {
     let starter = std::env::var(ENDS_WITH).ok().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
     if starter.is_none() || starter != getppid() {
-        // Without a named starter, go on. A starter that is not the parent has ended, or the
+        // Without a named starter, go on. One that is not the parent has ended, or the
         // variable was inherited.
         return starter.is_none();
     }
-    // If the kernel refuses, the starter still ends this one, unless it is killed.
+    // If refused, the starter still ends this one, unless it is killed.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     // It may have ended meanwhile.
     starter == getppid()

@@ -25,7 +25,7 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     let start = ranks.first().and_then(|rank| rank.profile.start());
     let path = output::of_report(args.table.output.as_deref(), start, PathBuf::from("-"))?;
     let columns = match args.columns.is_empty() {
-        // Each column becomes five, so show only the most important.
+        // Each column becomes five: show only the most important.
         true if args.merge => Profile::default_columns().into_iter().take(1).collect(),
         true => Profile::default_columns(),
         false => args.columns.clone(),

@@ -1,4 +1,4 @@
-//! The processes of a job that use CUDA: those of `--subprocesses`, and those below a launcher.
+//! A job's processes that use CUDA: those of `--subprocesses`, and those below a launcher.
 
 use std::io::{self, Write};
 

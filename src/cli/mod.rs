@@ -90,11 +90,11 @@ pub fn run() -> ExitCode {
         output::set_mode(mode);
     }
     privileges::give_up(&args.command);
-    // Afterwards, because a change of rights may cancel it.
+    // Afterwards: a change of rights may cancel it.
     if !lifetime::end_with_starter() {
         return ExitCode::FAILURE;
     }
-    // With a handler, SIGXFSZ (file too large) is a write error instead of the end.
+    // With a handler, SIGXFSZ (file too large) is a write error, not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &args.command {
         Command::Summary(args) => summary::summary(args).map(|()| ExitCode::SUCCESS),
@@ -144,7 +144,7 @@ fn keep_probes() -> ExitCode {
     }
 }
 
-/// Generates in memory, as the generator exits if it cannot write.
+/// In memory first: the generator exits if it cannot write.
 fn completions(args: &args::CompletionsArgs) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut CliArgs::command(), "memspy", &mut text);
@@ -181,7 +181,7 @@ fn set_line_prefix(subject: &str) {
 }
 
 /// Prints an escaped line to standard error, wrapped on a narrow terminal. A closed standard error
-/// is not a failure.
+/// is no failure.
 fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());

@@ -39,7 +39,6 @@ pub(super) struct ModeFacts {
     /// Idle processors on average, if known.
     pub(super) idle: Option<f64>,
     pub(super) budget: f64,
-    /// Why counters cannot be polled.
     pub(super) unfollowable: Option<String>,
 }
 
@@ -47,7 +46,7 @@ pub(super) fn limit(processors: usize) -> f64 {
     if processors < MANY_PROCESSORS { LIMIT_WITH_FEW } else { LIMIT }
 }
 
-/// The best mode that `facts` allow, and why no better one.
+/// The best mode that `facts` allow, and why none better.
 pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     let limit = limit(facts.processors);
     let why = match &facts.exact {
@@ -73,7 +72,6 @@ pub(super) struct ModeChoice {
     pub(super) asked: ModeArg,
     follow: FollowChoice,
     sample: FollowChoice,
-    /// Why auto does not try exact stacks.
     not_exact: Option<&'static str>,
     idle: IdleMeter,
 }
@@ -120,7 +118,6 @@ impl ModeChoice {
         &self.follow
     }
 
-    /// Why a recording into `path` does not try exact stacks.
     pub(super) fn why_not_exact(&self, path: Option<&Path>) -> Option<&'static str> {
         let is_stream = path.is_some_and(|path| path.exists() && !path.is_file());
         self.not_exact.or(is_stream.then_some(

@@ -1,4 +1,4 @@
-//! Observes a job for some seconds: takes ownership snapshots while lines are recorded.
+//! Observes a job for some seconds: ownership snapshots while lines are recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,17 +38,16 @@ pub(super) struct ObserveOptions {
 pub(super) struct JobObservation {
     pub(super) process: ProcessSnapshot,
     pub(super) growth: GrowthWatch,
-    /// The last snapshot, or why there is none.
     pub(super) last: Result<OwnershipSnapshot, String>,
     pub(super) stops: StopTotals,
     pub(super) lines: ObservedLines,
     pub(super) devices: Vec<ObservedDevice>,
-    /// Reused, because they know which memory matters.
+    /// Reused: they know which memory matters.
     pub(super) readers: TargetReaders,
 }
 
 impl JobObservation {
-    /// The devices that the process uses, with PyTorch's figures at the last snapshot.
+    /// The process's devices, with PyTorch's figures at the last snapshot.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
         let at_snapshot = |facts: GpuFacts| {
@@ -65,7 +64,7 @@ pub(super) fn observe(
     stop: &AtomicBool,
 ) -> Result<JobObservation> {
     let (identity, pid) = (readers.identity(), readers.pid());
-    // The first snapshot is the slowest: it finds which memory matters.
+    // The first snapshot is slowest: it finds which memory matters.
     let mut growth = GrowthWatch::default();
     let mut stops = StopTotals::default();
     let mut grouping = GroupingThread::begin()?;
@@ -74,7 +73,7 @@ pub(super) fn observe(
         |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.limits) {
             Ok(read) => {
                 stops.merge(read.snapshot.stops);
-                // The time of the stop, not of the end of the analysis.
+                // The time of the stop, not of the analysis's end.
                 let time = at.elapsed().saturating_sub(read.snapshot.age);
                 grouping.add(time, read.snapshot, growth);
                 at + time
@@ -85,7 +84,7 @@ pub(super) fn observe(
             }
         };
     let began = Instant::now();
-    // Attaching takes as long as a snapshot, so do both at the same time.
+    // Attaching takes as long as a snapshot: do both at the same time.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
     let first = take_snapshot(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
@@ -108,7 +107,7 @@ pub(super) fn observe(
             at_end = Some(ProcessAtEnd::begin(identity.clone(), pid)?);
         }
         take_snapshot(began, &mut growth);
-        // Growth needs several snapshots, so slow ones prolong the observation.
+        // Growth needs several snapshots: slow ones prolong the observation.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
         if is_over || stop.load(Ordering::Relaxed) {
             break;
@@ -127,7 +126,7 @@ pub(super) fn observe(
     Ok(JobObservation { process, growth, last, stops, lines, devices, readers })
 }
 
-/// Groups owners on its own thread: for a large job this takes as long as the next snapshot.
+/// Groups owners on a thread: for a large job this takes as long as the next snapshot.
 struct GroupingThread {
     snapshots: Option<Sender<(Duration, OwnershipSnapshot)>>,
     grouped: Receiver<(Duration, Vec<OwnerGroup>)>,
@@ -179,7 +178,7 @@ fn add_groups(
     }
 }
 
-/// Reads process, threads and devices on its own thread, as it waits for names and blocks.
+/// Reads process, threads and devices on a thread, as it waits for names and blocks.
 struct ProcessAtEnd {
     result: Receiver<Result<ProcessSnapshot>>,
     _thread: Worker<()>,

@@ -33,7 +33,6 @@ pub(super) fn creation(force: bool) -> FileCreation {
     FileCreation { replace: force, mode: MODE.get().copied() }
 }
 
-/// Returns `unknown-host` if the kernel has no name.
 pub(super) fn host() -> String {
     host_name().unwrap_or_else(|| "unknown-host".to_owned())
 }
@@ -70,7 +69,7 @@ impl<'a> From<Option<&'a RecordingStart>> for FileNameFields<'a> {
     }
 }
 
-/// Replaces `%p` by the pid, `%h` by the host, `%r` by the rank (else the pid), `%%` by `%`.
+/// Replaces `%p` by the pid, `%h` by the host, `%r` by the rank (else pid), `%%` by `%`.
 pub(super) fn expand(path: &Path, naming: FileNameFields<'_>) -> Result<PathBuf> {
     let FileNameFields { pid, host, rank } = naming;
     let Some(text) = path.to_str() else { return Ok(path.to_owned()) };
@@ -130,7 +129,7 @@ pub(super) fn of_report(
     }
 }
 
-/// Refuses, before any work, a name that can never be a file, whatever its `%` letters become.
+/// Refuses early a name that can never be a file, whatever its `%` letters become.
 pub(super) fn check_requested(asked: Option<&Path>, force: bool) -> Result<()> {
     let Some(path) = asked else { return Ok(()) };
     expand(path, FileNameFields { pid: 1, host: "host", rank: None })?;
@@ -279,7 +278,6 @@ pub(super) fn wrote(path: &Path) {
     }
 }
 
-/// For writers that know only I/O errors.
 pub(super) fn into_io(error: RenderError) -> io::Error {
     error.into_io()
 }

@@ -53,8 +53,8 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
 }
 
-/// Prints a snapshot at each interval: as text the first whole and then changes, as JSON each whole
-/// on one line.
+/// Prints a snapshot at each interval: as text the first whole, then changes; as JSON each whole on
+/// one line.
 fn watch(
     readers: &mut TargetReaders,
     args: &TensorsArgs,
@@ -112,9 +112,9 @@ fn watch(
     }
 }
 
-/// Whether the next snapshot may succeed; an error of the first may be permanent.
+/// Whether the next snapshot may succeed; a first error may be permanent.
 fn is_retryable(error: &OwnerError, has_snapshot: bool) -> bool {
-    // A job that imports something may change objects for longer than a snapshot may take.
+    // A job that imports may change objects for longer than a snapshot may take.
     let is_temporary =
         error.is_transient() || matches!(error, OwnerError::Moved | OwnerError::Cut { .. });
     error.is_traced() || has_snapshot && is_temporary
@@ -232,7 +232,6 @@ impl TensorReadArgs {
     }
 }
 
-/// Attaches to read owners; announces a long stop.
 pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
     let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
     readers.announce_long_stops(hints::long_stop);

@@ -59,7 +59,7 @@ fn kept_by(command: &Command) -> Option<CapabilitySet> {
         Command::Top(args) => live(args.exact),
         // They record exactly where the kernel allows that.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
-        // Later: a program that it starts gets all of memspy's rights.
+        // Later: a program it starts gets all of memspy's rights.
         Command::Record(_) => return None,
         // Each call gives up its own rights.
         Command::Mcp(_) => return None,

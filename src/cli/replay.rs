@@ -33,7 +33,7 @@ pub(super) fn limit(profile: &mut Profile, bytes: u64) {
 
 /// Warnings already printed: a recording may be read or named twice.
 static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-/// Whether the answer shows the warnings on the same terminal.
+/// Whether the answer shows warnings on the same terminal.
 static IN_ANSWER: AtomicBool = AtomicBool::new(false);
 
 /// Prints warnings only once if `output` shows them on the same terminal.
@@ -43,7 +43,7 @@ pub(super) fn warn_in_answer(output: Option<&Path>) {
     IN_ANSWER.store(is_printed && is_one_screen, Ordering::Relaxed);
 }
 
-/// A recording on disk; however often it is read, its warnings are printed once.
+/// A recording on disk; its warnings are printed once, however often read.
 pub(super) struct StoredRecording<'a> {
     path: &'a Path,
     is_ring: bool,

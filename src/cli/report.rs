@@ -1,4 +1,4 @@
-//! `memspy report`: traces as one page that shows every moment.
+//! `memspy report`: traces as one page of all moments.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -67,7 +67,7 @@ fn empty() -> Profile {
     Profile::new().without_line_statistics()
 }
 
-/// Reads a trace twice more: for its timeline, and for the sites at the chosen moments.
+/// Reads a trace twice more: for its timeline, and for sites at chosen moments.
 fn survey(rank: &RankTrace, ranks: usize) -> Result<(RecordingSurvey, Vec<MemoryTrack>)> {
     let profile = &rank.profile;
     device(profile, None)?;

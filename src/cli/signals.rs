@@ -32,7 +32,7 @@ impl StopSignals {
         Ok(signals)
     }
 
-    /// For a memspy that starts a program: Ctrl-C reaches both, other signals are passed on, and
+    /// For a memspy that starts a program: Ctrl-C reaches both, other signals are passed on,
     /// memspy lives as long as the program.
     pub(super) fn watch_for_program() -> Result<(StopSignals, ProgramSignals)> {
         let signals = StopSignals { stop: Arc::default() };

@@ -15,7 +15,6 @@ pub(super) struct TerminalHost {
 }
 
 impl TerminalHost {
-    /// Overwrites reports only with `force`.
     pub(super) fn new(label: Option<String>, force: bool) -> TerminalHost {
         TerminalHost { label, force }
     }

@@ -130,7 +130,7 @@ fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
     }))
 }
 
-/// Whether the terminal's user chose UTF-8: the first of these variables that is set decides.
+/// Whether the user chose UTF-8: the first of these that is set decides.
 fn is_utf8() -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(env::var_os);
     let first = set.map(|value| value.to_string_lossy().to_lowercase()).find(|v| !v.is_empty());

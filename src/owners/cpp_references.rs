@@ -1,5 +1,5 @@
-//! References to Python objects from C++: hooks of tensors and nodes, the `ctx` of a Python
-//! function.
+//! References to Python objects from C++: hooks of tensors and nodes, a Python function's
+//! `ctx`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::torch::{AutogradGraph, TensorDecoder};
 pub(super) struct CppReferences<'t> {
     tensors: &'t TensorDecoder<'t>,
     objects: FxHashMap<Addr, Addr>,
-    /// For each Python tensor: attribute and target.
+    /// Per Python tensor: attribute and target.
     of_tensors: FxHashMap<Addr, Vec<(Arc<str>, Addr)>>,
     /// Only the graph leads to these targets; the text describes the node.
     pub(super) of_nodes: Vec<(String, Addr)>,

@@ -24,7 +24,7 @@ pub(super) fn name(
     (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
     objects: &[Addr],
 ) {
-    // A tensor that only a running function or C++ references is in transit.
+    // What only a running function or C++ references is in transit.
     let (mut objects, held_alone) = graph.divide(objects, garbage);
     let held_alone: FxHashSet<Addr> = held_alone.into_iter().collect();
     let mut held = graph.held_in_unknown_objects(&held_alone);
@@ -33,7 +33,6 @@ pub(super) fn name(
     if objects.is_empty() {
         return;
     }
-    // The search begins at module variables.
     let modules: FxHashSet<Addr> = heap.modules().into_iter().map(|(_, dict)| dict).collect();
     let leading = graph.leading_to(&objects, &modules);
     let outside: FxHashSet<Addr> = leading.kept_from_outside.iter().copied().collect();

@@ -45,7 +45,7 @@ pub(super) fn find(
     Garbage { objects, tensors, cycles }
 }
 
-/// References in Python and C++. A tensor and its Python object keep each other alive, so they
+/// References in Python and C++. A tensor and its Python object keep each other alive: they
 /// count as one, by the `TensorImpl`'s address.
 pub(super) struct CombinedReferences<'a> {
     graph: &'a ReferenceGraph<'a>,

@@ -1,4 +1,4 @@
-//! The cycles behind garbage, each with its program class and shortest path.
+//! The cycles behind garbage, with program class and shortest path.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         found
     }
 
-    /// The best class to name a cycle by, and the shortest cycle through it.
+    /// The class that names a cycle best, and the shortest cycle through it.
     fn describe(&self, cycle: &[u32]) -> (Arc<str>, String) {
         let class = |at: &u32| self.heap.class_of(self.objects[*at as usize]);
         let named = |at: &u32| class(at).map(|class| (self.rank(&class), class.name.clone(), *at));
@@ -229,7 +229,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
             }
             let dict =
                 self.heap.class_of(at).and_then(|class| self.heap.dict_of_instance(at, &class));
-            // Attributes belong to the instance, not to its dictionary.
+            // Attributes belong to the instance, not its dictionary.
             let (from, to) = match dict {
                 Some(dict) if dict == next(1) && step + 1 < objects.len() => (dict, next(2)),
                 _ => (at, next(1)),

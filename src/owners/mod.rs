@@ -2,7 +2,7 @@
 //!
 //! Turns Python's heap and PyTorch's objects into an
 //! [`OwnershipSnapshot`](crate::model::OwnershipSnapshot). May import `model`, `abi`, `ownership`,
-//! `target`, `python` and `torch`. Never sleeps: transient errors are for the caller. Start reading
+//! `target`, `python` and `torch`. Never sleeps: transient errors are the caller's. Start reading
 //! at [`OwnerReader`].
 
 mod cpp_references;

@@ -1,7 +1,6 @@
 //! Names from module trees (`layers.0.weight`) and optimizers (`AdamW.exp_avg[layers.0.weight]`).
 //!
-//! A variable comes first if there are several outermost modules. A shared tensor has all its
-//! names.
+//! With several outermost modules, a variable comes first. A shared tensor has all its names.
 
 use std::sync::Arc;
 
@@ -190,7 +189,7 @@ fn list_modules(
     }
 }
 
-/// The original of a ScriptModule: its `forward` wraps a method of it (torch/jit/_recursive.py).
+/// A ScriptModule's original: its `forward` wraps a method of it (torch/jit/_recursive.py).
 fn original_of_script(heap: &PythonHeap<'_>, forward: Addr) -> Option<Addr> {
     let method = heap.attribute(forward, "__wrapped__")?;
     let class = heap.class_of(method).filter(|class| class.kind == ClassKind::Method)?;
@@ -219,7 +218,6 @@ fn collect(
     }
 }
 
-/// Runs once the variables are known.
 pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let trees = std::mem::take(&mut named.trees);
     let one = trees.len() == 1;

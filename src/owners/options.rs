@@ -10,7 +10,7 @@ pub enum StopPolicy {
     /// For some milliseconds: a consistent snapshot.
     #[default]
     Stop,
-    /// The data may be torn; it is checked as far as possible.
+    /// The data may be torn; it is checked where possible.
     Never,
 }
 
@@ -49,25 +49,23 @@ impl From<StopPolicy> for SnapshotOptions {
     }
 }
 
-/// A snapshot to take. Its time begins here and covers all attempts.
+/// A snapshot to take. Its time begins here, for all attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotRequest<'a> {
     pub(super) options: SnapshotOptions,
     pub(super) budget: Budget,
     pub(super) asked: Option<&'a str>,
-    /// Whether a second stop may follow at any moment.
+    /// Whether another stop may follow at any moment.
     pub(super) may_stop_again: bool,
     pub(super) announce: Option<AnnounceStop>,
 }
 
-/// Estimate of a long stop.
+/// Estimate of a long stop: its time, and the bytes to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct StopEstimate {
-    /// Expected time.
     pub time: Duration,
-    /// Bytes to copy.
     pub bytes: u64,
-    /// Longest stop.
     pub max_pause: Duration,
 }
 
@@ -98,7 +96,7 @@ impl<'a> SnapshotRequest<'a> {
         SnapshotRequest { announce, ..self }
     }
 
-    /// Allows one stop: then [`OwnerError::Moved`](super::OwnerError::Moved), and the caller
+    /// Allows one stop; then [`OwnerError::Moved`](super::OwnerError::Moved): the caller
     /// chooses the next moment.
     pub fn with_one_stop(self) -> SnapshotRequest<'a> {
         SnapshotRequest { may_stop_again: false, ..self }

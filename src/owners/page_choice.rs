@@ -6,12 +6,11 @@ use rustc_hash::FxHashSet;
 
 use crate::target::PageCache;
 
-/// Neighbour pages: 64 KiB, doubled each round. A training job allocates objects near recently
-/// freed ones.
+/// 64 KiB, doubled each round: a training job allocates objects near recently freed ones.
 const NEIGHBOURS: u64 = 16;
 /// The maximum: an arena of CPython.
 const MAX_NEIGHBOURS: u64 = 256;
-/// Growth of a round by neighbours; missing pages have no limit.
+/// Growth of a round by neighbours; missing pages are unlimited.
 const MAX_GROWTH: f64 = 0.5;
 
 /// Adds missing pages and neighbours, where the next objects appear; keeps unused pages for a
@@ -31,7 +30,6 @@ fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
     pages.extend(missing.iter().filter(|page| known.insert(**page)));
     let most = MAX_NEIGHBOURS.min(NEIGHBOURS << round.saturating_sub(1).min(8));
     let mut wide = NEIGHBOURS;
-    // Nearest first: the most likely.
     while wide <= most {
         let around: BTreeSet<u64> = missing.iter().map(|page| page / wide * wide).collect();
         let around = around.into_iter().flat_map(|first| first..first + wide);

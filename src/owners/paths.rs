@@ -17,9 +17,9 @@ use crate::python::{
 use crate::target::Addr;
 
 pub(super) const MAX_DEPTH: u32 = 8;
-/// Limit of searches that visit only objects which lead to a tensor.
+/// Limit of searches that visit only what leads to a tensor.
 const MAX_FAR_DEPTH: u32 = 64;
-/// Modules and tasks count as at most this deep, so that what they keep is found at any depth.
+/// Modules and tasks count as at most this deep: what they keep is found at any depth.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 const MAX_VISITS: usize = 200_000;
 const MAX_SEEN: usize = 1 << 23;
@@ -37,8 +37,9 @@ pub(super) struct PathNode {
     pub(super) is_repeated: bool,
 }
 
-/// Names tensors, outermost modules and optimizers: by variables of the program's functions, its
-/// modules' globals, then libraries' if something is missing. Returns tensors without a variable.
+/// Names tensors, outermost modules and optimizers by variables: of the program's functions, its
+/// modules' globals, then libraries' if something is missing. Returns tensors without a
+/// variable.
 pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -151,8 +152,8 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 }
 
 impl PathSearch<'_, '_> {
-    /// Starts from variables of functions, then module globals, then, if there is `more` to find,
-    /// those of libraries.
+    /// From variables of functions, then module globals, then, if `more` is to be found, those of
+    /// libraries.
     pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
@@ -181,7 +182,7 @@ impl PathSearch<'_, '_> {
             let out = own.iter().find(|(name, _)| name == "Out").map(|(_, at)| *at);
             let results = out.and_then(|at| heap.entries_if_dict(at)).unwrap_or_default();
             let results: FxHashSet<Addr> = results.into_iter().map(|(_, value)| value).collect();
-            // IPython's aliases: one leak must not look like a hundred variables.
+            // IPython's aliases: one leak must not look like a hundred.
             let is_alias = |name: &str, value: Addr| {
                 is_ipython_result(name) && results.contains(&value)
                     || name == "_oh" && Some(value) == out
@@ -298,7 +299,6 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Returns whether the object is new.
     fn enters(&mut self, at: Addr) -> bool {
         at.is_plausible() && self.seen.insert(at)
     }
@@ -348,7 +348,7 @@ impl PathSearch<'_, '_> {
                 && self.seen.len() < MAX_SEEN
                 && (is_onward || self.leads_on(to))
                 && self.enters(to)
-                // Later objects are marked as seen, but not visited.
+                // Later objects are marked as seen, not visited.
                 && visits.len() < MAX_VISITS
             {
                 let from = Some(from);

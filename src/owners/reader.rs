@@ -1,7 +1,7 @@
 //! Takes an ownership snapshot: copies memory in a short stop, then walks over the copy.
 //!
-//! A first walk over the running process finds the pages to copy. Pages that the walk over the copy
-//! misses are read late; that result mixes moments, so another round copies them too. For a process
+//! A first walk over the running process finds the pages to copy. A walk over the copy reads
+//! missing pages late; that result mixes moments, so another round copies them too. For a process
 //! that changes faster, the last round walks during the stop. The process always continues after
 //! the maximum pause.
 
@@ -26,18 +26,17 @@ use crate::torch::{TensorReader, TorchReader};
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum number of copies. The last is walked during the stop, which takes longer.
 const MAX_ROUNDS: u32 = 8;
-/// Following new objects ends this long after the stop began, or with the copy if that is later:
-/// another round would cost more. The second and third round get the first one's time, later ones
-/// up to this many times as long.
+/// Following new objects ends this long after the stop began, or with the copy if later: another
+/// round would cost more. Rounds two and three get the first's time, later ones up to this many
+/// times as long.
 const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
-/// Attempts to read object lists that change.
 const MAX_RUNNING_ATTEMPTS: u32 = 8;
 /// Attempts to find the layout of tensors meanwhile.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
 /// Time to find recent objects before the stop.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
-/// Fraction of the time for finding the pages.
+/// Fraction of the time for finding pages.
 const LEARNING: f64 = 0.45;
 
 /// Reads the owners of one process.
@@ -94,7 +93,6 @@ impl OwnerReader {
         let mut progress =
             SnapshotInProgress::new(&self.tensors, process, python, torch, request, stops);
         match request.options.stop_policy {
-            // A core file does not change.
             _ if process.is_core() => progress.running(),
             StopPolicy::Never => progress.running(),
             StopPolicy::Stop => progress.stopping(&mut self.pages),
@@ -183,7 +181,7 @@ impl<'a> SnapshotInProgress<'a> {
         Err(self.cut(LookLimit::Time(self.request.options.max_time)))
     }
 
-    /// Finds pages in the running process; returns the limit reached, if any.
+    /// Finds pages in the running process; returns a limit if reached.
     fn learn(&mut self, pages: &mut Vec<u64>) -> Option<LookLimit> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
@@ -212,7 +210,7 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// `None`: the walk needed other pages, which are added to `pages`.
+    /// `None`: the walk needed other pages, now in `pages`.
     fn round(
         &mut self,
         pages: &mut Vec<u64>,
@@ -279,7 +277,7 @@ impl<'a> SnapshotInProgress<'a> {
         remember(pages, &self.memory, is_all && !is_mixed, round);
         if is_mixed {
             return match self.memory.exceeded() {
-                // The result mixes moments, and there is no time for more.
+                // The result mixes moments, and no time is left.
                 Some(error) => Err(self.cut(self.limit(error))),
                 None => Ok(None),
             };

@@ -13,10 +13,10 @@ use crate::python::PythonHeap;
 use crate::target::Addr;
 use crate::torch::{AutogradGraph, AutogradNode, TensorDecoder, TensorTypes};
 
-/// Storage size that justifies a search of library variables.
+/// Storage size worth a search of library variables.
 const MIN_NAMED_BYTES: u64 = 64 << 10;
 
-/// Bytes that justify a search for garbage.
+/// Bytes worth a search for garbage.
 const MIN_SEARCHED_BYTES: u64 = 1 << 20;
 
 /// A compiler's tensor (torch/_subclasses/fake_tensor.py): it has shape and nodes, but no memory.
@@ -172,7 +172,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Whether a tensor without a variable is worth a search: it is large, and no node saved it.
+    /// Whether a tensor without a variable is worth a search: large, and saved by no node.
     pub(super) fn needs_name(&self, object: Addr, in_use: &InUse) -> bool {
         let tensor = self.tensors.impl_of(object);
         let Some(&row) = tensor.and_then(|at| self.by_impl.get(&at.0)) else { return false };
@@ -202,7 +202,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         row.is_some_and(|&row| self.rows[row].tensor.grad_fn.is_some())
     }
 
-    /// Whether these are a large enough part: a busy job always has some tensors in transit.
+    /// Whether these are a large enough part: a busy job always has tensors in transit.
     pub(super) fn may_be_garbage(&self, objects: &[Addr], in_use: &InUse) -> bool {
         let bytes = |row: &TensorRow| match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) if in_use.holds(device, storage.data) => storage.memory(),
@@ -276,7 +276,6 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Names gradients and parts after their tensor.
     fn name_dependents(&mut self) {
         for index in 0..self.rows.len() {
             let row = &self.rows[index];
@@ -298,7 +297,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     fn add_names(&mut self, held: usize, names: &[Arc<str>], what: &str) {
-        // The owner's best name is better than a variable that also leads to it.
+        // The owner's best name is better than a variable that leads to it.
         if let Some(name) = names.first() {
             self.rows[held].names.insert(0, format!("{name}{what}").into());
         }
@@ -333,7 +332,6 @@ mod tests {
             step: String::new(),
             part: Addr(part),
         };
-        // 3 wraps 2, 2 wraps 1, 9 wraps itself.
         let parts = [part(2, 1), part(9, 9), part(3, 2)];
         let order: Vec<u64> = outermost_first(&parts).iter().map(|part| part.wrapper.0).collect();
         assert_eq!(order, [3, 2, 9]);

@@ -35,7 +35,6 @@ impl StoppedForCopy {
         }
     }
 
-    /// Returns how long it was stopped.
     pub(super) fn end(&mut self) -> Duration {
         if let Some(stop) = self.stop.take() {
             self.stopped_for = stop.end();

@@ -13,16 +13,12 @@ use crate::target::{Addr, PageCache, Process};
 
 const MODULE: &str = "vllm.device_allocator.cumem";
 const CLASS: &str = "CuMemAllocator";
-/// More than a server has.
 const MAX_ALLOCATIONS: usize = 1 << 16;
 /// vLLM has two.
 const MAX_TAGS: usize = 64;
-/// More than a process can use.
 const MAX_DEVICES: u64 = 256;
-/// More than a device has.
 const MAX_BYTES: u64 = 1 << 44;
 const MAX_TAG: usize = 100;
-/// Two in a row must be equal.
 const MAX_READS: u32 = 8;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -88,7 +84,7 @@ fn allocation(heap: &PythonHeap<'_>, key: Addr, value: Addr) -> Option<Allocatio
     let [device, bytes, at, _] = heap.items(handle?)[..] else { return None };
     let (device, bytes) = (heap.integer(device)?, heap.integer(bytes)?);
     let tag = heap.text(tag?).filter(|tag| tag.chars().count() <= MAX_TAG)?;
-    // It is there twice.
+    // The address is stored twice.
     let fits = heap.integer(at)? == address && (1..=MAX_BYTES).contains(&bytes);
     let device = u32::try_from(device).ok().filter(|_| fits && device < MAX_DEVICES)?;
     let has_copy = &*heap.class_of(copy?)?.name != "NoneType";

@@ -43,7 +43,6 @@ pub(super) enum ObjectRole {
 #[derive(Debug, Default)]
 pub(super) struct RelevantObjects {
     pub(super) tensors: Vec<Addr>,
-    /// Tensors with one reference.
     pub(super) referred_once: FxHashSet<Addr>,
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
@@ -95,9 +94,9 @@ impl LimitedParts<'_> {
 }
 
 impl OwnerWalkInput<'_> {
-    /// Reads what a process has created since a walk (objects, references, local variables), which
-    /// is short enough for a stop. References of objects `known` before come last, until `is_done`:
-    /// they have hardly changed. Returns all objects.
+    /// Reads what a process has created since a walk (objects, references, local variables): short
+    /// enough for a stop. References of `known` objects come last, until `is_done`: they have
+    /// hardly changed. Returns all objects.
     pub(super) fn read_newest(
         &self,
         known: &FxHashSet<Addr>,
@@ -292,7 +291,7 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
             ObjectRole::Nothing => {}
         }
     }
-    // Sorted, so that the first is always the same.
+    // Sorted: the first is always the same.
     found.counting.sort_unstable();
     found
 }

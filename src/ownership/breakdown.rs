@@ -20,7 +20,6 @@ use super::name_pattern::name_pattern;
 
 /// More unnamed blocks have no allocation sites.
 const MAX_UNNAMED_BLOCKS: usize = 1 << 16;
-/// Blocks with owners per snapshot.
 const MAX_OWNED_BLOCKS: usize = 1 << 18;
 
 /// What a recording keeps of a snapshot.
@@ -143,8 +142,8 @@ pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
         let (Some(storage), Some(device)) = (row.tensor.storage, row.tensor.device) else {
             continue;
         };
-        // Detached copies share the storage; external memory shares only the bytes; empty storages
-        // share nothing.
+        // Detached copies share the storage, external memory only the bytes, empty storages
+        // nothing.
         let key = if storage.data == 0 { storage.at } else { storage.data };
         let group = *known.entry((device, key)).or_insert_with(|| {
             let category = row.category;
@@ -163,14 +162,14 @@ pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
     groups
 }
 
-/// Sorts the most informative tensor first: named, with an object, covering its storage.
+/// The most informative tensor first: named, with an object, covering its storage.
 fn worth(row: &TensorRow, index: usize) -> impl Ord + use<> {
     let whole = row.tensor.storage.and_then(|storage| storage.bytes) == row.tensor.logical_bytes();
     (row.names.is_empty(), row.category, row.object.is_none(), !whole, index)
 }
 
-/// Storages with their bytes (in used blocks, if there is a snapshot); they add up to the
-/// categories of [`breakdown`].
+/// Storages with their bytes (in used blocks, if there is a snapshot); they add up to
+/// [`breakdown`]'s categories.
 pub fn held_storages(snapshot: &OwnershipSnapshot) -> Vec<(StorageGroup, u64)> {
     let mut blocks: BTreeMap<TensorDevice, ActiveBlocks> =
         snapshot.blocks.iter().map(|map| (cuda(map.device), ActiveBlocks::new(map))).collect();

@@ -15,7 +15,7 @@ pub enum NamedTensors {
 }
 
 /// Finds them by full name; by address of object, tensor or memory (`0x…`, or decimal as in `id()`
-/// and JSON); or by a unique name without function or `__main__`.
+/// and JSON); or by unique name without function or `__main__`.
 pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
     let which = |is_meant: &dyn Fn(&TensorRow) -> bool| -> Vec<usize> {
         (0..).zip(rows).filter(|(_, row)| is_meant(row)).map(|(index, _)| index).collect()

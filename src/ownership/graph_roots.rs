@@ -1,15 +1,15 @@
-//! Finds what keeps an autograd graph alive: for each node, the last named output that leads to it.
+//! Finds what keeps an autograd graph alive: per node, the last named output that leads to it.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{GraphNode, OwnershipSnapshot, StorageGroup, TensorRow};
 
-/// Prefix of a label: only a graph keeps this memory.
+/// Starts a label: only a graph keeps this memory.
 pub const SAVED_BY: &str = "[saved by ";
 /// Precedes the variable that keeps the graph, in a recorded label.
 pub const ALIVE_BY: &str = " alive by ";
 
-/// For each node, the row of the tensor that keeps it; `None` without a Python tensor, as in a
+/// Per node, the row of the tensor that keeps it; `None` without a Python tensor, as in a
 /// backward pass.
 ///
 /// A loss comes before its activations, as it keeps the whole graph. Unnamed tensors, kept by
@@ -67,7 +67,6 @@ pub fn kept_by<'a>(
 ) -> Option<&'a TensorRow> {
     let saved = group.tensors.iter().flat_map(|&index| &snapshot.tensors[index].saved);
     let rows = saved.filter_map(|saved| roots.get(saved.node).copied().flatten());
-    // A named one, if there is one.
     let row = rows.min_by_key(|&row| (snapshot.tensors[row].names.is_empty(), row))?;
     snapshot.tensors.get(row)
 }

@@ -1,11 +1,11 @@
-//! Splits a tensor's name (`sessions["a"].layers[3].keys`) into parts, and finds indices and keys.
+//! Splits a tensor's name (`sessions["a"].layers[3].keys`) into parts; finds indices and keys.
 
 /// A part of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamePart<'a> {
     /// Its text: `.layers`, `[3]`, `["a"]`.
     pub text: &'a str,
-    /// Its replacement in a pattern if it is an index, key or number.
+    /// What an index, key or number becomes in a pattern.
     pub wildcard: Option<&'static str>,
 }
 
@@ -46,7 +46,7 @@ pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
             _ if is_first => Some("*"),
             Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => Some(".*"),
             Some(_) => None,
-            // Names of submodules, not keys of the program.
+            // Submodules' names, not the program's keys.
             None if is_dict_of_module(parts.last().map(|part: &NamePart<'_>| part.text))
                 && !text
                     .trim_matches(['[', ']', '"', '\''])
@@ -75,7 +75,7 @@ pub fn name_pattern(name: &str) -> String {
     name_parts(name).iter().map(NamePart::in_pattern).collect()
 }
 
-/// Start of a trailing number (`queue_17`, `kv12`). A single digit is part of the name (`conv1`,
+/// Start of a trailing number (`queue_17`, `kv12`). A single digit belongs to the name (`conv1`,
 /// `l2`).
 fn number_at_end(word: &str) -> Option<usize> {
     let stem = word.trim_end_matches(|c: char| c.is_ascii_digit());

@@ -27,8 +27,8 @@ pub fn attach(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError>
     }
 }
 
-/// Attaches to a program that memspy has just started. It may `exec` first (a shell script, a
-/// shim): waits until it is Python or ends.
+/// Waits until a program that memspy has just started is Python, or ends. It may `exec`
+/// first: a shell script, a shim.
 pub fn attach_when_python(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError> {
     loop {
         match TargetReaders::attach(pid) {

@@ -8,10 +8,9 @@ use super::recording_loop::RecordingProgress;
 use crate::model::{RecordSink, RecordingEnd, SinkResult};
 
 /// An attached recorder.
+#[allow(missing_docs)]
 pub enum AttachedRecorder {
-    /// Records samples.
     Samples(Box<Recorder>),
-    /// Records exact events.
     Exact(Box<ExactRecorder>),
 }
 

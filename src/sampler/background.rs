@@ -14,10 +14,10 @@ use crate::model::{Record, RecordSink, SinkError, SinkResult};
 const BATCH: usize = 64;
 const MAX_BATCH_AGE: Duration = Duration::from_millis(200);
 const BATCH_BYTES: usize = 1 << 20;
-/// Above this, sampling waits; missed samples and lost exact events are counted.
+/// Above this, sampling waits; missed samples and lost events are counted.
 const MAX_WAITING: usize = 192 << 20;
 
-/// The sink has to hurry when records have waited this long.
+/// Records that have waited this long hurry the sink.
 const MAX_LAG: Duration = Duration::from_secs(10);
 /// The same at the end, while the caller waits.
 const MAX_LAST: Duration = Duration::from_millis(500);

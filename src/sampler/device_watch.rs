@@ -1,4 +1,4 @@
-//! Reads the machine's GPUs and what processes have on them.
+//! Reads the machine's GPUs and the processes on them.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub struct TargetReading {
     pub pid: u32,
     /// Whether and how long memspy has paused it (`None` inside: the clock was set back).
     pub paused: Option<Option<Duration>>,
-    /// Its start, runtime, devices, usage, counters, snapshots and losses.
+    /// Its start, runtime, devices, usage, counters, snapshots, losses.
     pub records: Vec<Record>,
 }
 

@@ -26,10 +26,9 @@ pub struct StackCoverage {
 
 /// A snapshot of a device's blocks.
 #[derive(Debug)]
+#[allow(missing_docs)]
 pub struct TimedSnapshot {
-    /// The snapshot, or why there is none.
     pub snapshot: Result<AllocatorSnapshot, TorchError>,
-    /// How long reading it took.
     pub took: Duration,
 }
 

@@ -14,20 +14,19 @@ pub(super) const CLASS: &str = "OutOfMemoryError";
 const SEARCH_TIMEOUT: Duration = Duration::from_millis(400);
 /// A retry may become an error: the allocator frees its cache first.
 const RETRY_SEARCH_TIMEOUT: Duration = Duration::from_millis(30);
-/// Search intervals by the age of a search: most exceptions are handled at once.
+/// Search intervals by a search's age: most exceptions are handled at once.
 const SEARCH_INTERVALS: [(Duration, Duration); 3] = [
     (Duration::from_millis(20), Duration::from_micros(200)),
     (Duration::from_millis(100), Duration::from_millis(1)),
     (Duration::MAX, Duration::from_millis(4)),
 ];
-/// The thread rests this many times as long as a search took.
+/// The thread rests this many times a search's time.
 const MIN_REST_FACTOR: u32 = 4;
 const KNOWN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const RESULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SearchRequest {
-    /// The allocator frees its cache and retries.
     Retry,
     Error,
 }
@@ -187,7 +186,6 @@ impl ErrorWatcher {
             self.early = (Instant::now(), found);
             return Vec::new();
         }
-        // The last answer gets all that is left.
         let mut answers: Vec<FoundErrors> = Vec::new();
         for left in (1..=wanted).rev() {
             let take = if left == 1 { found.len() } else { found.len().min(1) };

@@ -8,7 +8,6 @@ use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::Process;
 use crate::torch::{TorchReader, is_in_bad_fork};
 
-/// More generations of forks than occur.
 const MAX_GENERATIONS: usize = 16;
 
 /// The allocator that a process has copied.

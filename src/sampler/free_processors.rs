@@ -41,8 +41,8 @@ impl IdleMeter {
         IdleMeter { began: Instant::now(), before: ProcessorUse::now() }
     }
 
-    /// The average number of idle processors since the start (0.5: half of one), after a minimum
-    /// time. `None` if the kernel does not say.
+    /// Idle processors on average since the start (0.5: half of one). Waits for a minimum time.
+    /// `None` if the kernel does not say.
     pub fn idle(&self) -> Option<f64> {
         std::thread::sleep(MIN_WINDOW.saturating_sub(self.began.elapsed()));
         let seconds = self.began.elapsed().as_secs_f64();
@@ -75,7 +75,7 @@ fn idle(stat: &str, allowed: impl Fn(usize) -> bool) -> Option<f64> {
         let mut fields = line.strip_prefix("cpu")?.split(' ');
         let number: usize = fields.next()?.parse().ok()?;
         let ticks: Vec<f64> = fields.map_while(|field| field.parse().ok()).collect();
-        // user, nice, system, idle, iowait: a processor that waits for a disk is free.
+        // user, nice, system, idle, iowait: waiting for a disk is free.
         allowed(number).then(|| ticks.iter().skip(3).take(2).sum::<f64>() / TICKS)
     };
     let each: Vec<f64> = stat.lines().filter_map(of_line).collect();

@@ -8,7 +8,7 @@ use super::worker::{StopSignal, Worker};
 use crate::gpu::GpuReader;
 use crate::model::{DeviceUsage, Nanos};
 
-/// NVML holds a driver lock while it lists processes, so never much faster.
+/// NVML lists processes under a driver lock, so never much faster.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) type DeviceReading = Result<DeviceUsage, String>;

@@ -13,7 +13,7 @@ pub(super) struct LoopVariables {
     epoch: Option<IntegerVariable>,
     inside: Option<Nanos>,
     has_epoch: bool,
-    /// When the step was last seen; cleared once it is reported as over.
+    /// When the step was last seen; cleared once reported as over.
     known: Option<Nanos>,
     missed: [Option<Nanos>; 2],
 }
@@ -58,7 +58,7 @@ impl LoopVariables {
         }
     }
 
-    /// When the variable was last known to be absent or unchanged.
+    /// When the variable was last known absent or unchanged.
     pub(super) fn known_until(&self) -> Option<Nanos> {
         self.known.max(self.missed[0])
     }

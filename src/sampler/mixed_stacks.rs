@@ -1,6 +1,6 @@
 //! Joins the Python and native stacks of one moment.
 //!
-//! Threads are stopped for some milliseconds while registers, stacks and Python frames are copied.
+//! Threads are stopped for some milliseconds to copy registers, stacks and Python frames.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,34 +14,28 @@ use crate::target::{Mappings, OsThread, Process, ProcessError, StopError, Stoppe
 
 use super::readers::TargetReaders;
 
-/// The process resumes after this time, whatever has been copied.
+/// The process then resumes, whatever has been copied.
 const MAX_STOP: Duration = Duration::from_millis(500);
 const IDS_TIMEOUT: Duration = Duration::from_millis(30);
-/// C functions that run Python; the second in tail-call interpreters (3.14 and newer).
+/// C functions that run Python; the second in tail-call interpreters (3.14+).
 const INTERPRETER: [&str; 2] = ["_PyEval_EvalFrameDefault", "_TAIL_CALL_"];
 
 /// Why no native frames are known.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum MixedStacksError {
-    /// Its Python cannot be read.
     #[error("its Python cannot be read: {0}")]
     Python(#[from] PythonError),
-    /// It runs no Python.
     #[error("it runs no Python")]
     NoPython,
-    /// It could not be stopped.
     #[error(transparent)]
     Stop(#[from] StopError),
-    /// The process is gone.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// Copying took too long.
     #[error("its stacks were not copied within {} ms, for which it was stopped", MAX_STOP.as_millis())]
     TooLong,
-    /// It is unknown which thread runs which frames.
     #[error("it is not known which of its threads run which frames of Python: try again")]
     UnknownThreads,
-    /// Another architecture.
     #[error("stacks of compiled code are read on x86-64 only")]
     Unsupported,
 }
@@ -53,7 +47,7 @@ struct CopiedMoment {
     stopped_for: Option<Duration>,
 }
 
-/// The stacks of all threads with native frames. Stops the process for some milliseconds.
+/// All threads' stacks with native frames. Stops the process for some milliseconds.
 pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, MixedStacksError> {
     let TargetReaders { process, python, .. } = readers;
     let python = python.as_mut().ok_or(MixedStacksError::NoPython)?;
@@ -152,7 +146,7 @@ pub(super) fn is_interpreter(frame: &NativeFrame) -> bool {
     name.is_some_and(|name| INTERPRETER.iter().any(|it| name.starts_with(it)))
 }
 
-/// Why Python's frames cannot be placed; `None` if both stacks have the same interpreter calls.
+/// Why Python's frames cannot be placed; `None` if both have the same interpreter calls.
 pub(super) fn why_apart(
     native: &[NativeFrame],
     python: &[Frame],

@@ -1,4 +1,4 @@
-//! The step counter that optimizers keep in a tensor for each parameter.
+//! The step counter that optimizers keep in a tensor per parameter.
 
 use crate::abi::StepCounterLocation;
 use crate::model::{DType, OwnershipSnapshot, TensorCategory};
@@ -19,8 +19,8 @@ const STORAGE_HEAD: usize = 64;
 pub(super) struct OptimizerCounter {
     at: Addr,
     dtype: DType,
-    /// Words that prove that this is still the counter: malloc overwrites them when a tensor or
-    /// storage is freed.
+    /// Words that prove this is still the counter: malloc overwrites them when tensor or storage is
+    /// freed.
     checks: [WordCheck; 2],
 }
 
@@ -71,7 +71,6 @@ impl OptimizerCounter {
         counts.filter_map(clock).min_by_key(|clock| clock.at)
     }
 
-    /// `None` if the memory is not the counter any more.
     pub(super) fn read(&self, process: &Process) -> Option<u64> {
         let memory = process.memory();
         let memory: &dyn Memory = &memory;

@@ -1,7 +1,7 @@
 //! Moves a thread that polls without sleep to another processor if it shares its own.
 //!
-//! The kernel lets two threads share one for 10 ms though others are idle. Polls are then 0.5 ms
-//! apart, and the job's thread there runs at half its speed.
+//! The kernel lets two threads share one for 10 ms though others are idle: polls are then 0.5 ms
+//! apart, and the job's thread there runs at half speed.
 
 use std::time::Duration;
 

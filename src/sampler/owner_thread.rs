@@ -30,7 +30,7 @@ const WORK: f64 = 10.0;
 /// After a failed snapshot, the rest for memspy's own work is at most this or the attempt's time.
 const MAX_REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Snapshots in a row that may fail because the process needed other memory than before; the next
-/// one is taken whole.
+/// is taken whole.
 const MAX_MISSES: u32 = 4;
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -72,7 +72,7 @@ impl OwnerThreadShared {
 
 impl OwnerThread {
     /// The process is stopped for at most `budget` of the time (0.01 is 1 %). Each snapshot but the
-    /// first that is [due](Self::due) waits for [its moment](Self::go).
+    /// first, once [due](Self::due), waits for [its moment](Self::go).
     pub(super) fn start(
         process: TargetIdentity,
         budget: f64,
@@ -133,8 +133,8 @@ impl OwnerThread {
     }
 }
 
-/// Whether the process can have GPU memory. While it imports libraries, a stop would fail and delay
-/// the next snapshot.
+/// Whether the process can have GPU memory. While it imports libraries, a stop would fail, and
+/// delay the next.
 fn is_ready(readers: &mut TargetReaders) -> bool {
     readers.refresh();
     match readers.allocator() {
@@ -154,8 +154,8 @@ fn rest_after(took: Duration, paused: Duration, budget: f64, has_failed: bool) -
     after_work.max(paused.div_f64(budget)).max(MIN_REST)
 }
 
-/// Returns how long the process was stopped and how long memspy worked. Waits while PyTorch is
-/// imported: its libraries exist before its types.
+/// Returns how long the process was stopped and memspy worked. Waits while PyTorch is imported: its
+/// libraries exist before its types.
 fn timed_snapshot(
     readers: &mut TargetReaders,
     options: SnapshotOptions,

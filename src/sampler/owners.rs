@@ -20,21 +20,20 @@ use crate::torch::TorchError;
 
 /// Garbage collections and allocations take up to some milliseconds.
 const MAX_ATTEMPTS: u32 = 50;
-/// Between attempts, so that stops slow the process by less than a tenth.
+/// Between attempts: stops then slow the process by less than a tenth.
 const REST: Duration = Duration::from_millis(2);
 /// A running process is read whole only by luck.
 const MAX_RUNNING_ATTEMPTS: u32 = 200;
 
-/// Only one process can stop another: wait for another memspy or py-spy to detach.
+/// A process has one tracer: wait for another memspy or py-spy to detach.
 const MAX_WAIT_FOR_TRACER: Duration = Duration::from_secs(3);
 const ASK_TRACER_EVERY: Duration = Duration::from_millis(2);
 
 /// A snapshot and its attempts.
 #[derive(Debug)]
+#[allow(missing_docs)]
 pub struct OwnerReading {
-    /// The snapshot.
     pub snapshot: OwnershipSnapshot,
-    /// The number of attempts.
     pub attempts: u32,
 }
 
@@ -80,7 +79,7 @@ fn take_out_copies(snapshot: &mut OwnershipSnapshot, copy: ForkedCopy) {
     snapshot.copied = Some(CopiedTensors { of: copy.of, storages: seen.len() as u64, bytes });
 }
 
-/// Does the slow preparation while the process runs: the next snapshot stops it at once.
+/// The slow preparation, while the process runs: the next snapshot stops it at once.
 pub(super) fn learn(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -154,7 +153,7 @@ pub(super) fn read_prepared(
     }
 }
 
-/// A running process may change during the read: then nonsense does not disprove the layout.
+/// A running process may change during the read: nonsense does not disprove the layout.
 fn may_be_torn(error: &OwnerError, stop_policy: StopPolicy) -> bool {
     stop_policy == StopPolicy::Never
         && matches!(error, OwnerError::Torch(TorchError::UnknownLayout { .. }))
@@ -181,8 +180,8 @@ pub type ReadOwners<'a> = &'a mut dyn FnMut(
     &[ThreadSample],
 ) -> io::Result<()>;
 
-/// Takes snapshots at intervals of `every`, until `stop` is set or the process has ended. `take`
-/// judges a failed one.
+/// Takes snapshots at intervals of `every`, until `stop` is set or the process ends. `take` judges
+/// a failed one.
 pub fn watch_owners(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -206,7 +205,7 @@ pub fn watch_owners(
         }
         let reading = read_owners(readers, options);
         if reading.is_err() {
-            // A process becomes unreadable shortly before it is gone.
+            // Unreadable now, it may soon be gone.
             std::thread::sleep(ENDING_TIME);
             if !readers.process.is_alive() {
                 break;

@@ -13,6 +13,6 @@ pub(super) fn lower_priority() {
 }
 
 fn set(nice: i32) {
-    // On Linux `nice` belongs to a thread, though the call names processes.
+    // On Linux `nice` is a thread's, though the call names processes.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), nice);
 }

@@ -1,8 +1,8 @@
 //! A process and its descendants: which of them use CUDA and are recorded.
 //!
 //! A rank (`RANK` in its environment) is recorded once CUDA's libraries are loaded, so that its
-//! first allocations are seen; any other process once CUDA is initialised; a fork of a CUDA process
-//! only if the driver lists its memory.
+//! first allocations are seen; others once CUDA is initialised; a fork of a CUDA process only if
+//! the driver lists its memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,11 +21,10 @@ const CUDA: [&str; 2] = ["libcuda.so", "libc10_cuda.so"];
 /// In the command of processes spawned by `multiprocessing` (Lib/multiprocessing/spawn.py).
 const SPAWNED: &str = "--multiprocessing-fork";
 
-/// A process to record.
+/// A process to record, with `RANK` of its environment.
+#[allow(missing_docs)]
 pub struct RankProcess {
-    /// Its attached readers.
     pub readers: TargetReaders,
-    /// `RANK` in its environment.
     pub rank: Option<u32>,
 }
 
@@ -72,7 +71,7 @@ impl ProcessTree {
         Ok(ProcessTree { roots, any, known: HashMap::new() })
     }
 
-    /// All processes that match; with `any`, also those without Python.
+    /// All processes that match; with `any`, also processes without Python.
     pub fn called(pattern: CommandPattern, any: bool) -> ProcessTree {
         ProcessTree { roots: TreeRoots::Called(pattern), any, known: HashMap::new() }
     }

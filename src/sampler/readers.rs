@@ -117,7 +117,6 @@ pub struct TargetReaders {
     pub(super) took: Duration,
     pub(super) owners: Option<OwnerReader>,
     pub(super) copy: Option<ForkedCopy>,
-    /// PyTorch's version in a forked copy.
     copied_version: Option<String>,
     pub(super) announce: Option<AnnounceStop>,
 }
@@ -183,7 +182,7 @@ impl TargetReaders {
         TargetIdentity::from(&self.process)
     }
 
-    /// Read while no thread is inside the allocator; empty if there was no such moment.
+    /// Read while no thread is inside the allocator; empty without such a moment.
     pub(super) fn counters_between_calls(&mut self) -> Vec<(CudaIndex, AllocatorCounters)> {
         let mut counters = Vec::new();
         if let TorchState::Attached(torch) = &mut self.torch
@@ -194,7 +193,7 @@ impl TargetReaders {
         counters
     }
 
-    /// Attaches to a process that runs Python. PyTorch and the driver may be missing.
+    /// Attaches to a process with Python. PyTorch and the driver may be missing.
     pub fn attach(pid: u32) -> Result<Self, AttachError> {
         TargetIdentity::open(pid)?.attach()
     }
@@ -351,7 +350,7 @@ impl TargetReaders {
     /// PyTorch's version, if known.
     pub fn torch_version(&self) -> Option<String> {
         match &self.torch {
-            // The package's file may have changed since the core file was written.
+            // The package's file may be newer than the core file.
             TorchState::Attached(torch) => match (torch.version(), &self.python) {
                 (None, Some(python)) if self.process.is_core() => {
                     torch_version(&self.process, python)

@@ -27,7 +27,6 @@ use super::snapshot_thread::{SnapshotRead, SnapshotThread};
 use super::step_shape::StepMoment;
 use super::ticker::Ticker;
 
-/// For a recording, and for a single reading.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 const ONE_SHOT_TIMEOUT: Duration = Duration::from_secs(1);
 const NAMES_TIMEOUT: Duration = Duration::from_millis(25);
@@ -88,7 +87,7 @@ impl Recorder {
         }
     }
 
-    /// Sets the shortest time between two snapshots of a device.
+    /// Sets the shortest time between snapshots of a device.
     pub fn with_snapshot_interval(mut self, apart: Duration) -> Self {
         self.snapshot_interval = apart;
         self
@@ -113,7 +112,7 @@ impl Recorder {
         self.request_snapshots(ONE_SHOT_TIMEOUT, None);
         self.session.record_start(host, self.options.rate, sink)?;
         self.before = self.counters_now();
-        // Thread names are looked up some time after the threads are first seen.
+        // Thread names are known some time after threads are first seen.
         if self.read_stacks().is_none() {
             std::thread::sleep(NAMES_TIMEOUT);
             self.read_stacks();
@@ -223,7 +222,6 @@ impl Recorder {
         Ok(())
     }
 
-    /// Returns why the recording ends.
     fn read_stacks(&mut self) -> Option<EndReason> {
         self.sample.time = self.session.now();
         let Some(python) = &mut self.session.readers.python else {
@@ -262,7 +260,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// A line may run for less time than its stack takes to read: only reads on both sides show its
+    /// A line may run for less time than reading its stack: only reads on both sides show its
     /// counters.
     fn read_counters_before(&mut self) {
         read_counters(&mut self.session.readers.torch, &mut self.before);

@@ -46,7 +46,6 @@ pub(super) trait RecordingSource {
     /// Returns `false` once `stop` is set.
     fn wait(&mut self, stop: &AtomicBool) -> bool;
 
-    /// Returns why the recording ends.
     fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>>;
 
     fn on_alive(&mut self, _sink: &mut ReorderBuffer<'_>) -> SinkResult {

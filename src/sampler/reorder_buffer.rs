@@ -1,4 +1,4 @@
-//! Keeps records in time order: those of the time of a snapshot wait for it.
+//! Keeps records in time order: those of a snapshot's time wait for it.
 
 use crate::model::{FollowedChanges, Record, RecordSink, SinkResult};
 
@@ -31,7 +31,7 @@ impl<'a> ReorderBuffer<'a> {
         if self.waiting > 0 { Ok(()) } else { self.release() }
     }
 
-    /// Splits the next batch, so that its deltas before the record at `at` go first.
+    /// Splits the next batch: its deltas before the record at `at` go first.
     fn divide_changes(&mut self, at: usize) {
         let Some(time) = self.held.get(at).and_then(Record::time) else { return };
         let next = self.held.iter().skip(at + 1).position(|held| held.time().is_some());

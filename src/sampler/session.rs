@@ -37,7 +37,7 @@ fn calls_engine(function: &Function) -> bool {
 /// Options of every recording.
 #[derive(Debug, Clone, Default)]
 pub struct CommonOptions {
-    /// The share of time that owner snapshots may stop the target; `None`: no snapshots.
+    /// The share of time that owner snapshots may stop the target; `None`: none.
     pub owners: Option<f64>,
     /// Limits of each owner snapshot.
     pub owner_options: SnapshotOptions,
@@ -58,7 +58,7 @@ pub(super) struct RecordingSession {
     pub(super) totals: RecordingTotals,
     gpu: Option<GpuWatch>,
     owners: Option<OwnerThread>,
-    /// An owner snapshot, or the reason for its absence, has come.
+    /// An owner snapshot, or why there is none, has come.
     has_owner_result: bool,
     errors: Option<ErrorThread>,
     steps: StepTracker,
@@ -119,7 +119,6 @@ impl RecordingSession {
         Nanos(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// The target is gone or runs another program.
     pub(super) fn is_over(&self) -> Option<EndReason> {
         if !self.readers.process.is_alive() {
             Some(EndReason::TargetExited)
@@ -171,7 +170,7 @@ impl RecordingSession {
         while let Some(result) = self.owners.as_ref().and_then(OwnerThread::poll) {
             self.has_owner_result = true;
             match result {
-                // Records of the snapshot's own time have already been passed on.
+                // Records of the snapshot's own time have been passed on.
                 Ok((snapshot, counter, counting)) => {
                     self.steps.found(counter);
                     let (python, process) = (self.readers.python.as_ref(), &self.readers.process);
@@ -340,7 +339,6 @@ impl RecordingSession {
         self.record_runtime(sink)
     }
 
-    /// Records a changed runtime and returns true.
     pub(super) fn refresh(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
         let changed = self.readers.refresh();
         if changed {
@@ -353,7 +351,7 @@ impl RecordingSession {
         matches!(&self.readers.torch, TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::NotInitialized)
     }
 
-    /// Without an allocator now, all its counts will be from later.
+    /// Before there is an allocator: all its counts will come later.
     pub(super) fn record_waiting(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         match self.waits_for_devices() {
             true => self.record_what_runs(sink),

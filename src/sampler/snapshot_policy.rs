@@ -55,7 +55,7 @@ impl SnapshotPolicy {
     /// `allocated` is set if the snapshot is consistent.
     pub(super) fn has_read(&mut self, cost: Duration, allocated: Option<u64>) {
         self.highest = self.highest.max(allocated.unwrap_or(0) as i64);
-        // One slow read (a page fault, a context switch) must not starve the next ones.
+        // One slow read (page fault, context switch) must not starve the next.
         self.cost = if self.cost.is_zero() { cost } else { (self.cost + cost) / 2 };
     }
 }

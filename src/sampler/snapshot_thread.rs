@@ -32,7 +32,7 @@ pub(super) struct SnapshotThread {
 }
 
 impl SnapshotThread {
-    /// Retries for `timeout`; if the counters are polled, waits for quiet moments. Times count from
+    /// Retries for `timeout`; if counters are polled, waits for quiet moments. Times count from
     /// `start`.
     pub(super) fn start(
         process: Arc<Process>,
@@ -146,7 +146,6 @@ impl SnapshotSource<'_> {
                 | TorchError::NoDevice(_)
                 | TorchError::NotSupported { .. },
             ) => {
-                // The allocator may have appeared or changed.
                 torch.refresh()?;
                 torch.blocks_when(device, &now, &mut before_attempt)
             }

@@ -10,7 +10,6 @@ use crate::target::{JobFiles, Process};
 
 use super::readers::TargetReaders;
 
-/// No source file is larger.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 const MAX_LINES: u32 = 2_000;
 /// A stack's functions come from a few files again and again.

@@ -1,18 +1,18 @@
 //! The shape of a training step: an owner snapshot shows most at the end of the forward pass and at
 //! the peak.
 //!
-//! A steady loop repeats its allocations in every step, so the forward pass ends as many
-//! allocations after the start of the last backward pass as before.
+//! A steady loop repeats its allocations: in each step the forward pass ends equally many
+//! allocations after the last backward pass started.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const STEPS: usize = 16;
 const SPANS: usize = 6;
-/// How near a moment must be to the end of the forward pass or the peak, in a step's allocations or
+/// How near a moment must be to the forward pass's end or the peak, in a step's allocations or
 /// range of levels. It grows with the wait.
 const NEAR: f64 = 0.03;
-/// One snapshot serves both if the level at the end of the forward pass is this near to the peak.
+/// One snapshot serves both if the level at the forward pass's end is this near the peak.
 const SAME: f64 = 0.8;
 /// After this many forward passes, a backward pass was missed.
 const MANY_STEPS: f64 = 1.5;

@@ -1,4 +1,4 @@
-//! Counts training steps: by a named variable, else by the optimizer's counter, else by a counting
+//! Counts training steps by a named variable, else the optimizer's counter, else a counting
 //! object.
 
 use super::loop_variables::LoopVariables;
@@ -38,7 +38,7 @@ pub(super) struct StepTracker {
 }
 
 impl StepTracker {
-    /// Counts by variables, not by an optimizer's counter.
+    /// Counts by variables, not the optimizer's counter.
     pub(super) fn follow(&mut self, variables: Option<LoopVariables>) {
         self.variables = variables;
     }
@@ -80,7 +80,7 @@ impl StepTracker {
         self.last
     }
 
-    /// Until when the last step, or no step, is known to have run.
+    /// Until when the last step, or none, is known to have run.
     pub(super) fn known_until(&self) -> Option<Nanos> {
         match &self.variables {
             Some(variables) => variables.known_until(),
@@ -128,7 +128,7 @@ impl StepTracker {
         self.on_step(TrainingStep { time, step, epoch, clock, uncertainty: within, is_over: false })
     }
 
-    /// The step now if it is new, or the end of the last one.
+    /// The step if it is new, or the end of the last one.
     pub(super) fn next(&mut self, process: &Process, time: Nanos) -> Option<TrainingStep> {
         let until = self.known_until();
         let read = self.read(process, time);
@@ -140,7 +140,7 @@ impl StepTracker {
         self.on_step(TrainingStep { uncertainty: within, ..now })
     }
 
-    /// The end of the last step if its variable is gone; returned once.
+    /// The last step's end if its variable is gone; returned once.
     pub(super) fn over(&mut self, time: Nanos) -> Option<TrainingStep> {
         let known = self.variables.as_mut()?.gone()?;
         let last = self.last.take()?;
@@ -167,7 +167,6 @@ impl StepTracker {
         read.map(|step| TrainingStep { time, step, clock, ..TrainingStep::default() })
     }
 
-    /// Returns the step if it is new.
     pub(super) fn on_step(&mut self, now: TrainingStep) -> Option<TrainingStep> {
         let last = self.last.replace(now);
         let is_new = match (last, now.clock) {

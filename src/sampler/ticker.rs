@@ -12,7 +12,6 @@ pub(super) struct Ticker {
 pub(super) struct Tick {
     /// Ticks wholly in the past, which are not sampled.
     pub missed: u64,
-    /// Zero if the tick has come.
     pub wait: Duration,
 }
 

@@ -6,8 +6,8 @@ use nix::libc;
 
 const SHORTEST_SLICE_NANOS: u64 = 100_000;
 
-/// A shorter slice gives the thread an earlier deadline on busy processors, and no larger share of
-/// them (EEVDF, Linux 6.12 and newer; needs no rights). Older kernels ignore it.
+/// A shorter slice gives the thread an earlier deadline on busy processors, not a larger share
+/// (EEVDF, Linux 6.12 and newer; needs no rights). Older kernels ignore it.
 pub(super) fn shorten_time_slice() -> io::Result<()> {
     // The call sets the nice value, too: keep it.
     let nice = rustix::process::getpriority_process(Some(rustix::thread::gettid()))?;
@@ -41,7 +41,7 @@ mod tests {
             let thread = rustix::thread::gettid().as_raw_nonzero();
             let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/sched")).unwrap();
             let slice = text.lines().find(|line| line.starts_with("se.slice"));
-            // The line exists since Linux 6.12, the first version that grants the slice.
+            // The line exists since Linux 6.12, the first to grant the slice.
             if let Some(line) = slice {
                 let shown = line.split(':').nth(1).unwrap().trim();
                 assert_eq!(shown.parse::<u64>().unwrap(), SHORTEST_SLICE_NANOS, "{line}");

@@ -35,7 +35,7 @@ impl StopSignal {
 
 /// A thread; dropping it stops and joins it.
 ///
-/// If it waits on a channel, declare the other end before it: dropping that end stops the wait.
+/// If it waits on a channel, declare the other end first: dropping that end stops the wait.
 #[derive(Debug)]
 pub struct Worker<T = ()> {
     stop: StopSignal,

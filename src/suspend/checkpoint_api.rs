@@ -19,7 +19,7 @@ pub(super) enum CudaState {
     /// Memory is on the host.
     Checkpointed,
     Failed,
-    /// Between two states (newer drivers), or unknown: the driver's number.
+    /// Between two states (newer drivers), or unknown: its number.
     Other(u32),
 }
 

@@ -12,7 +12,6 @@ use super::checkpoint_api::{CheckpointApi, CheckpointError, CudaState};
 use super::host_memory::HostMemory;
 use super::pause_file::PauseFile;
 
-/// The first driver with these calls.
 const MIN_DRIVER: u32 = 570;
 /// The driver needs one part in this many of the moved memory.
 const OVERHEAD: u64 = 16;
@@ -70,7 +69,7 @@ pub enum SuspendError {
         /// How long; `None`: by another program.
         since: Option<Duration>,
     },
-    /// Its CUDA calls are locked, with its memory on the GPU: a pause is under way or was
+    /// Its CUDA calls are locked, its memory on the GPU: a pause is under way or was
     /// interrupted.
     #[error(
         "the CUDA calls of process {pid} are locked already: a pause of it was interrupted, or is under way"
@@ -209,7 +208,7 @@ impl Checkpointer {
         self.process.command().unwrap_or_default()
     }
 
-    /// Whether it is still paused: `false` if it ended or another program resumed it.
+    /// Whether it is still paused: `false` if ended or resumed by another program.
     pub fn is_away(&self) -> bool {
         self.process.is_alive() && matches!(self.state(), Ok(CudaState::Checkpointed))
     }
@@ -225,9 +224,9 @@ impl Checkpointer {
         })
     }
 
-    /// Moves the job's GPU memory to the host. Waits at most `patience` for its kernels; leaves
+    /// Moves the job's GPU memory to the host. Waits at most `timeout` for its kernels; leaves
     /// `keep_free` bytes of host memory. Calls `begin` right before touching the job; resumes it
-    /// after a failure or `stop`.
+    /// on failure or `stop`.
     pub fn suspend(
         &self,
         timeout: Duration,
@@ -394,7 +393,7 @@ fn bytes_of(devices: &[(GpuDevice, DeviceUsage)]) -> u64 {
     let listed = devices.iter().any(|(_, u)| matches!(u.process, ProcessUsage::Bytes(_)));
     let on = |usage: &DeviceUsage| match usage.process {
         ProcessUsage::Bytes(bytes) => bytes,
-        // It is listed on another device, so it would be listed here.
+        // Listed on another device, it would be listed here.
         ProcessUsage::Unknown(_) if listed => 0,
         ProcessUsage::Unknown(_) => usage.used,
     };

@@ -28,12 +28,11 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// Host memory available to a process.
+/// Bytes of host memory available to a process, by the narrowest limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct HostMemory {
-    /// Bytes.
     pub available: u64,
-    /// The narrowest limit.
     pub limit: MemoryLimit,
 }
 

@@ -1,7 +1,7 @@
 //! A note on a paused job: its bytes on each GPU, which the driver does not say.
 //!
-//! Lines: pid and start; seconds since 1970; `UUID BYTES` for each GPU. A note counts only as a
-//! file of this user or root, for this very job: others may write to the folder.
+//! Lines: pid and start; seconds since 1970; `UUID BYTES` for each GPU. Only a file of this
+//! user or root counts, for this very job: others may write to the folder.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,6 @@ use crate::target::{Process, ProcessError};
 
 const PREFIX: &str = "memspy-paused-";
 const MAX_NAMES: usize = 10_000;
-/// More than any note has.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// A note.
@@ -102,7 +101,7 @@ fn remove_ended(folder: &Path) {
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
         let Some(about) = name.strip_prefix(PREFIX) else { continue };
         let note = folder.join(&name);
-        // Others may write to the folder and use such a name.
+        // Others may write such a name to the folder.
         let is_own =
             read_own(&note, MAX_FILE_BYTES).is_some_and(|text| text.lines().next() == Some(about));
         let pid = about.split_once('-').and_then(|(pid, _)| pid.parse().ok());

@@ -20,7 +20,6 @@ use crate::sampler::{
 };
 use crate::tui::{BoxError, LiveRecording};
 
-/// Between two snapshots of a device's blocks.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 /// The page is not rebuilt sooner, however often requested.
 const MIN_AGE: Duration = Duration::from_millis(500);
@@ -139,7 +138,7 @@ impl WatchedJobs {
         let command = live.profile().start().map(|start| start.command.join(" "));
         let used = |device: &DeviceSnapshot| device.counters.is_some();
         let devices = live.devices();
-        // Before the job uses a GPU, this list has all GPUs of the machine.
+        // Before the job uses a GPU, this lists all of the machine's.
         let devices = devices.iter().filter(|device| used(device));
         ExportedJob {
             pid: job.pid,

@@ -240,7 +240,6 @@ pub(super) struct FlameOptions {
     pub with_older: bool,
     /// Only live bytes allocated since this time.
     pub since: Option<Nanos>,
-    /// Only innermost frames.
     pub innermost: bool,
     /// One frame per function.
     pub function: bool,
@@ -248,7 +247,6 @@ pub(super) struct FlameOptions {
     pub churn: bool,
     /// `None`: PyTorch's, or the only kind recorded.
     pub memory: Option<MemoryArg>,
-    /// One picture for each thread.
     pub by_thread: bool,
     pub full_filenames: bool,
     /// Only proven bytes.
@@ -412,7 +410,7 @@ impl FlameOptions {
     }
 }
 
-/// Adds the stacks that were left out as older than the moment.
+/// Adds the stacks left out as older than the moment.
 pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {

@@ -49,7 +49,7 @@ pub(super) fn draw(
     drawing.draw_parts(&parts, RankMode::Streams, path, args.force)
 }
 
-/// The streams of a rank; their bytes add up to the picture without `--by`.
+/// A rank's streams; their bytes add up to the picture without `--by`.
 fn streams(
     args: &FlameArgs,
     drawing: &FlameOptions,
@@ -74,7 +74,7 @@ fn streams(
     }
     let older = [StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
     if folded.left_out > 0 {
-        // The leak view of an exact recording covers only what was allocated meanwhile.
+        // An exact recording's leak view covers only what was allocated meanwhile.
         memory.iter_mut().for_each(|memory| memory.stacks.retain(|stack| stack.path != older));
     }
     let mut rest = folded.total;

@@ -1,6 +1,6 @@
 //! `memspy mcp`: the read-only commands over the Model Context Protocol.
 //!
-//! Each call runs a new memspy: it fails alone and keeps no job's data, and the kernel ends it with
+//! Each call runs a new memspy: it fails alone, keeps no job's data, and the kernel ends it with
 //! the server.
 
 mod protocol;
@@ -95,7 +95,7 @@ fn next_line(input: &mut impl BufRead) -> io::Result<InputLine> {
     Ok(InputLine::TooLong)
 }
 
-/// Locks the output, so that threads do not mix messages.
+/// Locks the output: threads do not mix messages.
 fn send(answer: &ServerMessage) -> Result<()> {
     let mut text = serde_json::to_string(answer)?;
     text.push('\n');
@@ -111,8 +111,8 @@ struct ToolCall {
     words: Vec<String>,
 }
 
-/// Waiting calls, and the number of threads that take them. One lock for both: a thread without
-/// work signs off under it, so no call relies on it.
+/// Waiting calls, and the threads that take them. One lock for both: a thread without work
+/// signs off under it, so no call relies on it.
 #[derive(Default)]
 struct CallQueue {
     calls: VecDeque<ToolCall>,
@@ -120,7 +120,7 @@ struct CallQueue {
 }
 
 impl CallQueue {
-    /// Returns whether the call needs another thread. `None`: too many wait.
+    /// Returns whether the call needs another thread. `Err`: too many wait.
     fn push(&mut self, call: ToolCall) -> Result<bool, ToolCall> {
         if self.calls.len() >= MAX_WAITING {
             return Err(call);
@@ -324,7 +324,7 @@ mod tests {
         let starts: Vec<bool> = (0..6).map(|id| queue.push(call(id)).ok().unwrap()).collect();
         assert_eq!(starts, [true, true, true, true, false, false]);
         assert!((0..6).all(|id| queue.take().unwrap().id == id));
-        // One of four finds no work, and its thread has not ended: the next call needs another.
+        // One of four finds no work; its thread has not ended: the next call needs another.
         assert!(queue.take().is_none());
         assert!(queue.push(call(6)).ok().unwrap());
         assert!(!queue.push(call(7)).ok().unwrap(), "four are there again");

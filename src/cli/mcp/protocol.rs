@@ -111,7 +111,6 @@ pub(super) fn understand(line: &str, tools: impl FnOnce() -> Value) -> ClientReq
     ClientRequest::Answer(ServerMessage::new(id, outcome))
 }
 
-/// The client's version if known, else the newest.
 fn initialize(params: &Value) -> Value {
     let asked = params["protocolVersion"].as_str();
     let version =

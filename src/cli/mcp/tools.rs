@@ -11,7 +11,7 @@ use super::protocol::RpcError;
 use crate::cli::args::DiffByArg;
 use crate::model::parse_time;
 
-/// The part of a call's time that is not for observing the job.
+/// The part of a call's time not spent observing the job.
 const TIME_BESIDES: Duration = Duration::from_secs(60);
 
 type CommandWords = Vec<String>;
@@ -275,7 +275,7 @@ fn read<T: DeserializeOwned>(given: Value) -> Result<T, RpcError> {
     serde_json::from_value(given).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// Each client value follows `=` or `--`, so it is never an option.
+/// Client values follow `=` or `--`, so they are never options.
 fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     let given: JobArguments = read(given)?;
     let mut words = vec![command.to_owned(), "--json".to_owned(), format!("--pid={}", given.pid)];
@@ -290,7 +290,7 @@ fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     Ok(words)
 }
 
-/// Whether a job can be observed for this long within a call.
+/// Whether a call has time to observe a job this long.
 fn check_duration(text: &str) -> Result<(), String> {
     let most = super::TIMEOUT - TIME_BESIDES;
     let time = parse_time(text).map_err(|error| format!("duration: {error}"))?;

@@ -36,7 +36,7 @@ pub(super) struct Attempt {
 }
 
 pub(super) struct Recorded {
-    /// `None`: writing failed, and nothing is left.
+    /// `None`: writing failed; nothing is left.
     pub(super) sinks: Option<SinkChain>,
     pub(super) result: SinkResult,
     pub(super) followed: Option<FollowTotals>,
@@ -63,8 +63,8 @@ impl Attempt {
         Ok(Attempt { recorder, follow: follow.clone(), cost: None, lines, sources })
     }
 
-    /// A recorder of exact events with its probes placed, or the error with the readers. `follow`
-    /// has no budget.
+    /// A recorder of exact events with probes placed, or the error with the readers. `follow` has
+    /// no budget.
     pub(super) fn of_events(
         args: &RecordArgs,
         readers: TargetReaders,
@@ -119,7 +119,7 @@ impl Attempt {
                 eprint_line(&cost_line(news, cost.limit()));
             }
         };
-        // Printed after the first records are on disk: a reader of the message may kill memspy.
+        // After the first records are on disk: a reader of the message may kill memspy.
         let mut began = None;
         let mut observe = |progress: &RecordingProgress| {
             began.get_or_insert_with(Instant::now);
@@ -180,7 +180,6 @@ fn exact_options(args: &RecordArgs, cost: CostWatch) -> ExactOptions {
     }
 }
 
-/// Runs the recorder with `sink` on its own thread; returns the sinks.
 fn drive<S: RecordSink + Send + 'static>(
     recorder: AttachedRecorder,
     sink: S,

@@ -157,7 +157,7 @@ pub(super) fn record(
     let context = || (host.clone(), stop, rank.clone());
     let mut recorded = attempt.run(args, &path, context(), false)?;
     let failure = cost.and_then(|cost| cost.failure());
-    // A recording that was ending is kept, as is that of an ended job.
+    // A recording that was ending is kept, as is an ended job's.
     if let (Some(failure), false) = (failure, stop.load(Ordering::Relaxed))
         && let Ok(readers) = identity.attach()
     {
@@ -180,7 +180,7 @@ pub(super) fn record(
     follow.unfollowed(recorded.followed.as_ref())
 }
 
-/// The time left after a trial; at least something, even if removing the probes took nearly all.
+/// The time left after a trial; at least something, even if removing probes took nearly all.
 fn left_after(trial: Duration, whole: Duration) -> Duration {
     whole.saturating_sub(trial).max(MIN_AFTER_TRIAL.min(whole))
 }

@@ -25,7 +25,7 @@ pub(super) fn has_triggers(args: &RecordArgs) -> bool {
     !args.until.until.is_empty()
 }
 
-/// With `replaces`, the trace replaces memspy's own abandoned one.
+/// With `replaces`, it replaces memspy's own abandoned trace.
 pub(super) fn sinks(
     args: &RecordArgs,
     path: &Path,

@@ -16,10 +16,10 @@ use crate::cli::mode::ModeChoice;
 use crate::cli::output::FileNameFields;
 use crate::cli::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
-/// Time between two searches for new processes of the job.
+/// Between two searches for new processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The same for a search of all processes of the machine.
+/// Between two searches of all processes of the machine.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 struct RankRecording {

@@ -1,9 +1,8 @@
-//! With many processors, a second thread reads the addresses allocated and freed in each counter
-//! delta.
+//! With many processors, a second thread reads the addresses allocated and freed in each delta.
 //!
-//! Each reading has the running totals at which it was true; `address_windows.rs` finds the delta
-//! with these totals. Nothing is read while polls rest: the job would have to fetch its tables back
-//! into its caches. The first reading after a rest is only a new base.
+//! A reading has the running totals at which it was true; `address_windows.rs` finds the delta with
+//! these. Nothing is read while polls rest: the job would have to fetch its tables back into its
+//! caches. The first reading afterwards is only a new base.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -23,9 +22,9 @@ use crate::target::{Memory, MemoryError, Process};
 use crate::torch::{AddressDelta, AddressOutcome, AddressTables};
 
 const LEAST_SHARE: f64 = 0.05;
-/// After this many failures in a row the tables are given up: they are not what they seemed.
+/// After this many failures in a row the tables are given up as wrong.
 const MOST_FAILURES: u32 = 100_000;
-/// After this many failures it sleeps: a job's thread may be interrupted between tables and
+/// After this many failures it sleeps: the job may be interrupted between tables and
 /// counters.
 const MOST_TRIES: u32 = 16;
 const REST: Duration = Duration::from_micros(100);
@@ -37,7 +36,7 @@ const MAX_READINGS: usize = 1 << 15;
 struct ReaderShared {
     plans: AtomicU64,
     tables: Mutex<Option<AddressTables>>,
-    /// Each with the end of its read, in nanoseconds since the recording started.
+    /// Each with the end of its read: nanoseconds since the recording's start.
     readings: Mutex<Vec<(u64, AddressDelta)>>,
     cpu_nanos: AtomicU64,
 }
@@ -88,7 +87,6 @@ impl AddressReader {
         std::mem::take(&mut self.shared.readings.lock())
     }
 
-    /// Some milliseconds old.
     pub(super) fn cpu_nanos(&self) -> u64 {
         self.shared.cpu_nanos.load(Ordering::Relaxed)
     }
@@ -206,8 +204,8 @@ impl ReadingThread<'_> {
     }
 }
 
-/// Adds late addresses to the readings that missed them: the last `late` not taken yet. If several
-/// may have missed them, merges these and all between them: their sum is right.
+/// Adds late addresses to the readings that missed them, among the last `late`. If several may
+/// have missed them, merges these and all between them: their sum is right.
 fn merge_late(
     readings: &mut Vec<(u64, AddressDelta)>,
     late: usize,

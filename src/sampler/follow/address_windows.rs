@@ -1,8 +1,7 @@
 //! Matches address readings to counter deltas.
 //!
 //! A reading is true for one state of the running totals. If the poller saw this state at the end
-//! of a delta, that delta gets all addresses since the last reading; otherwise the next reading
-//! gets them.
+//! of a delta, that delta gets all addresses since the last reading; else the next reading does.
 
 use std::collections::VecDeque;
 
@@ -14,7 +13,7 @@ const MAX_WAITING: usize = 1 << 16;
 #[derive(Default)]
 pub(super) struct AddressWindows {
     waiting: VecDeque<(u64, AddressDelta)>,
-    /// Since the last delta with addresses; `None` while the addresses allocated at that delta are
+    /// Since the last delta with addresses; `None` while that delta's allocated addresses are
     /// unknown.
     unmatched: Option<AddressChanges>,
     changes: u32,
@@ -49,7 +48,6 @@ impl AddressWindows {
             let is_end = at == totals;
             let found = match (self.unmatched.take(), reading.changes) {
                 (Some(before), Some(then)) => Some(before.followed_by(then)),
-                // From here on, the allocated addresses are known.
                 _ => None,
             };
             if !is_end {
@@ -95,7 +93,6 @@ mod tests {
         (time, reading)
     }
 
-    /// Deltas, allocated addresses, freed addresses.
     type Summary = Option<(u32, Vec<u64>, Vec<u64>)>;
 
     fn summary(windows: &mut AddressWindows, totals: &[(i64, i64)]) -> Vec<Summary> {

@@ -11,7 +11,7 @@ use crate::python::{ChainFrame, ChainNamer, NamedChain, PollTarget, ThreadKey};
 use crate::target::MemoryError;
 use crate::torch::AllocationTotals;
 
-/// A thread is polled for this many samples after it was last active.
+/// Samples for which a thread is polled after it was last active.
 const KEPT_SAMPLES: u32 = 200;
 
 pub(super) type TotaledChange = (FollowedChange, AllocationTotals);
@@ -57,7 +57,6 @@ impl Assembler {
         self.devices.insert(device);
     }
 
-    /// `None` if there are several.
     pub(super) fn only_device(&self) -> Option<CudaIndex> {
         let mut devices = self.devices.iter();
         devices.next().filter(|_| devices.next().is_none()).copied()
@@ -67,7 +66,6 @@ impl Assembler {
         self.devices.contains(&device)
     }
 
-    /// Returns a new plan if it differs from the current one.
     pub(super) fn plan(
         &mut self,
         targets: Vec<PollTarget>,
@@ -96,7 +94,6 @@ impl Assembler {
         self.targets = targets;
         let mut polled: Vec<PollTarget> =
             self.targets.iter().filter(|t| self.polled.contains_key(&t.key())).copied().collect();
-        // First the threads known to allocate, then the most recently active.
         let rank = |target: &PollTarget| {
             let allocates = target.os_id.is_some_and(|id| self.allocating.contains(&(id as u32)));
             let left = self.polled.get(&target.key()).copied().unwrap_or(0);

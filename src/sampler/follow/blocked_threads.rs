@@ -1,9 +1,9 @@
-//! Detects whether polls keep the target's threads from running, so that polling must yield.
+//! Detects polls that keep the target's threads from running, so that polling must yield.
 //!
-//! Reading a process's memory takes its mmap lock. CPython maps a chunk of its frame stack in each
+//! Reading memory takes the process's mmap lock. CPython maps a chunk of its frame stack in each
 //! call where a chunk ends (`push_chunk` in Python/pystate.c): polls slowed a loop of such calls to
-//! a tenth. Polls rest as a trial and yield only if threads then sleep less: threads that hand work
-//! to each other sleep as often without polls.
+//! a tenth. Polls rest as a trial, and yield only if threads then sleep less: threads that hand
+//! work to each other sleep as often without polls.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::python::PollTarget;
 use crate::target::Process;
 
 const WINDOW: Duration = Duration::from_millis(10);
-/// A longer window says nothing about polls one after another.
+/// A longer window says nothing about successive polls.
 const TOO_LONG: Duration = Duration::from_millis(40);
-/// Sleeps a second of all polled threads that only waiting for the lock explains.
+/// More sleeps a second, over all polled threads, mean that they wait for the lock.
 const MOST_SLEEPS: f64 = 5_000.0;
 const YIELDS_FOR: Duration = Duration::from_millis(200);
 const BELIEVED_FOR: Duration = Duration::from_secs(10);
@@ -33,12 +33,11 @@ enum Trial {
 pub(super) struct BlockedThreads {
     since: Duration,
     counts: Vec<(u32, u64)>,
-    /// Context switches are cheap to read; if they are frequent, sleeps are counted instead.
+    /// Context switches are cheap to read; if frequent, sleeps are counted instead.
     counts_sleeps: bool,
     until: Duration,
     trial: Trial,
     believed_until: Duration,
-    /// When the next trial may start.
     patient_until: Duration,
     patience: Duration,
 }
@@ -136,7 +135,6 @@ mod tests {
         blocked.yields(now)
     }
 
-    /// Threads sleep all the time, in two windows.
     fn often(blocked: &mut BlockedThreads, end: u64) -> bool {
         assert!(!counted(blocked, &[(7, 0)], end) && !counted(blocked, &[(7, 200)], end + 10));
         assert!(!counted(blocked, &[(7, 0)], end + 20) && blocked.counts_sleeps);

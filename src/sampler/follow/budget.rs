@@ -1,12 +1,12 @@
-//! The processor budget for the polls of one recording.
+//! The processor budget of polls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The processor time for all polls of one recording.
+/// The processor time for all polls of one recording; clones share it.
 ///
-/// Processes get equal shares, each at most two processors: one to poll, the rest to read
-/// addresses. Clones share one budget.
+/// Each process gets an equal share, at most two processors: one to poll, the rest to
+/// read addresses.
 #[derive(Debug, Clone)]
 pub struct FollowBudget {
     processors: f64,
@@ -22,8 +22,7 @@ impl FollowBudget {
         FollowBudget { processors, followed: Arc::default() }
     }
 
-    /// The default for a machine with this many processors, shared by all ranks: the job comes
-    /// first.
+    /// The default on a machine with this many processors, for all ranks: the job comes first.
     pub fn for_machine(processors: usize) -> FollowBudget {
         FollowBudget::new(match processors {
             0..=3 => 0.1,
@@ -55,7 +54,6 @@ impl BudgetPart {
         self.all().min(1.0)
     }
 
-    /// What polling leaves for a second thread, in processors.
     pub(super) fn to_spare(&self) -> f64 {
         (self.all() - 1.0).clamp(0.0, 1.0)
     }

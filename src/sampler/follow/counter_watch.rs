@@ -25,7 +25,7 @@ pub(super) struct CounterChange {
     pub(super) totals: AllocationTotals,
     /// Owner of the allocator's lock at the copies before and after the delta.
     pub(super) owners: [Option<u32>; 2],
-    /// The delta came while the stacks before it were copied, so they may be from after it. With
+    /// The delta came while the stacks before it were copied: they may be from after it. With
     /// few stacks, a thread inside the allocator has not gone on yet.
     pub(super) was_under_way: bool,
     pub(super) counters_torn: bool,
@@ -97,7 +97,7 @@ impl CounterWatch {
         self.counters.iter().flat_map(CounterPoller::poll_spans)
     }
 
-    /// Returns `true` after a delta, or if a thread is inside an allocator: a delta is near.
+    /// Returns `true` after a delta, or near one: a thread is inside an allocator.
     pub(super) fn see(
         &mut self,
         mut copies: &[u8],

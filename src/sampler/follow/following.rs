@@ -24,7 +24,7 @@ pub(in crate::sampler) struct Following {
 }
 
 impl Following {
-    /// Reports each delta to `last_change`. `None` if the target's stacks cannot be polled.
+    /// `None` if the target's stacks cannot be polled.
     pub(in crate::sampler) fn start(
         session: &RecordingSession,
         budget: &FollowBudget,

@@ -1,8 +1,8 @@
 //! Follows the allocator: a thread polls its counters and the Python stacks.
 //!
-//! [`poll`] is one poll, [`counter_watch`] finds the deltas, [`pace`] times the polls,
-//! [`assembler`] names the data, [`thread_waits`] asks the kernel which threads wait. Polls rest
-//! while a busy job repeats itself ([`repetition`]).
+//! [`poll`] is one poll, [`counter_watch`] finds deltas, [`pace`] times polls, [`assembler`]
+//! names the data, [`thread_waits`] asks the kernel which threads wait. Polls rest while a busy
+//! job repeats itself ([`repetition`]).
 
 mod address_reader;
 mod address_windows;
@@ -64,7 +64,6 @@ struct PollerShared {
 struct PollSignals {
     /// Deltas seen. Set at once: addresses must be read before the next delta.
     changes: AtomicU64,
-    /// Polls rest because the job repeats itself.
     rests: AtomicBool,
 }
 
@@ -75,7 +74,7 @@ struct PollerHandle {
 }
 
 impl PollerHandle {
-    /// The thread counts time from `start`, and sets when the counters last changed.
+    /// Time counts from `start`.
     fn start(
         process: &Arc<Process>,
         stacks: StackPoller,
@@ -103,8 +102,7 @@ impl PollerHandle {
             if processors() >= MANY_PROCESSORS {
                 raise_priority();
             }
-            // If this is refused, polls are further apart on busy machines, and the summary says
-            // so.
+            // If refused, polls are further apart on busy machines, and the summary says so.
             let _ = shorten_time_slice();
             // By default the kernel adds 50 µs to a sleep.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -163,7 +161,7 @@ impl PollerHandle {
         totals
     }
 
-    /// Returns the error that ended the thread earlier. Its last data can still be taken.
+    /// Returns the error that ended the thread. Its last data can still be taken.
     fn end(&mut self) -> Option<MemoryError> {
         self.thread = None;
         if let Some(reader) = &mut self.addresses {
@@ -274,7 +272,7 @@ impl PollingThread<'_> {
         let start = self.start;
         self.state.sleeps(&|| start.elapsed().as_nanos() as u64);
         let until = now + time.as_nanos() as u64;
-        // Nothing is seen until then, so the allocator does not count as quiet.
+        // Nothing is seen until then: the allocator does not count as quiet.
         self.last_change.set(until);
         std::thread::sleep(time);
     }

@@ -8,7 +8,7 @@ const AFTER_CHANGE: Duration = Duration::from_millis(2);
 const AFTER_MOVE: Duration = Duration::from_micros(300);
 /// Waking costs as much as two or three polls.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// While counters move; usually shorter than the time from a thread's first move to its first
+/// While counters move; usually shorter than from a thread's first move to its first
 /// allocation.
 const LONGEST_WHEN_BUSY: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
@@ -32,7 +32,6 @@ pub(super) struct FollowPace {
     share: f64,
     /// Nanoseconds of a processor that may be used now.
     saved: f64,
-    /// When `saved` was computed, and the use then.
     at: Duration,
     used: Duration,
     changed: Duration,
@@ -77,8 +76,7 @@ impl FollowPace {
         if moved || changed {
             let idle = now.saturating_sub(self.moved);
             self.moved = now;
-            // A thread that always moves without allocating is worth polling only while the budget
-            // is large.
+            // A thread that moves without allocating is worth polling only on a large budget.
             if idle > AFTER_MOVE / 3 || self.saved > 0.5 * self.most() {
                 self.spin_until = self.spin_until.max(now + AFTER_MOVE);
             }

@@ -18,9 +18,9 @@ use super::thread_waits::ThreadWaits;
 
 /// Unreadable addresses in one poll; each is forgotten before it is read again.
 const MAX_FAULTS: u32 = 300;
-/// This many polls of the counters follow a poll of the stacks, or two if the first was not
-/// confirmed at once. A counter is cheap to read; a running frame is always being written, and each
-/// read makes the job fetch it back.
+/// Polls of the counters after each poll of the stacks, or after two if the first was not confirmed
+/// at once. Counters are cheap to read; a running frame is always being written, and each read
+/// makes the job fetch it back.
 const COUNTER_POLLS: u32 = 6;
 const STACK_POLLS: u32 = 2;
 const MAX_CHANGES: usize = 1 << 15;
@@ -45,14 +45,13 @@ pub(super) struct RawThread {
     pub(super) key: ThreadKey,
     pub(super) before: RawReading,
     pub(super) after: RawReading,
-    /// The next poll has to confirm `after`.
     unconfirmed: bool,
     pub(super) wait: ThreadWait,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct RawChange {
-    /// When the poll with the stacks before it started, and the poll with those after it ended.
+    /// When the poll with the stacks before it started, and that with those after it ended.
     pub(super) before: u64,
     pub(super) after: u64,
     pub(super) counters: CounterChange,
@@ -92,7 +91,7 @@ pub(super) struct PollState {
     began_before: u64,
     batch: RawBatch,
     copies: CodeCopies,
-    /// Deltas at the end of the batch whose stacks the next poll may confirm.
+    /// Deltas at the batch's end whose stacks the next poll may confirm.
     pending: usize,
     repetition: Repetition,
 }
@@ -143,7 +142,6 @@ impl PollState {
         self.watch.is_empty()
     }
 
-    /// `None` while the stacks of the last delta are unconfirmed.
     pub(super) fn take(&mut self) -> Option<RawBatch> {
         if self.pending > 0 {
             return None;
@@ -190,7 +188,7 @@ impl PollState {
         self.stack_polls = 0;
     }
 
-    /// Returns `false` if no counter changed and no thread is inside the allocator.
+    /// Whether a counter changed or a thread is inside the allocator.
     fn counters_move(&mut self) -> Result<bool, MemoryError> {
         let spans = self.spans.get(..self.watch.spans().count()).unwrap_or_default();
         self.counters_now.resize(spans.iter().map(|span| span.len).sum(), 0);
@@ -253,8 +251,8 @@ impl PollState {
         Ok(outcome)
     }
 
-    /// Copies the innermost frames of moved threads again: what is the same twice was true at one
-    /// moment. Returns where the second copy of the counters starts.
+    /// Copies the innermost frames of moved threads again: what is equal was true at one moment.
+    /// Returns where the second copy of the counters starts.
     fn read_again(&mut self) -> Result<usize, MemoryError> {
         self.again.clear();
         let mut frames = self.stacks.push_again(&mut self.again);

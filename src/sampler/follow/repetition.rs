@@ -10,9 +10,9 @@ use std::time::Duration;
 /// Up to this many allocations and frees a second cost the job nothing measurable.
 const CHEAP_RATE: f64 = 10_000.0;
 const LEAST_FOLLOWED: f64 = 0.1;
-/// A repeating job is followed without rest this long: attribution needs several iterations.
+/// Followed this long without rest: attribution needs several iterations.
 const LEARNS_FOR: Duration = Duration::from_secs(1);
-/// The mean cycle. Lengths differ, so that each cycle follows another part of the iteration.
+/// The mean cycle. Lengths differ, so that each follows another part of the iteration.
 const CYCLE: Duration = Duration::from_millis(500);
 const VARIES: (f64, f64) = (0.6, 1.4);
 /// In a longer gap nothing was followed: the poller was stopped or out of budget.
@@ -26,7 +26,7 @@ const LAST: f64 = 128.0;
 const REMEMBERED: usize = 1 << 17;
 
 pub(super) struct Repetition {
-    /// A part of each level's hash, indexed by the rest of it; 0 is empty.
+    /// A part of each level's hash, indexed by the rest; 0 is empty.
     levels: Box<[u32]>,
     /// How many of the last deltas ended at a known level.
     repeated: f64,

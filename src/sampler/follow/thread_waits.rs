@@ -8,14 +8,13 @@ use crate::model::ThreadWait;
 use crate::python::{PollTarget, ThreadKey};
 use crate::target::{AddressRange, KernelWait, Process, ThreadTurns, ThreadWatch};
 
-/// A thread that ran is checked again after this many nanoseconds, or when polls have paused.
+/// A running thread is checked again after these nanoseconds, or once polls have paused.
 const RUNS_FOR: u64 = 10_000;
-/// A longer gap (nanoseconds) between two polls of the stacks is a pause.
+/// A longer gap (nanoseconds) between polls of the stacks is a pause.
 const PAUSE: u64 = 30_000;
 
 pub(super) struct ThreadWaits {
     process: Arc<Process>,
-    /// Locks that a thread takes in the middle of its work.
     working: Vec<AddressRange>,
     threads: Vec<WatchedThread>,
     polled: u64,
@@ -37,7 +36,7 @@ struct WatchedThread {
 struct OffProcessor {
     since: u64,
     turns: ThreadTurns,
-    /// For something else than its own work.
+    /// For something other than its own work.
     waits: bool,
 }
 
@@ -71,7 +70,6 @@ impl ThreadWaits {
         }
     }
 
-    /// `began`: start of the poll; `moved`: the stack has changed.
     pub(super) fn polled(&mut self, began: u64, ended: u64, moved: impl Fn(ThreadKey) -> bool) {
         let paused = began.saturating_sub(self.polled) > PAUSE;
         self.polled = ended;
@@ -144,7 +142,7 @@ fn off_processor(
 ) -> Option<OffProcessor> {
     let is_off = |wait: &KernelWait| *wait != KernelWait::Working;
     watch.wait().filter(is_off)?;
-    // Read before the check: if it is the same later, the thread has not run in between.
+    // Read before the check: if equal later, the thread has not run in between.
     let turns = watch.turns()?;
     let wait = watch.wait().filter(is_off)?;
     Some(OffProcessor { since: clock(), turns, waits: wait.is_idle(working) })
