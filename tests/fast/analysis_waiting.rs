@@ -58,7 +58,7 @@ fn the_oom_report_does_not_name_unsampled_bytes() {
     let text = String::from_utf8(out).unwrap();
     for said in [
         "which line allocated 32.00 MiB of the 36.00 MiB that grew",
-        "is not known; 'record --exact' (as root) tells each line. The largest that is known is main",
+        "is not known; 'record --exact' (as root) shows each line. The largest that is known is main",
     ] {
         assert!(text.contains(said), "{said}\n{text}");
     }

@@ -423,7 +423,7 @@ fn a_dump_shows_where_memory_is_and_what_is_unknown() {
         "    train<T> (train.py:13)\n    <module> (train.py:40)",
         "GPU 0 (nvidia-smi: 2), NVIDIA H200, 136.72 GiB",
         "allocated through PyTorch           300.00 MiB",
-        "who holds it is unknown: PyTorch is not loaded",
+        "its owners are unknown: PyTorch is not loaded",
         "cached free (reserved - allocated)  652.00 MiB",
         "outside PyTorch (context, NCCL, ..) 1.02 GiB",
         "other processes                     2.93 GiB",

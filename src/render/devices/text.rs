@@ -41,7 +41,7 @@ impl DevicesView<'_> {
         target: &DevicesTarget,
     ) -> Vec<(Option<&DeviceStatus>, DeviceSnapshot, DeviceBreakdown)> {
         let (pid, paused) = (target.pid, target.paused.is_some());
-        let unknown: DeviceProcesses = Err("which GPU it is is not known".to_owned());
+        let unknown: DeviceProcesses = Err("its GPU is not known".to_owned());
         let mut used = Vec::new();
         for device in target.look.devices() {
             let status = self.devices.iter().find(|status| {
@@ -89,7 +89,7 @@ pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), R
         match &process.files[..] {
             [] => writeln!(
                 out,
-                "Orphan: {pid} ({}) holds a GPU, and what started it is gone{}.",
+                "Orphan: {pid} ({}) holds a GPU, and its launcher has ended{}.",
                 short(command),
                 orphan_text(process)
             )?,
@@ -120,7 +120,7 @@ fn orphan_text(process: &LeftBehind) -> String {
             120..7200 => format!("{} min", seconds / 60),
             _ => format!("{} h", seconds / 3600),
         };
-        format!("; it runs since {} ({age})", local_time(started))
+        format!("; running since {} ({age})", local_time(started))
     });
     launcher + &started
 }

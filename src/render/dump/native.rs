@@ -97,7 +97,7 @@ pub(super) fn write_frames(
             MixedFrame::Python(frame) => {
                 if let Some(why) = is_apart.take() {
                     let why = one_line(why);
-                    writeln!(out, "    .. of Python, between these in places not known: {why}")?;
+                    writeln!(out, "    .. Python frames, between these at unknown places: {why}")?;
                 }
                 writeln!(out, "    {}", labels.frame(*frame, true))?;
             }
@@ -106,7 +106,7 @@ pub(super) fn write_frames(
             && let Some(why) =
                 stack.incomplete.as_deref().filter(|_| matches!(frame, MixedFrame::Native(_)))
         {
-            writeln!(out, "    .. what called it is not known: {}", one_line(why))?;
+            writeln!(out, "    .. its caller is unknown: {}", one_line(why))?;
         }
     }
     Ok(())

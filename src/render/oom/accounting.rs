@@ -44,7 +44,7 @@ fn rows(device: &OomDevice) -> Option<Vec<(u64, &'static str)>> {
             "free"
         }
         None => {
-            "free, of other processes, or of this one outside PyTorch: the driver does not tell them apart"
+            "free, of other processes, or of this one outside PyTorch: the driver does not separate these"
         }
     };
     let kept = usage.and_then(|usage| usage.reserved).unwrap_or(0);
@@ -98,7 +98,7 @@ pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<S
     );
     if since > all / 10 {
         let since = bytes(since);
-        text += &format!(" {since} more was allocated since, and its owner is not known.");
+        text += &format!(" {since} more was allocated since; its owner is unknown.");
     }
     Some(text)
 }

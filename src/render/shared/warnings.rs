@@ -36,7 +36,7 @@ fn failed_owners_text(count: u64, why: &str) -> String {
 fn unbalanced_text(device: CudaIndex, balance: ByteBalance) -> String {
     format!(
         "GPU {}: the bytes of blocks are off: the allocator counted {:+} bytes allocated and {:+} freed \
-         beyond what the events come to, so no figure is exact",
+         beyond the sum of the events, so no figure is exact",
         device.0, balance.allocated, balance.freed
     )
 }
@@ -67,7 +67,7 @@ impl fmt::Display for RecordingWarning {
             ),
             RecordingWarning::LostEvents(lost) => write!(
                 f,
-                "{} lost: the recording could not keep up; what they told is missing",
+                "{} lost: the recording could not keep up; the figures lack them",
                 was(*lost, "event")
             ),
             RecordingWarning::FailedOwners { count, why } => {
