@@ -124,7 +124,7 @@ pub(super) fn limit(limit: LookLimit) -> String {
         }
         LookLimit::Copies(_) => "try again, or add --no-stop".to_owned(),
         LookLimit::Memory(_) => {
-            "its heap is damaged, or unlike any that memspy knows: a recording needs none of it"
+            "its heap is damaged, or unlike any that memspy knows: a recording does not read it"
                 .to_owned()
         }
     }
@@ -168,8 +168,8 @@ pub(super) fn advice(access: &AccessFacts) -> String {
     }
     if access.sys_ptrace {
         return if access.in_container {
-            "memspy has CAP_SYS_PTRACE and is refused all the same, by the container's seccomp profile or because the process \
-             is not of this container: run memspy on the host"
+            "memspy has CAP_SYS_PTRACE but is refused, by the container's seccomp profile or because the process is outside \
+             this container: run memspy on the host"
                 .to_owned()
         } else {
             "a security module (SELinux, AppArmor, lockdown) refuses it: see the kernel's log"

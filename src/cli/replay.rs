@@ -204,7 +204,7 @@ fn damage(summary: &ReplaySummary) -> Vec<String> {
     }
     if summary.unknown_tags > 0 {
         warnings.push(format!(
-            "{} records are of kinds this memspy does not know: a later memspy wrote them",
+            "{} records are of kinds this memspy does not know: a newer memspy wrote them",
             summary.unknown_tags
         ));
     }

@@ -36,7 +36,7 @@ pub enum MixedStacksError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// Copying took too long.
-    #[error("its stacks were not copied within {} ms, for which it was stopped", MAX_STOP.as_millis())]
+    #[error("its stacks were not copied in the {} ms that it was stopped", MAX_STOP.as_millis())]
     TooLong,
     /// It is unknown which thread runs which frames.
     #[error("it is not known which of its threads run which frames of Python: try again")]

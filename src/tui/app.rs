@@ -57,9 +57,7 @@ pub enum TopError {
     #[error("the terminal cannot be used: {0}")]
     Terminal(#[from] io::Error),
     /// memspy panicked; the message is on the terminal.
-    #[error(
-        "memspy failed while it recorded; what it printed above belongs into a report of the bug"
-    )]
+    #[error("memspy failed while it recorded; put what it printed above into a bug report")]
     Panicked,
 }
 

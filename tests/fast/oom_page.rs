@@ -127,7 +127,7 @@ fn no_owner_is_named_for_memory_after_the_last_snapshot() {
     let text = page(true, 1000);
     let short = text.lines().skip_while(|line| *line != "In short").nth(1).unwrap();
     assert!(short.contains("was allocated by train (train.py:12)"), "{short}");
-    assert!(short.contains("Its owner is not known"), "{short}");
+    assert!(short.contains("Its owner is unknown"), "{short}");
     assert!(!text.contains("could be given up"), "{text}");
 }
 
@@ -146,7 +146,7 @@ fn rows_have_all_bytes_of_the_device_without_contradiction() {
         let all = sum_below(&text, "  all 2.93 GiB:");
         // Rounded to two decimals each.
         assert!((all - 3000.0).abs() < 20.0, "{all}\n{text}");
-        let live = sum_below(&text, "by who made it");
+        let live = sum_below(&text, "by allocation site");
         assert!((live - 2700.0).abs() < 20.0, "{live}\n{text}");
         assert!(text.contains("would have changed nothing"), "{text}");
         assert!(!text.contains("empty_cache() could return"), "{text}");

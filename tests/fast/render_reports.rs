@@ -402,7 +402,7 @@ fn memory_returned_during_the_driver_query_is_not_called_asleep() {
     let device = &moved.devices()[0];
     assert_eq!(device.unmapped, None);
     let OutsideTorch::Unknown(why) = &device.outside else { panic!("{device:?}") };
-    let expected = "the job took or gave back memory, or was just doing so, each time that the driver was asked";
+    let expected = "the job took or returned driver memory during each query";
     assert_eq!(why, expected);
 }
 

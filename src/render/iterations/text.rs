@@ -86,7 +86,8 @@ fn table(
 /// The legend of the table, and the event that ends an iteration.
 fn notes(profile: &Profile, all: &[Cow<'_, Iteration>]) -> Vec<String> {
     let mut notes = vec![
-        "~ at a peak: at least this; without ~: the exact peak of the step (the allocator's own peak rose to it, or every event was seen).",
+        "~ at a peak: at least this; without ~: the exact peak of the step (the allocator's own peak rose to it, or \
+         every event was seen).",
         "~ at its end, cached: the last value before the end; the allocator was active between that and the first sample after the end.",
     ];
     let ends = |end| all.iter().any(|iteration| iteration.end == end);
@@ -101,7 +102,9 @@ fn notes(profile: &Profile, all: &[Cow<'_, Iteration>]) -> Vec<String> {
         );
     }
     notes.extend([
-        "intermediate: the peak of intermediate gradients: blocks allocated while an autograd node ran, and freed by the backward pass within the step; -: unknown (needs an exact recording), or no node was seen.",
+        "intermediate: the peak of intermediate gradients: blocks allocated while an autograd node ran, and freed by the \
+         backward pass within the step; -: unknown (needs an exact recording), or no node \
+         was seen.",
         "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most in any snapshot of the step.",
     ]);
     let seen = match profile.steps_at_events() {

@@ -15,9 +15,7 @@ impl UnknownReason {
 
     pub(crate) fn why(self) -> &'static str {
         match self {
-            UnknownReason::NotInEvents => {
-                "exact recordings do not have it; sampled recordings do"
-            }
+            UnknownReason::NotInEvents => "exact recordings do not have it; sampled recordings do",
             UnknownReason::FreesWithoutStacks => {
                 "it needs the stacks of frees (record --frees stacks)"
             }

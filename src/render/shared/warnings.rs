@@ -54,7 +54,7 @@ impl fmt::Display for RecordingWarning {
         match self {
             RecordingWarning::File(told) => f.write_str(told),
             RecordingWarning::NoEnd => f.write_str(
-                "the recording ended abruptly (or goes on): what follows is up to its last whole block",
+                "the recording ended abruptly (or is running): what follows ends at its last whole block",
             ),
             RecordingWarning::Gap(gap) => f.write_str(&gap_text(gap)),
             RecordingWarning::MoreGaps(more) => write!(f, "the recording has {more} more gaps"),

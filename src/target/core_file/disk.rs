@@ -46,7 +46,7 @@ impl DiskFiles {
             path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"));
         let found = match first_page() {
             None => {
-                let why = "whether it is the same file cannot be told, because its first page is not in the core file";
+                let why = "it may be another file: its first page is not in the core file";
                 Err(Refusal { why: why.to_owned(), is_library })
             }
             Some(page) if !page.starts_with(b"\x7fELF") => {
