@@ -95,7 +95,7 @@ pub(super) fn long_stop(stop: StopEstimate) {
             "it may stop for {} ms, so the snapshot may be incomplete: --max-stop allows more",
             max_pause.as_millis()
         ),
-        false => "--max-stop bounds that, --no-stop avoids it".to_owned(),
+        false => "--max-stop limits that, --no-stop avoids it".to_owned(),
     };
     eprint_line(&format!(
         "the job is about to be stopped for some {time} ms, while {size} of its memory are copied; {advice}"

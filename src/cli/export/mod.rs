@@ -21,7 +21,7 @@ use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, output};
 
-const ONE_TRACE: &str = "a snapshot for memory_viz is of one process: name one trace";
+const ONE_TRACE: &str = "a snapshot for memory_viz shows one process: name one trace";
 
 type FormatWriter = fn(&mut dyn Write, &[ExportedDevice<'_>]) -> Result<(), RenderError>;
 

@@ -15,7 +15,7 @@ pub struct NativeJson {
     /// For how long the process was stopped while its stacks were copied, in seconds; `null` for a
     /// core file.
     pub stopped_seconds: Option<f64>,
-    /// Why nothing is known of frames of compiled code; `null` where it is.
+    /// Why frames of compiled code are unknown; `null` where they are known.
     pub unknown_because: Option<String>,
     /// The threads that run no Python.
     pub other_threads: Vec<NativeThreadJson>,
@@ -39,8 +39,8 @@ pub struct NativeThreadJson {
 pub struct MixedStackJson {
     /// Its frames, from the innermost to the outermost.
     pub frames: Vec<MixedFrameJson>,
-    /// Why Python's frames, which all stand behind the native ones then, are not in their places;
-    /// `null` where they are.
+    /// Why Python's frames are all after the native ones instead of in their places; `null` where
+    /// they are in place.
     pub apart_because: Option<String>,
     /// Why native frames are missing at the outer end; `null` where none are.
     pub incomplete_because: Option<String>,
