@@ -456,7 +456,7 @@ fn the_summary_suggests_commands_and_calls_sampled_lines_a_guess() {
     let text = String::from_utf8(out).unwrap();
     println!("{text}");
     for expected in [
-        "Recorded to job.memspy (12.00 MiB): the time asked for was over",
+        "Recorded to job.memspy (12.00 MiB): the requested time was over",
         "peak allocated 952.00 MiB (reached at",
         "memspy flame job.memspy",
         "memspy lines job.memspy",

@@ -102,7 +102,7 @@ pub(super) const TOOLS: &[McpTool] = &[
     },
     McpTool {
         name: "growth",
-        description: "Owners and lines whose live bytes rise from floor to floor while the job is observed, and what keeps them: a leak",
+        description: "Leaks: owners and lines whose live bytes keep growing while the job is observed, and what keeps them alive",
         arguments: &[PID, NO_STOP, FOR],
         words: |given| job("growth", given),
         is_json: true,

@@ -323,7 +323,7 @@ fn write_shares(
     };
     row(&others, optional_bytes(shares.others))?;
     row("  of no process that the driver lists", optional_bytes(shares.unlisted))?;
-    row("kept by the driver, beside what is in use", optional_bytes(device.driver_reserved))?;
+    row("kept by the driver (not counted as used)", optional_bytes(device.driver_reserved))?;
     row("free on the device", optional_bytes(device.free))?;
     if let (OutsideTorch::Unknown(why), None) = (&device.outside, shares.outside) {
         writeln!(out, "    what it uses outside PyTorch is unknown: {}", one_line(why))?;

@@ -89,7 +89,7 @@ pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<S
     let seconds = report.time.0.saturating_sub(look.time.0) as f64 / 1e9;
     let all = held.allocated;
     let mut text = format!(
-        "GPU {}: {} holds {}, {:.0} % of the {} allocated {seconds:.1} s before: the most that could be given up.",
+        "GPU {}: {} holds {}, {:.0} % of the {} allocated {seconds:.1} s before: the largest part that could be freed.",
         device.device.0,
         group_label(largest),
         bytes(largest.size.bytes),

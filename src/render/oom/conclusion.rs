@@ -137,7 +137,7 @@ fn growth(
             None => "; 'record --exact' (as root) shows each line".to_owned(),
         };
         return Some(format!(
-            "{on}: which line allocated {} of the {} that grew {since} is not known{exact}. The largest that is known is {line}: {held}.",
+            "{on}: the line of {} of the {} that grew {since} is unknown{exact}. The largest known line is {line}: {held}.",
             bytes(unknown),
             bytes(grown)
         ));
@@ -145,7 +145,7 @@ fn growth(
     let part = if most.bytes >= grown / 2 { "most" } else { "the largest part" };
     let holder = match has_owners {
         true => "Its owner is unknown: it came after the last snapshot of the owners.",
-        false => "Who holds it: 'record --owners'.",
+        false => "'record --owners' shows its owner.",
     };
     Some(format!("{on}: {part} of what grew {since} was allocated by {line}: {held}. {holder}"))
 }

@@ -180,8 +180,7 @@ impl OomReportText<'_> {
             };
             writeln!(
                 out,
-                "  These are samples: the failing line is one of them, or ran between them. How much it asked for is not \
-                 known: {words} (record --exact shows it)."
+                "  These are samples: the failing line is one of them, or ran between them. How much it asked for is unknown: {words} (record --exact shows it)."
             )?;
         }
         Ok(())

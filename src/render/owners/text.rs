@@ -447,7 +447,7 @@ pub fn pause(snapshot: &OwnershipSnapshot) -> String {
             )
         }
         None => format!(
-            "the process ran on while {objects} objects were read: what was changed meanwhile may be inconsistent"
+            "the process ran on while {objects} objects were read: what changed meanwhile may be inconsistent"
         ),
     }
 }

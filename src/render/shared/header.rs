@@ -171,7 +171,7 @@ fn missed(profile: &Profile) -> String {
 pub(crate) fn end_text(profile: &Profile) -> String {
     match profile.end().map(|e| &e.reason) {
         None => "the recording ended abruptly".to_owned(),
-        Some(EndReason::Duration) => "the time asked for was over".to_owned(),
+        Some(EndReason::Duration) => "the requested time was over".to_owned(),
         Some(EndReason::Interrupted) => "interrupted".to_owned(),
         Some(EndReason::TargetExited) => "the process exited".to_owned(),
         Some(EndReason::TargetExecuted) => "the process became another program".to_owned(),

@@ -50,7 +50,7 @@ impl DiskFiles {
                 Err(Refusal { why: why.to_owned(), is_library })
             }
             Some(page) if !page.starts_with(b"\x7fELF") => {
-                Err(Refusal { why: "it is no ELF file".to_owned(), is_library: false })
+                Err(Refusal { why: "it is not an ELF file".to_owned(), is_library: false })
             }
             Some(page) => {
                 same_file(path, page, bounded).map_err(|why| Refusal { why, is_library: true })
