@@ -226,7 +226,7 @@ fn driver_memory_is_not_drawn_as_a_requested_gpus() {
     alone.begin();
     taken(&mut alone);
     for gpu in ["0", "3"] {
-        refused(folder.path(), &["--gpu", gpu], &[&format!("memory of GPU {gpu} is not known")]);
+        refused(folder.path(), &["--gpu", gpu], &[&format!("memory of GPU {gpu} is unknown")]);
     }
     refused(folder.path(), &["--by", "device"], &["draw it without --by device"]);
     assert_eq!(folded(folder.path(), &[]), pairs(&[("main", 1)]));
