@@ -432,7 +432,10 @@ fn a_dump_shows_where_memory_is_and_what_is_unknown() {
     }
     // The answer first: where the memory is comes before the stacks; the histogram is optional.
     let at = |part: &str| known.find(part).unwrap();
-    assert!(at("GPU 0") < at("its owners are") && at("its owners are") < at("Thread 100"), "{known}");
+    assert!(
+        at("GPU 0") < at("its owners are") && at("its owners are") < at("Thread 100"),
+        "{known}"
+    );
     assert!(!known.contains("by size"), "{known}");
     let unknown = look(ProcessUsage::Unknown("a pid namespace hides it".into()));
     assert!(text(&unknown).contains("unknown: a pid namespace hides it"));

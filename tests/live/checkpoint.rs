@@ -295,7 +295,8 @@ fn steps_that_fail_are_taken_back() {
     job.memspy(&["resume"]).ok();
     job.goes_on();
 
-    job.failing(&["pause"], "checkpoint-broken").failed(&["has ended the job's CUDA", "its own checkpoint"]);
+    job.failing(&["pause"], "checkpoint-broken")
+        .failed(&["has ended the job's CUDA", "its own checkpoint"]);
     for command in ["pause", "resume"] {
         job.memspy(&[command]).refused(&["marked", "as failed", "its own checkpoint"]);
     }
