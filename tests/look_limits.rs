@@ -224,7 +224,7 @@ fn one_damaged_tensor_does_not_hide_all_others() {
     let damaged = read_owners(&mut readers, AMPLE).unwrap().snapshot;
     assert_eq!((damaged.tensors.len(), damaged.misfits), (whole.tensors.len(), 5));
     let text = memspy_at(target.pid(), &["tensors"]).ok().out;
-    assert!(text.contains("5 tensors have numbers that do not fit together"), "{text}");
+    assert!(text.contains("5 tensors have fields that contradict each other"), "{text}");
     // Where so many do not fit, it may be the layout.
     target.say("misfits 60");
     target.read_until_ready();

@@ -122,7 +122,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Export a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
     Export(ExportArgs),
-    /// Read what a job recorded of itself (torch.cuda.memory._record_memory_history), from outside
+    /// Read the history that a job recorded (torch.cuda.memory._record_memory_history), from
+    /// outside
     History(HistoryArgs),
     /// Print a trace as a table of training iterations: peaks, gradients, feature maps, owners
     Iterations(IterationsArgs),
@@ -242,8 +243,8 @@ pub struct IterationsArgs {
     /// it [default: when the recorded step changes, else by the period of the allocator's counters]
     #[arg(long, value_name = "FILE:LINE", value_parser = marker, conflicts_with = "period", help_heading = "What an iteration is")]
     pub marker: Option<MarkerLine>,
-    /// Find iterations by the period of the allocator's counters: the same values return after as
-    /// many allocations
+    /// Find iterations by the period of the allocator's counters: the same values return after the
+    /// same number of allocations
     #[arg(long, help_heading = "What an iteration is")]
     pub period: bool,
     /// Add the bytes of each parameter and of its gradient; in text those of the last step (traces

@@ -7,7 +7,7 @@ use crate::model::{AllocatorBackend, CudaIndex};
 
 /// Advice for memory without a device; the option to leave out follows.
 pub(super) const DRIVER_MEMORY_ADVICE: &str =
-    "the recording has the driver's events alone, and is drawn whole without";
+    "the recording has only the driver's events; draw it without";
 
 /// The requested device, else the one with the highest peak.
 pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
@@ -17,7 +17,7 @@ pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
         // Driver memory may be on any device.
         (None, None) if is_driver_only() => Ok(CudaIndex(0)),
         (None, Some(asked)) if is_driver_only() => {
-            bail!("whether it is memory of GPU {asked} is not known: {DRIVER_MEMORY_ADVICE} --gpu")
+            bail!("the memory of GPU {asked} is unknown: {DRIVER_MEMORY_ADVICE} --gpu")
         }
         (None, _) => bail!("the recording has no GPU memory of PyTorch: {}", why_none(profile)),
     }
@@ -35,7 +35,7 @@ fn why_none(profile: &Profile) -> String {
             "the process had loaded PyTorch and not used CUDA".to_owned()
         }
         Some(AllocatorBackend::Native) => {
-            "the allocator's counters could not be read ('memspy doctor -p PID' says why of a running job)"
+            "the allocator's counters could not be read ('memspy doctor -p PID' says why for a running job)"
                 .to_owned()
         }
         Some(AllocatorBackend::CudaMallocAsync) => {

@@ -170,13 +170,14 @@ fn about_exact<W: Write>(
         Ok(()) => report.line(
             "exact mode",
             FindingStatus::Works,
-            "another process of memspy can keep the probes: they go when memspy is killed at any moment",
+            "a helper process can hold the probes: they go even if memspy is killed",
         )?,
         Err(error) => report.line(
             "exact mode",
             FindingStatus::Warning,
             &format!(
-                "memspy keeps its probes itself, as it cannot start another process for them ({error}): killed just while the kernel places or removes one, it may leave a breakpoint"
+                "memspy holds its probes itself, as it cannot start a helper process ({error}): if killed \
+                 while the kernel places or removes one, it may leave a breakpoint"
             ),
         )?,
     }

@@ -95,7 +95,7 @@ pub(super) fn long_stop(stop: StopEstimate) {
             "it may stop for {} ms, so the snapshot may be incomplete: --max-stop allows more",
             max_pause.as_millis()
         ),
-        false => "--max-stop bounds that, --no-stop avoids it".to_owned(),
+        false => "--max-stop limits that, --no-stop avoids it".to_owned(),
     };
     eprint_line(&format!(
         "the job is about to be stopped for some {time} ms, while {size} of its memory are copied; {advice}"
@@ -123,7 +123,7 @@ pub(super) fn limit(limit: LookLimit) -> String {
         }
         LookLimit::Copies(_) => "try again, or add --no-stop".to_owned(),
         LookLimit::Memory(_) => {
-            "its heap is damaged, or unlike any that memspy knows: a recording needs none of it"
+            "its heap is damaged, or unlike any that memspy knows: a recording does not read it"
                 .to_owned()
         }
     }
@@ -167,8 +167,8 @@ pub(super) fn advice(access: &AccessFacts) -> String {
     }
     if access.sys_ptrace {
         return if access.in_container {
-            "memspy has CAP_SYS_PTRACE and is refused all the same, by the container's seccomp profile or because the process \
-             is not of this container: run memspy on the host"
+            "memspy has CAP_SYS_PTRACE but is refused, by the container's seccomp profile or because the process is outside \
+             this container: run memspy on the host"
                 .to_owned()
         } else {
             "a security module (SELinux, AppArmor, lockdown) refuses it: see the kernel's log"

@@ -48,7 +48,7 @@ fn profile(args: &IterationsArgs) -> Result<Profile> {
         if has_none(&read) {
             let MarkerLine { file, line } = marker;
             bail!(
-                "no thread was seen to come to {file}:{line} twice: name a line that calls something slower than the time \
+                "no thread was seen at {file}:{line} twice: name a line that calls something slower than the time \
                  between two samples, as {} lists them, or record with a higher rate (-r)",
                 in_sentence(&suggestion(["lines", &args.trace.to_string_lossy()]))
             );

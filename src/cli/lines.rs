@@ -35,7 +35,7 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     // Chosen columns, and lines without memory, need the source.
     let is_listing = args.source || args.all_lines || !args.columns.is_empty();
     if ranks.len() > 1 && format != LinesFormat::Text && !args.merge {
-        bail!("CSV and JSON are of one table: use --merge or --max-peak, or name one trace");
+        bail!("CSV and JSON hold one table: use --merge or --max-peak, or name one trace");
     }
     let limits: Vec<Option<u64>> = ranks.iter().map(|rank| rank.profile.memory_limit()).collect();
     let mut tables = Vec::new();

@@ -194,7 +194,7 @@ impl ProcessAtEnd {
     }
 
     fn read(self) -> Result<ProcessSnapshot> {
-        self.result.recv().map_err(|_| anyhow!("the look at process ended unexpectedly"))?
+        self.result.recv().map_err(|_| anyhow!("reading the process ended unexpectedly"))?
     }
 }
 

@@ -248,7 +248,7 @@ impl Write for BoundedWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() as u64 > self.left {
             return Err(io::Error::other(format!(
-                "it would be larger than {} MiB, too much for a recording of this size: that is damaged, or was made to do so",
+                "it would be larger than {} MiB, too much for a recording of this size: the recording is damaged or malicious",
                 self.most >> 20
             )));
         }

@@ -165,7 +165,7 @@ fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<V
     rows.retain(|&row| snapshot.tensors[row].tensor.grad_fn.is_some());
     if rows.is_empty() {
         bail!(
-            "'{word}' of process {pid} has no autograd graph: it is no result of an operation, or detached"
+            "'{word}' of process {pid} has no autograd graph: it is not the result of an operation, or is detached"
         );
     }
     Ok(rows)
@@ -209,7 +209,7 @@ fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Resul
         NamedTensors::Rows(rows) => Ok(rows),
         NamedTensors::Ambiguous(names) => {
             bail!(
-                "'{word}' may be any of these in process {pid}, give one whole: '{}'",
+                "'{word}' is ambiguous in process {pid}; give one of these in full: '{}'",
                 names.join("', '")
             )
         }

@@ -182,7 +182,7 @@ pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
     segments.iter().for_each(|segment| output::is_read(segment));
     if segments.is_empty() {
         bail!(
-            "{} has no segments of a recording (*.memspy): name the folder that 'record --keep' made beside its output",
+            "{} has no segments of a recording (*.memspy): name the folder that 'record --keep' made next to its output",
             folder.display()
         );
     }
@@ -204,7 +204,7 @@ fn damage(summary: &ReplaySummary) -> Vec<String> {
     }
     if summary.unknown_tags > 0 {
         warnings.push(format!(
-            "{} records are of kinds this memspy does not know: a later memspy wrote them",
+            "{} records are of kinds this memspy does not know: a newer memspy wrote them",
             summary.unknown_tags
         ));
     }

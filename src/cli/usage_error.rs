@@ -27,7 +27,7 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
     }
     if tried == Some("lines") && message.contains("'--at'") {
         hints = vec![
-            "its table is of the peak: 'memspy flame TRACE --at MOMENT' shows another moment, and 'memspy diff TRACE --from \
+            "its table shows the peak: 'memspy flame TRACE --at MOMENT' shows another moment, and 'memspy diff TRACE --from \
              MOMENT --to MOMENT' what changed by line between two"
                 .to_owned(),
         ];

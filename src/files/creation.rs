@@ -127,7 +127,7 @@ impl<'a> TemporaryFile<'a> {
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::other("no name is free for a file beside it"))
+        Err(io::Error::other("no name is free for a file next to it"))
     }
 
     fn replace(mut self, place: &OutputPlace) -> io::Result<File> {

@@ -41,7 +41,7 @@ pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
         return Err(PlaceError::Foreign { path: path.to_owned(), what, user: found.uid() });
     }
     if !is_closed_folder(&found) {
-        let why = "it is no folder that only its owner may write to";
+        let why = "it is not a folder that only its owner may write to";
         return Err(failed(io::Error::other(why)));
     }
     // Checks each step of the path.

@@ -27,7 +27,7 @@ pub enum PlaceError {
     #[error("{} is a directory", .0.display())]
     Directory(PathBuf),
     /// Another user's file or link.
-    #[error("{} is {what} of user {user}, and what others put there is not written to; name another file", path.display())]
+    #[error("{} is {what} of user {user}, and memspy does not write to what others put there; name another file", path.display())]
     Foreign {
         /// The path, or a link in it.
         path: PathBuf,

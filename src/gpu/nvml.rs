@@ -44,7 +44,7 @@ pub enum GpuError {
     #[error("a core file does not hold the driver's figures")]
     CoreFile,
     /// No thread could start.
-    #[error("NVML cannot be asked: {0}")]
+    #[error("NVML cannot be queried: {0}")]
     NoThread(std::io::Error),
 }
 

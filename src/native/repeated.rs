@@ -141,7 +141,7 @@ impl<'a> RepeatedUnwinder<'a> {
         let start = self.modules.find(Addr(address));
         let Some(module) = start.and_then(|start| self.modules.get(start)) else {
             let why = match self.has_ended {
-                false => "its code is in no program or library, so nothing tells what called it",
+                false => "its code is in no program or library, so its caller is unknown",
                 true => "the process had ended before the tables of its libraries were read",
             };
             return StepOutcome::Unknown(why.to_owned());

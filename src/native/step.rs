@@ -16,7 +16,7 @@ pub(super) const RETURN_ADDRESS: usize = 16;
 const MAX_OPERATIONS: u32 = 1000;
 
 pub(super) const IMPOSSIBLE: &str = "its caller's frame cannot be where the table says";
-const DAMAGED: &str = "the table that tells what called it is damaged";
+const DAMAGED: &str = "its unwind table is damaged";
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -58,7 +58,7 @@ fn try_step(
     rule: &mut Option<FrameRule>,
 ) -> Result<Caller, String> {
     let reason = |error: gimli::Error| match error {
-        gimli::Error::NoUnwindInfoForAddress => "no table tells what called it".to_owned(),
+        gimli::Error::NoUnwindInfoForAddress => "no unwind table has its caller".to_owned(),
         other => format!("{DAMAGED}: {other}"),
     };
     let bases =
@@ -119,7 +119,7 @@ fn try_step(
             }
             RegisterRule::ValExpression(expression) => known.evaluate(expression, Some(cfa))?,
             RegisterRule::Constant(value) => *value,
-            _ => return Err("the table has a rule that is not known".to_owned()),
+            _ => return Err("the unwind table has an unknown rule".to_owned()),
         };
     }
     let has_return_address = row.register(Register(RETURN_ADDRESS as u16)).is_some();
@@ -169,7 +169,7 @@ impl KnownState<'_> {
                 EvaluationResult::RequiresRegister { register, .. } => {
                     evaluation.resume_with_register(Value::Generic(self.register(register)?))
                 }
-                _ => return Err("the table has an expression that is not known".to_owned()),
+                _ => return Err("the unwind table has an unknown expression".to_owned()),
             }
             .map_err(damaged)?;
         }

@@ -78,7 +78,7 @@ impl<'a> NativeUnwinder<'a> {
             let module = self.modules.find(Addr(address));
             frames.push(UnnamedFrame { address: Addr(address), module });
             let Some(module) = module.and_then(|start| self.modules.get(start)) else {
-                let why = "its code is in no program or library, so nothing tells what called it";
+                let why = "its code is in no program or library, so its caller is unknown";
                 return (frames, Some(why.to_owned()));
             };
             let outcome = match &module.tables {

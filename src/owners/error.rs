@@ -21,10 +21,10 @@ pub enum OwnerError {
     #[error("PyTorch is not loaded in it: there are no tensors")]
     NoTorch,
     /// An allocation was under way, or blocks changed meanwhile.
-    #[error("the allocator was at work when the process stood still")]
+    #[error("the allocator was at work when the process was stopped")]
     Allocating,
     /// Pages beyond the copy were needed; the next attempt copies them.
-    #[error("its objects changed while they were looked for")]
+    #[error("its objects changed while memspy searched for them")]
     Moved,
     /// A limit was reached before there was a result.
     #[error("{limit}, before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]

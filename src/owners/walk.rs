@@ -205,7 +205,7 @@ impl OwnerWalkInput<'_> {
         let pool_users = self.pool_users(&heap, &tensors, &found, &named);
         parts.end("CUDA graphs");
         let wrapped = paths::parts(&heap, &rows.wrappers(), &found);
-        parts.end("what wrappers stand for");
+        parts.end("what wrapper tensors wrap");
         let ((tensors, nodes), referrers) = match self.asked {
             Some(name) => {
                 let rows = rows.finish(&named, &garbage.tensors, &wrapped);

@@ -96,8 +96,7 @@ impl BpfProbes {
                     self.link_address(process, found, "code_dealloc", "PyCode_Type.tp_dealloc", at)?
                 }
                 None => self.uncovered.push(
-                    "code objects that die are not noticed: the interpreter hides PyCode_Type"
-                        .into(),
+                    "freed code objects are not noticed: the interpreter hides PyCode_Type".into(),
                 ),
             }
         }

@@ -156,7 +156,7 @@ fn write_changes(
     let changed: Vec<&MemoryChange> = changes.iter().filter(|c| c.difference() != 0).collect();
     let shown = limit.unwrap_or(changed.len()).min(changed.len());
     if changed.is_empty() {
-        writeln!(out, "\nno {noun} holds more or less in one than in the other")?;
+        writeln!(out, "\nno {noun} differs between the two")?;
         return Ok(());
     }
     let rows: Vec<(String, String)> =
@@ -187,7 +187,7 @@ fn write_changes(
         changes.iter().filter(|row| row.difference() == 0).map(|row| row.after).collect();
     if !same.is_empty() {
         let (number, size) = (count(same.len() as u64), bytes(same.iter().sum()));
-        writeln!(out, "{noun}s that hold the same in both: {number} ({size})")?;
+        writeln!(out, "{noun}s that are equal in both: {number} ({size})")?;
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub enum MixedStacksError {
     Stop(#[from] StopError),
     #[error(transparent)]
     Process(#[from] ProcessError),
-    #[error("its stacks were not copied within {} ms, for which it was stopped", MAX_STOP.as_millis())]
+    #[error("its stacks were not copied in the {} ms that it was stopped", MAX_STOP.as_millis())]
     TooLong,
     #[error("it is not known which of its threads run which frames of Python: try again")]
     UnknownThreads,

@@ -44,7 +44,7 @@ pub enum AttachError {
 fn core_reason(source: &PythonError, missing: &[String]) -> String {
     match missing {
         [] => source.to_string(),
-        _ => format!("{}; read it where these files are as they were", missing.join("; ")),
+        _ => format!("{}; read it where these files are unchanged", missing.join("; ")),
     }
 }
 

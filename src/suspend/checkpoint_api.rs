@@ -39,7 +39,7 @@ pub enum CheckpointError {
         call: &'static str,
     },
     /// CUDA work did not end in time; the process runs on.
-    #[error("the CUDA work of process {pid} did not come to a rest within {} s", after.as_secs_f64())]
+    #[error("the CUDA work of process {pid} did not finish within {} s", after.as_secs_f64())]
     TimedOut {
         /// The pid.
         pid: u32,

@@ -144,7 +144,7 @@ impl fmt::Display for JobState {
             JobState::Waits { away: true } => {
                 f.write_str("the job waits in its next CUDA call, with its GPU memory on the host")
             }
-            JobState::Failed => f.write_str("the driver has given up the job's CUDA"),
+            JobState::Failed => f.write_str("the driver has ended the job's CUDA"),
             JobState::Ended => f.write_str("the job has ended"),
             JobState::Unknown(why) => write!(f, "what the job does now is not known ({why})"),
         }

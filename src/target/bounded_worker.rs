@@ -85,7 +85,7 @@ impl BoundedWorker {
                 Err(too_long.into())
             }
             Err(RecvTimeoutError::Disconnected) => {
-                Err(WorkerError::Io(io::Error::other("the thread for it broke off")).into())
+                Err(WorkerError::Io(io::Error::other("its thread ended unexpectedly")).into())
             }
         }
     }

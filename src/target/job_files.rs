@@ -50,7 +50,7 @@ const GENERATED: [u32; 14] = [
 pub enum FileError {
     /// memspy cannot take on the target user's rights.
     #[error(
-        "memspy cannot take on the rights of user {user}, whose job it is, and reads no files for it with its own: run \
+        "memspy cannot take on the rights of the job's user {user}, and reads no files for it with its own: run \
          memspy as that user or as root (CAP_SETUID and CAP_SETGID)"
     )]
     Rights {
@@ -69,7 +69,7 @@ pub enum FileError {
     )]
     Changed,
     /// Directory, device, pipe or generated file.
-    #[error("it is no stored file")]
+    #[error("it is not a stored file")]
     NotRegular,
     /// Larger than the limit.
     #[error("it has {bytes} bytes")]

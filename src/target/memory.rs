@@ -77,13 +77,13 @@ pub enum MemoryError {
     #[error("process_vm_readv failed: {0}")]
     Os(Errno),
     /// Not copied while the process was stopped; it may have changed.
-    #[error("the memory at {0} of the target was not copied while it stood still")]
+    #[error("the memory at {0} of the target was not copied while it was stopped")]
     Closed(Addr),
     /// The time limit is used up ([`Budget`](super::Budget)).
-    #[error("the time for the look is used up")]
+    #[error("the time for the snapshot is used up")]
     TimeUp,
     /// The memory limit is used up ([`Budget`](super::Budget)).
-    #[error("the memory for the look is used up")]
+    #[error("the memory for the snapshot is used up")]
     OutOfRoom,
 }
 

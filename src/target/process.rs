@@ -151,7 +151,7 @@ impl Process {
     }
 
     fn live_or(&self, action: &'static str) -> Result<&procfs::process::Process, ProcessError> {
-        let why = || "it is a core file, which does not tell".to_owned();
+        let why = || "it is a core file, which does not say".to_owned();
         self.live().ok_or_else(|| ProcessError::Other { action, pid: self.pid, why: why() })
     }
 

@@ -50,7 +50,7 @@ pub enum StopError {
     },
     /// A thread did not stop.
     #[error(
-        "thread {thread} of process {pid} did not stop within {} ms: it sits in the kernel",
+        "thread {thread} of process {pid} did not stop within {} ms: it is in the kernel",
         waited.as_millis()
     )]
     Stubborn {

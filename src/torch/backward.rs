@@ -58,7 +58,7 @@ pub enum BackwardError {
     #[error("libtorch_cpu is still being loaded")]
     StillLoading,
     /// A function's code is missing or unknown.
-    #[error("{function} of libtorch_cpu looks otherwise than in any PyTorch known ({found})")]
+    #[error("{function} of libtorch_cpu differs from that of any known PyTorch ({found})")]
     Unknown {
         /// The function.
         function: &'static str,

@@ -156,7 +156,7 @@ impl SnapshotReader {
                 };
                 Ok(snapshot(torn + broken, consistency, (found, now())))
             }
-            None => Err(TorchError::Torn { what: "the map of blocks", attempts: torn + broken }),
+            None => Err(TorchError::Torn { what: "the list of blocks", attempts: torn + broken }),
         }
     }
 
@@ -186,7 +186,7 @@ impl SnapshotReader {
                 return Ok(Err(AttemptError::Torn));
             }
             Err(source) => {
-                return Err(TorchError::Memory { what: "the map of blocks", at: device, source });
+                return Err(TorchError::Memory { what: "the list of blocks", at: device, source });
             }
         };
         let Some(counters) = quiescent_counters(set, at, head, tail).filter(|_| same) else {

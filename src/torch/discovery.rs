@@ -309,7 +309,7 @@ pub(super) fn block_layout(
     let found: Vec<BlockLayout> = candidates.filter(fits).collect();
     match found[..] {
         [one] => Ok(Some(one)),
-        _ => Err(format!("{} layouts fit the {} blocks looked at", found.len(), samples.len())),
+        _ => Err(format!("{} layouts fit the {} blocks checked", found.len(), samples.len())),
     }
 }
 

@@ -156,7 +156,8 @@ impl BlockWalk<'_, '_> {
 
     fn active_blocks(&mut self) -> Result<(), WalkError> {
         let table = self.input.object.get(self.input.pools.active..).and_then(FlatTable::decode);
-        let table = table.ok_or(WalkError::Inconsistent("the table of active blocks is none"))?;
+        let table =
+            table.ok_or(WalkError::Inconsistent("the table of active blocks is invalid"))?;
         self.entries::<{ FlatTable::POINTER_ENTRY }>(table, |walk, entry| {
             walk.scratch.queue.extend(Field::<Addr>::at(8).get(entry));
             Ok(())
@@ -173,7 +174,8 @@ impl BlockWalk<'_, '_> {
         }
         let Some(private) = self.input.private else { return Ok(()) };
         let table = object.get(private.table..).and_then(FlatTable::decode);
-        let table = table.ok_or(WalkError::Inconsistent("the table of private pools is none"))?;
+        let table =
+            table.ok_or(WalkError::Inconsistent("the table of private pools is invalid"))?;
         if table.slots > MAX_PRIVATE_POOLS {
             return Err(WalkError::Inconsistent("the table of private pools is too large"));
         }
@@ -224,7 +226,7 @@ impl BlockWalk<'_, '_> {
             let at = set * TreeHeader::SET + TreeHeader::IN_SET;
             let here = addr + at as u64;
             let header = copy.get(at..).and_then(|bytes| TreeHeader::decode(bytes, here));
-            self.tree(header.ok_or(WalkError::Inconsistent("a set of blocks is none"))?, here)?;
+            self.tree(header.ok_or(WalkError::Inconsistent("a set of blocks is invalid"))?, here)?;
         }
         Ok(())
     }
@@ -368,7 +370,7 @@ impl BlockWalk<'_, '_> {
             return Ok(None);
         }
         let block =
-            self.input.block.decode(copy).ok_or(WalkError::Inconsistent("a block is none"))?;
+            self.input.block.decode(copy).ok_or(WalkError::Inconsistent("a block is invalid"))?;
         if u32::try_from(block.device) != Ok(self.input.index) {
             return Err(WalkError::Inconsistent("a block belongs to another device"));
         }

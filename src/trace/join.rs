@@ -82,9 +82,7 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
         match outcome {
             SegmentOutcome::Read { skipped } => warnings.extend(skipped),
             SegmentOutcome::Repeats => {
-                let why = format!(
-                    "segment {name} begins before the one that stands before it: it is left out"
-                );
+                let why = format!("segment {name} begins before the preceding one: it is left out");
                 warnings.push(why);
                 summaries.push((path, summary));
                 continue;
@@ -92,7 +90,7 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
             // The recorder may have been killed in the opening.
             SegmentOutcome::WithoutOpening if is_last && !is_damaged => {}
             SegmentOutcome::WithoutOpening => {
-                let why = format!("segment {name} is not whole where it begins: it is left out");
+                let why = format!("segment {name} is incomplete at its start: it is left out");
                 joining.miss_after_all(&why);
                 warnings.push(why);
             }
@@ -127,7 +125,7 @@ fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> 
     // Only the last segment may have been open at the recorder's end.
     (!is_last && summary.unfinished_bytes > 0).then(|| {
         format!(
-            "segment {name} is cut off: its last {} bytes are no whole block",
+            "segment {name} is cut off: its last {} bytes are an incomplete block",
             summary.unfinished_bytes
         )
     })

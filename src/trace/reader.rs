@@ -21,7 +21,7 @@ const STRIDE: u64 = 1 << 20;
 const MAX_SEARCH_BYTES: u64 = 64 << 20;
 const MISSING_BLOCKS: &str = "blocks are missing before this one";
 const MISSING_RECORDS: &str = "records are missing before this block";
-const GIVEN_UP: &str = "too much looks like a block and is none: what follows was not searched";
+const GIVEN_UP: &str = "too much looks like a block but is not one: what follows was not searched";
 
 /// An open trace.
 #[derive(Debug)]
@@ -329,11 +329,11 @@ impl Replay<'_> {
             self.is_begun = true;
             *self.recording = recording;
         } else if *self.recording != recording {
-            self.damaged(at, "a block of another recording stands here");
+            self.damaged(at, "here is a block of another recording");
             return Ok(());
         }
         if head.number < self.next_block || head.records < self.next_record {
-            self.damaged(at, "a block stands after a later one");
+            self.damaged(at, "a block comes after a later one");
             return Ok(());
         }
         let before = self.tally.clone();

@@ -55,9 +55,7 @@ pub enum TopError {
     Attach(BoxError),
     #[error("the terminal cannot be used: {0}")]
     Terminal(#[from] io::Error),
-    #[error(
-        "memspy failed while it recorded; what it printed above belongs into a report of the bug"
-    )]
+    #[error("memspy failed while it recorded; put what it printed above into a bug report")]
     Panicked,
 }
 

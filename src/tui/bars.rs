@@ -39,7 +39,7 @@ pub(super) fn bar(
     let style = if chosen { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() };
     let mut spans = vec![Span::styled(format!("{name} "), style)];
     let Some(total) = device.total.filter(|total| *total > 0) else {
-        spans.push(Span::raw("size of its memory unknown"));
+        spans.push(Span::raw("memory size unknown"));
         return Line::from(spans);
     };
     let mut after = format!(" {}", short_size(total));

@@ -18,8 +18,8 @@ use crate::render;
 
 const HELP: &[&str] = &[
     "l  by line of code        s  by Python stack",
-    "h  by owner: reads the tensors, and reads them again; the job",
-    "   is stopped for that, for as long as the title says",
+    "h  by owner: reads the tensors repeatedly; the job",
+    "   is stopped each time; the title says for how long",
     "a  all lines, or the program's own, with library code they call",
     "g  next GPU               Enter  the chosen row in full",
     "1 2 ..  < >  sort by a column, r or the same digit again: reversed",
@@ -31,7 +31,7 @@ const HELP: &[&str] = &[
     "OWN        live now: allocated by this line (or by library code)",
     "TOTAL      live now: allocated while the line was on the stack",
     "AT PEAK    the same when the recorded peak was reached",
-    "LINE PEAK  allocated by all while the line was on a stack;",
+    "LINE PEAK  allocated in total while the line was on a stack;",
     "           ~ at least. Sizes are in binary units.",
 ];
 
@@ -260,7 +260,7 @@ fn notes(
     }
     let (text, style) = match (&picture.ended, state.frozen) {
         (Some(how), _) => (format!("{how}; this is the last picture. q quits"), palette.warning()),
-        (None, true) => ("frozen: space goes on".to_owned(), palette.warning()),
+        (None, true) => ("frozen: space continues".to_owned(), palette.warning()),
         (None, false) => (picture.head.notes.join("; "), Style::new()),
     };
     buffer.set_string(area.x, area.y, cut(&text, area.width as usize, palette), style);

@@ -107,7 +107,7 @@ fn poll_once(
     };
     let read = read_owners(readers, options).map_err(|error| error.to_string())?;
     if let Some(IncompleteSnapshot { limit, .. }) = &read.snapshot.incomplete {
-        return Err(format!("{limit}: the snapshot is not complete"));
+        return Err(format!("{limit}: the snapshot is incomplete"));
     }
     Ok((summarize(&read.snapshot, Nanos(0)), read.snapshot.stops))
 }

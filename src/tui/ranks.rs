@@ -37,7 +37,7 @@ const HELP: &[&str] = &[
     "q, Esc, Ctrl-C  quit: the job is left as it was",
     "",
     "ALLOC    allocated now      CACHED  in PyTorch's cache, free",
-    "OUTSIDE  used beside that   PEAK    most that was allocated",
+    "OUTSIDE  outside PyTorch    PEAK    most that was allocated",
     "MOST IN  the program's line with most that is live now",
     "Grey: ended, with its last figures. -: unknown.",
 ];

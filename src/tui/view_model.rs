@@ -200,7 +200,7 @@ fn head(live: &LiveProfile, devices: &[DeviceSnapshot]) -> ViewHeader {
     if live.renewed() > 0 {
         let times = if live.renewed() == 1 { "time" } else { "times" };
         notes.push(format!(
-            "began anew {} {times}, for the job has more different stacks than can be kept: who allocated what before is forgotten",
+            "started over {} {times}, as the job has more distinct stacks than memspy keeps: earlier allocation sites are forgotten",
             live.renewed()
         ));
     }
@@ -292,7 +292,7 @@ fn line_detail(
         },
         "total: live now, allocated while the line was on the stack",
         "at peak: the total when the recorded peak was reached",
-        "line peak: what all had allocated while the line was on a stack",
+        "line peak: allocated in total while the line was on a stack",
     ];
     let mut detail = vec![full.label(line.place, true), String::new()];
     detail

@@ -139,9 +139,9 @@ fn other_files_are_refused_with_what_they_are() {
     let path = |name: &str| folder.path().join(name);
     refused(&path("missing"), &["cannot read the core file", "No such file"]);
     refused(Path::new("4000000"), &["No such file", "memspy dump -p 4000000"]);
-    refused(folder.path(), &["not a core file", "no stored file"]);
+    refused(folder.path(), &["not a core file", "not a regular file"]);
     assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
-    refused(&path("pipe"), &["not a core file", "no stored file"]);
+    refused(&path("pipe"), &["not a core file", "not a regular file"]);
     refused(&cargo_bin("memspy"), &["not a core file", "a program or a library"]);
     std::fs::write(path("text"), "hello\n").unwrap();
     refused(&path("text"), &["not a core file", "as an ELF file does"]);

@@ -170,7 +170,7 @@ const HARMS: [Harm; 7] = [
     },
     Harm {
         name: "twice",
-        said: "begins before the one that stands before it",
+        said: "begins before the preceding one",
         has_gap: false,
         harm: |segments, _| {
             let last = segments.last().unwrap();

@@ -65,7 +65,7 @@ fn totals(text: &str) -> (u64, u64) {
 /// All rows, and those equal in both, add up to the totals.
 #[track_caller]
 fn adds_up(text: &str) -> (u64, u64) {
-    let same = text.lines().find(|line| line.contains("that hold the same in both"));
+    let same = text.lines().find(|line| line.contains("that are equal in both"));
     let same = same.map_or(0, |line| {
         let inside = line.rsplit_once('(').unwrap().1.trim_end_matches(')');
         let (number, unit) = inside.split_once(' ').unwrap();
@@ -151,7 +151,7 @@ fn the_rows_add_up_to_both_totals_in_every_by() {
             let to_end = diff(folder, &["a.bin", "--from", &middle, "--by", by, "--limit", "0"]);
             assert_eq!(adds_up(&to_end).0, then);
             let same = diff(folder, &["a.bin", "a.bin", "--by", by]);
-            assert!(same.contains(&format!("no {by} holds more or less")), "{same}");
+            assert!(same.contains(&format!("no {by} differs")), "{same}");
         }
     }
 }
@@ -239,7 +239,7 @@ fn stacks_of_two_traces_are_matched_where_their_lines_moved() {
     }
     let text = diff(folder.path(), &["a.bin", "b.bin", "--by", "stack"]);
     assert_eq!(rows(&text), pairs(&[(65, 95, "forward (train.py) < train (train.py)")]));
-    assert!(text.ends_with("\nstacks that hold the same in both: 1 (8.00 MiB)\n"), "{text}");
+    assert!(text.ends_with("\nstacks that are equal in both: 1 (8.00 MiB)\n"), "{text}");
     let text = diff(folder.path(), &["a.bin", "b.bin", "--by", "function"]);
     assert_eq!(rows(&text), pairs(&[(65, 95, "forward (train.py)")]));
     assert_eq!(adds_up(&text), (73 * MIB, 103 * MIB));
@@ -345,7 +345,7 @@ fn owners_are_compared_by_category_and_name_and_add_up() {
     assert_eq!(rows(&text), expected, "{text}");
     assert!(text.starts_with("GPU memory by owner: 45.00 MiB in A, 80.00 MiB in B, "), "{text}");
     assert!(text.contains("(the last up to "), "{text}");
-    assert!(text.ends_with("\nowners that hold the same in both: 2 (6.00 MiB)\n"), "{text}");
+    assert!(text.ends_with("\nowners that are equal in both: 2 (6.00 MiB)\n"), "{text}");
     assert_eq!(adds_up(&text), (45 * MIB, 80 * MIB));
     let text = diff(folder, &[&["a.bin", "b.bin"], &by[..]].concat());
     assert_eq!(rows(&text), pairs(&[(50, 60, "parameters > layers > * > weight")]), "{text}");

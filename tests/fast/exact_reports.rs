@@ -191,7 +191,7 @@ fn the_head_says_which_options_lower_the_detail() {
         &[
             "exact (perf samples, stacks from sampling)",
             "allocations under 4.00 KiB have no stack",
-            "frees were learned of from snapshots",
+            "frees are known only from snapshots",
         ],
     );
 }
@@ -227,7 +227,7 @@ fn tables_and_the_summary_say_that_they_are_exact() {
     let options = LinesOptions { width: Some(140), ..LinesOptions::default() };
     render::lines_text(&mut out, &profile, &table, &options).unwrap();
     let text = String::from_utf8(out).unwrap();
-    holds(&text, &["exact (uprobe_multi)", "allocs", "Listed are lines that allocated"]);
+    holds(&text, &["exact (uprobe_multi)", "allocs", "Only lines that allocated are listed"]);
     let row = text.lines().find(|l| l.trim_start().starts_with("824")).unwrap();
     assert!(
         row.contains("400.00 MiB  400.00 MiB  36.00 MiB  36.00 MiB  36.00 MiB       2"),

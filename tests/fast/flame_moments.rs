@@ -226,9 +226,9 @@ fn driver_memory_is_not_drawn_as_a_requested_gpus() {
     alone.begin();
     taken(&mut alone);
     for gpu in ["0", "3"] {
-        refused(folder.path(), &["--gpu", gpu], &[&format!("memory of GPU {gpu} is not known")]);
+        refused(folder.path(), &["--gpu", gpu], &[&format!("memory of GPU {gpu} is unknown")]);
     }
-    refused(folder.path(), &["--by", "device"], &["drawn whole without --by device"]);
+    refused(folder.path(), &["--by", "device"], &["draw it without --by device"]);
     assert_eq!(folded(folder.path(), &[]), pairs(&[("main", 1)]));
 
     let mut beside = Probed::new();
@@ -240,6 +240,6 @@ fn driver_memory_is_not_drawn_as_a_requested_gpus() {
     assert_eq!(folded(folder.path(), &["--memory", "driver"]), pairs(&[("main", 1)]));
     for words in [&["--gpu", "0"][..], &["--by", "device"]] {
         let words = [&["--memory", "driver"], words].concat();
-        refused(folder.path(), &words, &["of all GPUs together: leave out --"]);
+        refused(folder.path(), &words, &["for all GPUs together: leave out --"]);
     }
 }

@@ -108,7 +108,7 @@ fn in_short_names_who_holds_and_not_who_allocated_last() {
     let short = text.lines().skip_while(|line| *line != "In short").nth(1).unwrap();
     // The model holds more, but the job cannot do without it.
     assert!(short.contains("train: snapshots[*] holds 800.00 MiB"), "{short}");
-    assert!(short.contains("the most that could be given up"), "{short}");
+    assert!(short.contains("the largest part that could be freed"), "{short}");
     assert!(short.contains("300.00 MiB more was allocated since"), "{short}");
     assert!(!text.contains("was allocated by train"), "{text}");
     // What the snapshot of owners lacks is listed as such.
@@ -127,8 +127,8 @@ fn no_owner_is_named_for_memory_after_the_last_snapshot() {
     let text = page(true, 1000);
     let short = text.lines().skip_while(|line| *line != "In short").nth(1).unwrap();
     assert!(short.contains("was allocated by train (train.py:12)"), "{short}");
-    assert!(short.contains("Its owner is not known"), "{short}");
-    assert!(!text.contains("could be given up"), "{text}");
+    assert!(short.contains("Its owner is unknown"), "{short}");
+    assert!(!text.contains("could be freed"), "{text}");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn without_owners_the_greatest_line_is_not_called_an_owner() {
     let text = page(false, 1000);
     let short = text.lines().skip_while(|line| *line != "In short").nth(1).unwrap();
     assert!(short.contains("was allocated by train (train.py:12)"), "{short}");
-    assert!(short.contains("Who holds it: 'record --owners'"), "{short}");
+    assert!(short.contains("'record --owners' shows its owner"), "{short}");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn rows_have_all_bytes_of_the_device_without_contradiction() {
         let all = sum_below(&text, "  all 2.93 GiB:");
         // Rounded to two decimals each.
         assert!((all - 3000.0).abs() < 20.0, "{all}\n{text}");
-        let live = sum_below(&text, "by who made it");
+        let live = sum_below(&text, "by allocation site");
         assert!((live - 2700.0).abs() < 20.0, "{live}\n{text}");
         assert!(text.contains("would have changed nothing"), "{text}");
         assert!(!text.contains("empty_cache() could return"), "{text}");

@@ -402,7 +402,7 @@ fn memory_returned_during_the_driver_query_is_not_called_asleep() {
     let device = &moved.devices()[0];
     assert_eq!(device.unmapped, None);
     let OutsideTorch::Unknown(why) = &device.outside else { panic!("{device:?}") };
-    let expected = "the job took or gave back memory, or was just doing so, each time that the driver was asked";
+    let expected = "the job took or returned driver memory during each query";
     assert_eq!(why, expected);
 }
 
@@ -423,7 +423,7 @@ fn a_dump_shows_where_memory_is_and_what_is_unknown() {
         "    train<T> (train.py:13)\n    <module> (train.py:40)",
         "GPU 0 (nvidia-smi: 2), NVIDIA H200, 136.72 GiB",
         "allocated through PyTorch           300.00 MiB",
-        "who holds it is unknown: PyTorch is not loaded",
+        "its owners are unknown: PyTorch is not loaded",
         "cached free (reserved - allocated)  652.00 MiB",
         "outside PyTorch (context, NCCL, ..) 1.02 GiB",
         "other processes                     2.93 GiB",
@@ -432,7 +432,10 @@ fn a_dump_shows_where_memory_is_and_what_is_unknown() {
     }
     // The answer first: where the memory is comes before the stacks; the histogram is optional.
     let at = |part: &str| known.find(part).unwrap();
-    assert!(at("GPU 0") < at("who holds it") && at("who holds it") < at("Thread 100"), "{known}");
+    assert!(
+        at("GPU 0") < at("its owners are") && at("its owners are") < at("Thread 100"),
+        "{known}"
+    );
     assert!(!known.contains("by size"), "{known}");
     let unknown = look(ProcessUsage::Unknown("a pid namespace hides it".into()));
     assert!(text(&unknown).contains("unknown: a pid namespace hides it"));
@@ -456,7 +459,7 @@ fn the_summary_suggests_commands_and_calls_sampled_lines_a_guess() {
     let text = String::from_utf8(out).unwrap();
     println!("{text}");
     for expected in [
-        "Recorded to job.memspy (12.00 MiB): the time asked for was over",
+        "Recorded to job.memspy (12.00 MiB): the requested time was over",
         "peak allocated 952.00 MiB (reached at",
         "memspy flame job.memspy",
         "memspy lines job.memspy",

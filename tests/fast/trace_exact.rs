@@ -397,7 +397,7 @@ fn events_that_do_not_follow_the_format_are_damage() {
         (&[19, 11, 1, 1, 1, 0, 1, 0, 0, 3, 0, 4, 0], "unknown kind"),
         (&[19, 13, 1, 1, 3, 0, 0, 1, 0, 4, 0, 0, 0, 2, 0], "unknown kind"),
         (&[19, 15, 1, 1, 3, 0, 1, 1, 1, 16, 0, 251, 0, 4, 0, 0, 0], "more devices"),
-        (&[17, 7, 1, 0, 0, 7, 0, 0, 0], "unknown way"),
+        (&[17, 7, 1, 0, 0, 7, 0, 0, 0], "unknown source"),
         (site, "defined twice"),
     ] {
         let (records, summary) = read(&file(&[&[HEAD, thread, site, bad]]));

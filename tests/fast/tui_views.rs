@@ -419,7 +419,7 @@ fn a_frozen_picture_stays_whatever_is_asked_of_it() {
         drawn(&frozen, &OwnersView::default(), state, FULL, (100, 30)).join("\n")
     };
     let lines = shown(&mut state);
-    assert!(lines.contains("FROZEN") && lines.contains("frozen: space goes on"), "{lines}");
+    assert!(lines.contains("FROZEN") && lines.contains("frozen: space continues"), "{lines}");
     let seen = script.records.len();
     script.alloc(0, 0, 500 * MIB);
     script.tick();
@@ -519,6 +519,6 @@ fn a_restarted_recording_keeps_sums_marks_and_the_past() {
     let (_, columns) = live.recent(GPU).unwrap().columns(live.elapsed(), 10);
     assert_eq!(columns.last().unwrap().unwrap().allocated, 427 * MIB as i64);
     let lines = at(&live, &mut state(), (120, 24)).join("\n");
-    assert!(lines.contains("began anew 1 time"), "{lines}");
+    assert!(lines.contains("started over 1 time"), "{lines}");
     assert_eq!(row(&at(&live, &mut state(), (80, 24)), "[before recording]")[0], "407.00 MiB");
 }

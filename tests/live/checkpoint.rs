@@ -235,7 +235,7 @@ fn a_pause_ends_with_the_job_or_by_another_program() {
 fn a_job_whose_kernels_do_not_end_in_time_continues() {
     let mut job = Job::start(&[("SIM_CUDA_DRAIN_MS", "5000")]);
     job.memspy(&["pause", "--lock-timeout", "0.2s"]).failed(&[
-        "did not come to a rest within 0.2 s",
+        "did not finish within 0.2 s",
         "the job goes on with its memory on the GPU",
         "--lock-timeout",
     ]);
@@ -295,7 +295,8 @@ fn steps_that_fail_are_taken_back() {
     job.memspy(&["resume"]).ok();
     job.goes_on();
 
-    job.failing(&["pause"], "checkpoint-broken").failed(&["given up", "its own checkpoint"]);
+    job.failing(&["pause"], "checkpoint-broken")
+        .failed(&["has ended the job's CUDA", "its own checkpoint"]);
     for command in ["pause", "resume"] {
         job.memspy(&[command]).refused(&["marked", "as failed", "its own checkpoint"]);
     }

@@ -136,7 +136,7 @@ fn a_core_file_like_gcores_equals_the_continuing_job() {
     }
     std::fs::write(&damaged, &bytes).unwrap();
     drop(bytes);
-    dump(&damaged, &[]).refused(&["Python", "another file", "where these files are as they were"]);
+    dump(&damaged, &[]).refused(&["Python", "another file", "where these files are unchanged"]);
     // A cut file: what is there is shown, or reported missing; never another number.
     let whole = std::fs::metadata(&core).unwrap().len();
     for part in [95, 60, 20] {

@@ -269,7 +269,7 @@ fn what_an_allocation_under_way_takes_is_not_outside_pytorch() {
             None => told.push(device["outside_pytorch_unknown_because"].to_string()),
         }
     }
-    assert!(told.iter().any(|why| why.contains("or was just doing so")), "{told:?}");
+    assert!(told.iter().any(|why| why.contains("during each query")), "{told:?}");
 }
 
 #[test]

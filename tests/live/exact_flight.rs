@@ -41,7 +41,7 @@ fn checked(known: &Value, recording: &Recording) {
     says(asked.split_once(" ← ").unwrap().0, &["ask (", &place(known, "asked")]);
     says(
         &verdict,
-        &["live: 1.41 GiB by who made it", "the 2.93 GiB asked for: the memory is held"],
+        &["live: 1.41 GiB by allocation site", "the 2.93 GiB asked for: the memory is in use"],
     );
     let row = |size: &str, text: &str| {
         let mut rows = verdict.lines().filter(|row| row.trim_start().starts_with(size));
@@ -69,7 +69,7 @@ fn what_the_error_says_stands_beside_what_the_driver_refused() {
     target.read_until_ready();
     checked(&known, &recording);
     let verdict = verdict_of(recording.trace());
-    let stack = below(&verdict, "asked for 2.93 GiB (PyTorch's words");
+    let stack = below(&verdict, "asked for 2.93 GiB (as PyTorch says");
     says(stack.split_once(" ← ").unwrap().0, &["ask (", &place(&known, "asked")]);
     target.finish();
 }

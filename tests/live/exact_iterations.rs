@@ -305,11 +305,11 @@ fn every_step_of_a_loop_is_listed_with_its_end() {
         let text = memspy(&["iterations", trace]).ok().out;
         assert!(text.contains("8 steps, counted by the loop's variable"), "{text}");
         // The wait before the first step is not in it.
+        assert!(text.contains("7 steps that were seen from start to end in "), "{text}");
         assert!(
-            text.contains("7 steps that were seen from their begin to their end in "),
+            text.contains("7*") && text.contains("*: ended when the variable disappeared"),
             "{text}"
         );
-        assert!(text.contains("7*") && text.contains("*: ended when the variable was"), "{text}");
     }
 }
 

@@ -236,7 +236,7 @@ fn without_a_keeper_memspy_places_its_probes_itself() {
 fn doctor_reports_on_the_keeper_which_nobody_else_can_use() {
     let target = sim::start("exact_torch.py", &[]);
     let said = memspy_at(target.pid(), &["doctor"]).ok().out;
-    assert!(said.contains("another process of memspy can keep the probes"), "{said}");
+    assert!(said.contains("a helper process can hold the probes"), "{said}");
     memspy(&["keep-probes"]).refused(&["memspy itself starts this"]);
     let help = memspy(&["--help"]).ok().out;
     assert!(!help.contains("keep-probes"), "{help}");

@@ -188,7 +188,7 @@ fn a_rank_with_its_own_session_is_its_launchers_orphan() {
     let said = format!("Orphan: {} (", left["pid"]);
     let of = format!("what started it is gone: process {} (LAUNCHER", target.pid());
     assert!(
-        text.contains(&said) && text.contains(&of) && text.contains("it runs since 20"),
+        text.contains(&said) && text.contains(&of) && text.contains("running since 20"),
         "{text}"
     );
     kill(Pid::from_raw(left["pid"].as_i64().unwrap() as i32), Signal::SIGKILL).unwrap();

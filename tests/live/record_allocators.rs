@@ -105,7 +105,7 @@ fn a_python_without_pytorch_gives_stacks_and_reports_say_why() {
     assert!(done.err.contains("PyTorch's CUDA part is not loaded"), "{}", done.err);
     assert!(done.err.contains("no GPU memory of PyTorch was seen"), "{}", done.err);
     assert!(
-        done.err.contains("the allocator was not followed, for nothing used it"),
+        done.err.contains("the allocator was not followed, as nothing used it"),
         "{}",
         done.err
     );

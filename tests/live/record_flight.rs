@@ -43,7 +43,7 @@ fn a_survived_error_has_its_line_and_live_memory() {
     // A handler that does nothing usually ends before its error can be read.
     let found = verdict.contains("asked for 2.93 GiB");
     let unknown =
-        verdict.contains("These are samples") && verdict.contains("was done with its error");
+        verdict.contains("These are samples") && verdict.contains("had handled its error");
     assert!(found != unknown, "{verdict}");
     says(
         &verdict,
@@ -110,13 +110,13 @@ fn an_error_has_size_and_site_at_any_sampling_rate() {
         recording.wait().ok();
         let verdict = format!("{request} at {rate} Hz\n{}", verdict_of(recording.trace()));
         let [asked, stack, text] = words_of(&verdict);
-        says(asked, &["asked for 4.88 GiB (PyTorch's words: rounded"]);
+        says(asked, &["asked for 4.88 GiB (as PyTorch says: rounded"]);
         let (innermost, others) = stack.split_once(" ← ").unwrap();
         says(innermost, &["ask (", &oom::place(&known, "asked")]);
         assert!(others.starts_with(callers), "{request}: {stack}");
         says(text, &["CUDA out of memory. Tried to allocate 4.88 GiB. GPU 0 has a total"]);
         assert!(!verdict.contains("These are samples"), "{verdict}");
-        says(&verdict, &["less than the 4.88 GiB asked for: the memory is held"]);
+        says(&verdict, &["less than the 4.88 GiB asked for: the memory is in use"]);
         let again = memspy::memspy(&["oom-report", recording.trace().to_str().unwrap()]).ok();
         assert!(verdict.ends_with(&again.out), "{}", again.out);
         match request.starts_with("fatal") {

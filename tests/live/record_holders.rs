@@ -494,6 +494,6 @@ fn without_owners_it_is_said_how_they_become_known() {
     assert_eq!(sums.keys().collect::<Vec<_>>(), [&None]);
     let trace = recording.trace().to_str().unwrap();
     let text = memspy(&["flame", "--text", trace]).ok().out;
-    assert!(text.contains("whose [before recording] is: record --owners"), "{text}");
+    assert!(text.contains("record --owners names the owners of [before recording]"), "{text}");
     assert!(memspy(&["lines", trace]).ok().out.contains("record with --owners"));
 }

@@ -173,7 +173,7 @@ fn a_finished_recording_leaves_the_program_running() {
     let mut memspy = program.spawn().unwrap();
     let errors = std::io::BufReader::new(memspy.stderr.take().unwrap());
     let mut lines = std::io::BufRead::lines(errors).map(Result::unwrap);
-    assert!(lines.any(|line| line.contains("the time asked for was over")));
+    assert!(lines.any(|line| line.contains("the requested time was over")));
     assert!(memspy.try_wait().unwrap().is_none(), "memspy waits for the program");
     std::fs::write(done, "").unwrap();
     assert_eq!(memspy.wait().unwrap().code(), Some(6));

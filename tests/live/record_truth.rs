@@ -26,7 +26,7 @@ fn known_lines_have_their_known_bytes() {
     let done = recording.wait().ok();
     let end = target.finish();
     let measured: Value = serde_json::from_str(end.trim()).unwrap();
-    assert!(done.err.contains("the time asked for was over"), "{}", done.err);
+    assert!(done.err.contains("the requested time was over"), "{}", done.err);
 
     let report = lines(recording.trace(), &["--columns", PEAK]);
     assert_eq!(report["peak_allocated"]["bytes"], measured["max_memory_allocated"]);

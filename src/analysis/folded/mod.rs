@@ -217,20 +217,20 @@ pub enum FoldError {
         why: &'static str,
     },
     /// Needs an exact recording.
-    #[error("{what} is known only of exact recordings (record with --exact)")]
+    #[error("{what} is known only in exact recordings (record with --exact)")]
     NotExact {
         /// What was asked for.
         what: &'static str,
     },
     /// Needs an exact or followed recording.
     #[error(
-        "all that was allocated is known only where the allocator was followed (record without -r) and of exact recordings \
+        "all that was allocated is known only where the allocator was followed (record without -r) and in exact recordings \
          (record with --exact)"
     )]
     NeitherExactNorFollowed,
     /// Needs a followed recording.
     #[error(
-        "what is proven is told apart only where the allocator was followed (record without -r and --exact)"
+        "proven bytes are shown separately only where the allocator was followed (record without -r and --exact)"
     )]
     NotFollowed,
     /// No memory of this kind.

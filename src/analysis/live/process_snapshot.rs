@@ -320,7 +320,7 @@ impl KnownDevice<'_> {
 
     fn outside(&self, reserved: Option<u64>) -> OutsideTorch {
         let Some(usage) = self.usage else {
-            let unknown = || "NVML told nothing of this device".to_owned();
+            let unknown = || "NVML reported nothing for this device".to_owned();
             return OutsideTorch::Unknown(self.failed.clone().unwrap_or_else(unknown));
         };
         match &usage.process {
@@ -328,7 +328,7 @@ impl KnownDevice<'_> {
             ProcessUsage::Bytes(process) => match (reserved, self.allocates_elsewhere()) {
                 (None, true) => OutsideTorch::Unknown("PyTorch's allocator cannot be read".into()),
                 (Some(_), _) if self.moved => OutsideTorch::Unknown(
-                    "the job took or gave back memory, or was just doing so, each time that the driver was asked"
+                    "the job took or returned driver memory during each query"
                         .into(),
                 ),
                 (Some(reserved), _) if *process < reserved => OutsideTorch::Unknown(

@@ -61,7 +61,7 @@ pub(super) fn tag_shares(
         let asleep = choices.iter().filter(|choice| *choice >> bit & 1 == 1).count();
         match (asleep, choices.len()) {
             _ if outside.is_none() => {
-                SleepState::Unknown("the driver does not tell what the process has on the GPU")
+                SleepState::Unknown("the driver does not say what the process has on the GPU")
             }
             (_, 0) => SleepState::Unknown("the driver's figure fits no choice of tags"),
             (0, _) => SleepState::Known { mapped: open_bytes, asleep: known },

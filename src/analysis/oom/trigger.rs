@@ -92,7 +92,7 @@ impl FromStr for TriggerCondition {
                 "oom" => TriggerKind::Oom,
                 "retry" => TriggerKind::Retry,
                 "exit" => TriggerKind::Exit,
-                _ => return Err(unknown("it is none of those without a limit")),
+                _ => return Err(unknown("it needs a limit, or is unknown")),
             },
             Some(("growth", limit)) => {
                 let (bytes, every) = limit.split_once('/').unwrap_or((limit, ""));
@@ -110,7 +110,7 @@ impl FromStr for TriggerCondition {
                     "used" => TriggerLevel::Used,
                     "reserved" => TriggerLevel::Reserved,
                     "allocated" => TriggerLevel::Allocated,
-                    _ => return Err(unknown("it has a limit on something unknown")),
+                    _ => return Err(unknown("what it limits is unknown")),
                 };
                 TriggerKind::Above(level, amount(limit).map_err(|why| unknown(&why))?)
             }

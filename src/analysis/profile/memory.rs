@@ -42,13 +42,12 @@ impl ProfileMemoryLimit {
 pub enum ProfileLimit {
     /// More than any recording needs.
     #[error(
-        "what they tell would take far longer to read than any recording of this size: it is damaged, or was made to do so"
+        "they would take far longer to read than any recording of this size: it is damaged or malicious"
     )]
     Work,
     /// More than any recording needs.
     #[error(
-        "what they tell would take more than {mib} MiB of memory, too much for a file of this size: it is damaged, or was \
-         made to do so"
+        "they would take more than {mib} MiB of memory, too much for a file of this size: it is damaged or malicious"
     )]
     Memory {
         /// Limit.

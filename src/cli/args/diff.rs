@@ -19,19 +19,19 @@ use super::{FlameMoment, MomentArg};
   memspy diff a.bin b.bin --by owner           parameters, optimizer state, ... (record --owners)
   memspy flame after.bin --diff before.bin     the same as a flamegraph: red grew, blue shrank")]
 pub struct DiffArgs {
-    /// The trace before; alone, with --from: the trace of which two moments are compared
+    /// The first trace; alone, with --from: two of its moments are compared
     #[arg(value_name = "A")]
     pub before: PathBuf,
-    /// The trace after
+    /// The second trace
     #[arg(value_name = "B")]
     pub after: Option<PathBuf>,
-    /// Of two traces, the moment to compare
+    /// With two traces: the moment to compare
     #[arg(long, value_enum, default_value_t = MomentArg::Peak)]
     pub at: MomentArg,
-    /// Of one trace, the moment before: a time since the recording began (12.5s), peak, end or oom
+    /// With one trace: the first moment: a time since the recording began (12.5s), peak, end or oom
     #[arg(long, value_name = "MOMENT", value_parser = moment, conflicts_with = "at")]
     pub from: Option<FlameMoment>,
-    /// Of one trace, the moment after [default: end]
+    /// With one trace: the second moment [default: end]
     #[arg(long, value_name = "MOMENT", value_parser = moment, requires = "from")]
     pub to: Option<FlameMoment>,
     /// What a row is, and so what is matched

@@ -24,7 +24,7 @@ pub struct ExporterArgs {
     /// Include the process's descendants, also later ones: each that uses CUDA has its own series
     #[arg(short, long)]
     pub subprocesses: bool,
-    /// Address and port to listen on; port 0 takes a free one and says which
+    /// Address and port to listen on; port 0 takes a free one and prints it
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9400")]
     pub listen: SocketAddr,
     /// Also answer requests for this host name (without a port; may be given several times).

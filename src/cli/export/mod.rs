@@ -21,7 +21,7 @@ use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, output};
 
-const ONE_TRACE: &str = "a snapshot for memory_viz is of one process: name one trace";
+const ONE_TRACE: &str = "a snapshot for memory_viz shows one process: name one trace";
 
 type FormatWriter = fn(&mut dyn Write, &[ExportedDevice<'_>]) -> Result<(), RenderError>;
 
@@ -77,7 +77,7 @@ pub(super) fn wanted(args: &ExportArgs) -> Moment {
 
 fn perfetto(args: &ExportArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     if args.at.is_some() {
-        bail!("--at is of formats that show one moment: perfetto has the whole recording");
+        bail!("--at is for formats that show one moment: perfetto has the whole recording");
     }
     for rank in ranks {
         device(&rank.profile, args.gpu).with_context(|| rank.label.clone())?;
@@ -163,9 +163,7 @@ fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {
     let wanted = wanted(args);
     let folded = moment_with_addresses(profile, device, wanted)?;
     if folded.memory.is_some_and(|memory| memory != MemoryGroup::Torch) {
-        bail!(
-            "the recording has no blocks of PyTorch, which is what a snapshot for memory_viz is of"
-        );
+        bail!("the recording has no blocks of PyTorch, and a snapshot for memory_viz shows these");
     }
     let until = match wanted {
         Moment::Peak => Some(folded.snapshot.time),

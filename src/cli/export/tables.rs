@@ -20,7 +20,7 @@ pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
         bail!("-f parquet writes several files: name a folder for them with -o");
     };
     if args.gpu.is_some() {
-        bail!("--gpu is of formats that show one moment: the tables have a column 'device'");
+        bail!("--gpu is for formats that show one moment: the tables have a column 'device'");
     }
     let mut names: Vec<String> = Vec::new();
     for rank in ranks {

@@ -99,7 +99,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
         };
         if is_over && !args.wait {
             eprint_line(&format!(
-                "process {pid} has ended, and so does the exporter (--wait goes on)"
+                "process {pid} has ended, and so has the exporter (--wait keeps it running)"
             ));
             return Ok(());
         }

@@ -31,13 +31,13 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         (args.picture.title.is_some(), "--title"),
     ];
     if let Some((_, option)) = of_pictures.iter().find(|(given, _)| *given && !draws) {
-        bail!("{option} is of pictures and of --text: folded stacks are written as they are");
+        bail!("{option} is for pictures and --text: folded stacks are written as they are");
     }
     let of_torch = args.memory.is_none_or(|it| MemoryGroup::from(it) == MemoryGroup::Torch);
     let of_devices =
         [(args.gpu.is_some(), "--gpu"), (args.by == GroupByArg::Device, "--by device")];
     if let Some((_, option)) = of_devices.iter().find(|(given, _)| *given && !of_torch) {
-        bail!("memory that is not PyTorch's is drawn of all GPUs together: leave out {option}");
+        bail!("memory outside PyTorch is drawn for all GPUs together: leave out {option}");
     }
     let extension = match args.format {
         FlameFormat::Flamegraph => "svg",
@@ -65,12 +65,12 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     let cut = moment::cut(args, &mut ranks, &empty)?;
     let is_exact = |rank: &RankTrace| rank.profile.exact().is_some();
     if args.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
-        bail!("how long blocks lived is known only of exact recordings (record with --exact)");
+        bail!("how long blocks lived is known only in exact recordings (record with --exact)");
     }
     if args.from.is_some() && !args.total_allocated && args.threads {
         // An empty picture would look like an answer.
         bail!(
-            "what was allocated from a moment on and is live is drawn of all threads together: leave out --threads, or add \
+            "live memory allocated since a moment is drawn for all threads together: leave out --threads, or add \
              --total-allocated"
         );
     }
@@ -130,10 +130,10 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
         (args.stacks.idle, "--idle"),
     ];
     if let Some((_, option)) = of_stacks.iter().find(|(given, _)| *given) {
-        bail!("{option} is of Python stacks: leave it out with --by {}", args.by.word());
+        bail!("{option} is for Python stacks: leave it out with --by {}", args.by.word());
     }
     let [RankTrace { profile, .. }] = ranks else {
-        bail!("who held the memory is drawn for one rank: name one trace, or use --max-peak");
+        bail!("owners are drawn for one rank: name one trace, or use --max-peak");
     };
     let device = device(profile, args.gpu)?;
     if matches!(args.at, FlameMoment::Time(_) | FlameMoment::Oom) || args.from.is_some() {
@@ -330,8 +330,8 @@ impl FlameOptions {
         }
         if folded.unlisted > 0 {
             eprint_line(&format!(
-                "warning: {} stacks, those that hold the least, are together in {}: to spell out all of them would be too \
-                 much text for a recording of this size",
+                "warning: {} stacks, the smallest ones, are merged into {}: all of them would be too much \
+                 text for a recording of this size",
                 folded.unlisted,
                 PseudoFrame::LeftOut.text()
             ));

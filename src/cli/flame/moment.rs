@@ -62,7 +62,7 @@ fn one(
         RecordingPart::Window(from, to) => {
             if rank.profile.exact().is_none() && !churn {
                 bail!(
-                    "what was allocated between two moments and is live is known only of exact recordings (record with \
+                    "what was allocated between two moments and is live is known only in exact recordings (record with \
                      --exact); --total-allocated shows what was allocated between them, freed or not"
                 );
             }

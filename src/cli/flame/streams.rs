@@ -57,7 +57,7 @@ fn streams(
 ) -> Result<Vec<(String, FoldedProfile)>> {
     let folded = drawing.fold_with_addresses(&rank.profile)?;
     if folded.memory.is_some_and(|memory| memory != MemoryGroup::Torch) {
-        bail!("the recording has no blocks of PyTorch, which are what streams have");
+        bail!("the recording has no blocks of PyTorch, and only these have streams");
     }
     let until = match args.at {
         FlameMoment::Peak => Some(folded.snapshot.time),
@@ -68,7 +68,7 @@ fn streams(
     let mut memory = read(rank, folded.device, until)?;
     if memory.iter().all(|memory| memory.stream.is_none()) {
         bail!(
-            "the recording has no snapshot of the segments of GPU {}, which alone shows their stream",
+            "the recording has no snapshot of the segments of GPU {}, and only that shows their stream",
             folded.device.0
         );
     }

@@ -93,7 +93,9 @@ pub(super) fn record(
             running.into_iter().partition(|recording| recording.thread.is_finished());
         running = on;
         for RankRecording { label, thread } in ended {
-            let result = thread.join().unwrap_or_else(|| Err(anyhow!("its recording broke off")));
+            let result = thread
+                .join()
+                .unwrap_or_else(|| Err(anyhow!("its recording thread ended unexpectedly")));
             if let Err(error) = result {
                 let error = in_one_line(&error);
                 eprint_line(&format!("{label}: error: {error}"));

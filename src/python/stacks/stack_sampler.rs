@@ -146,7 +146,7 @@ impl StackSampler {
         }
         Err(PythonError::LayoutMismatch {
             version: self.interpreter.version.clone(),
-            why: "no thread has a stack that makes sense".to_owned(),
+            why: "no thread has a plausible stack".to_owned(),
         })
     }
 

@@ -90,7 +90,7 @@ pub struct GpuJson {
     pub memory: Option<DeviceMemoryJson>,
     /// The processes on it; `null` where the driver does not say.
     pub processes: Option<Vec<DeviceProcessJson>>,
-    /// Why it does not.
+    /// Why the driver does not say.
     pub processes_unknown_because: Option<String>,
     /// Its MIG devices.
     pub mig: Vec<MigDeviceJson>,
@@ -144,7 +144,7 @@ pub struct MigDeviceJson {
     pub memory: Option<DeviceMemoryJson>,
     /// The processes on it; `null` where the driver does not say.
     pub processes: Option<Vec<DeviceProcessJson>>,
-    /// Why it does not.
+    /// Why the driver does not say.
     pub processes_unknown_because: Option<String>,
 }
 

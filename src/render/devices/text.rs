@@ -41,7 +41,7 @@ impl DevicesView<'_> {
         target: &DevicesTarget,
     ) -> Vec<(Option<&DeviceStatus>, DeviceSnapshot, DeviceBreakdown)> {
         let (pid, paused) = (target.pid, target.paused.is_some());
-        let unknown: DeviceProcesses = Err("which GPU it is is not known".to_owned());
+        let unknown: DeviceProcesses = Err("its GPU is not known".to_owned());
         let mut used = Vec::new();
         for device in target.look.devices() {
             let status = self.devices.iter().find(|status| {
@@ -89,7 +89,7 @@ pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), R
         match &process.files[..] {
             [] => writeln!(
                 out,
-                "Orphan: {pid} ({}) holds a GPU, and what started it is gone{}.",
+                "Orphan: {pid} ({}) holds a GPU, and its launcher has ended{}.",
                 short(command),
                 orphan_text(process)
             )?,
@@ -120,7 +120,7 @@ fn orphan_text(process: &LeftBehind) -> String {
             120..7200 => format!("{} min", seconds / 60),
             _ => format!("{} h", seconds / 3600),
         };
-        format!("; it runs since {} ({age})", local_time(started))
+        format!("; running since {} ({age})", local_time(started))
     });
     launcher + &started
 }
@@ -322,7 +322,7 @@ fn write_shares(
     };
     row(&others, optional_bytes(shares.others))?;
     row("  of no process that the driver lists", optional_bytes(shares.unlisted))?;
-    row("kept by the driver, beside what is in use", optional_bytes(device.driver_reserved))?;
+    row("kept by the driver (not counted as used)", optional_bytes(device.driver_reserved))?;
     row("free on the device", optional_bytes(device.free))?;
     if let (OutsideTorch::Unknown(why), None) = (&device.outside, shares.outside) {
         writeln!(out, "    what it uses outside PyTorch is unknown: {}", one_line(why))?;

@@ -140,7 +140,8 @@ pub struct DumpDeviceJson {
     pub vllm_tags: Option<Vec<SleepTagJson>>,
     /// Why it could not; `null` where it could.
     pub vllm_tags_unknown_because: Option<String>,
-    /// What the process uses beside PyTorch's allocator: CUDA context, libraries, other allocators.
+    /// What the process uses outside PyTorch's allocator: CUDA context, libraries, other
+    /// allocators.
     pub outside_pytorch: Option<u64>,
     /// Why that is not known; `null` where it is.
     pub outside_pytorch_unknown_because: Option<String>,

@@ -15,7 +15,7 @@ pub struct NativeJson {
     /// For how long the process was stopped while its stacks were copied, in seconds; `null` for a
     /// core file.
     pub stopped_seconds: Option<f64>,
-    /// Why nothing is known of frames of compiled code; `null` where it is.
+    /// Why frames of compiled code are unknown; `null` where they are known.
     pub unknown_because: Option<String>,
     /// The threads that run no Python.
     pub other_threads: Vec<NativeThreadJson>,
@@ -39,8 +39,8 @@ pub struct NativeThreadJson {
 pub struct MixedStackJson {
     /// Its frames, from the innermost to the outermost.
     pub frames: Vec<MixedFrameJson>,
-    /// Why Python's frames, which all stand behind the native ones then, are not in their places;
-    /// `null` where they are.
+    /// Why Python's frames are all after the native ones instead of in their places; `null` where
+    /// they are in place.
     pub apart_because: Option<String>,
     /// Why native frames are missing at the outer end; `null` where none are.
     pub incomplete_because: Option<String>,
@@ -97,7 +97,7 @@ pub(super) fn write_frames(
             MixedFrame::Python(frame) => {
                 if let Some(why) = is_apart.take() {
                     let why = one_line(why);
-                    writeln!(out, "    .. of Python, between these in places not known: {why}")?;
+                    writeln!(out, "    .. Python frames, between these at unknown places: {why}")?;
                 }
                 writeln!(out, "    {}", labels.frame(*frame, true))?;
             }
@@ -106,7 +106,7 @@ pub(super) fn write_frames(
             && let Some(why) =
                 stack.incomplete.as_deref().filter(|_| matches!(frame, MixedFrame::Native(_)))
         {
-            writeln!(out, "    .. what called it is not known: {}", one_line(why))?;
+            writeln!(out, "    .. its caller is unknown: {}", one_line(why))?;
         }
     }
     Ok(())

@@ -225,7 +225,7 @@ fn write_owners(
     let snapshot = match owners {
         Ok(snapshot) => snapshot,
         Err(why) => {
-            return Ok(writeln!(out, "  who holds it is unknown: {}", one_line(why))?);
+            return Ok(writeln!(out, "  its owners are unknown: {}", one_line(why))?);
         }
     };
     let found = breakdown(snapshot)

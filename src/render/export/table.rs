@@ -49,7 +49,7 @@ pub struct ExportMomentJson {
     pub peak_bytes: Option<u64>,
     /// The stacks, the one with most live bytes first.
     pub stacks: Vec<ExportStackJson>,
-    /// What the figures suffer from.
+    /// What makes the figures less certain.
     pub warnings: Vec<String>,
 }
 

@@ -50,7 +50,7 @@ pub fn flame_diff(
     let difference = match new.cmp(&old) {
         Ordering::Greater => format!("{} more", bytes(new - old)),
         Ordering::Less => format!("{} less", bytes(old - new)),
-        Ordering::Equal => "no difference in all".to_owned(),
+        Ordering::Equal => "no difference in total".to_owned(),
     };
     let title =
         format!("GPU memory: {} now, {} in the other, {difference}", bytes(new), bytes(old));

@@ -156,7 +156,7 @@ pub fn owners_flame(
 ) -> Result<(), RenderError> {
     let lines = owner_lines(profile, stacks, style);
     let which = match moment {
-        Moment::Peak => "at the recorded snapshot with most of it",
+        Moment::Peak => "at the largest recorded snapshot",
         Moment::End => "at the last recorded snapshot",
     };
     let size = bytes(stacks.allocated);
@@ -360,7 +360,7 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
 fn older_owners_advice(folded: &FoldedProfile) -> &'static str {
     let is_known = !folded.before_by_owner().is_empty();
     match !is_known && percent(folded.before_without_owner(), folded.total) >= MUCH_BEFORE {
-        true => "; record --owners tells what [before recording] belongs to",
+        true => "; record --owners names the owners of [before recording]",
         false => "",
     }
 }

@@ -23,7 +23,7 @@ pub struct IterationsJson {
     pub iterations: Vec<IterationJson>,
     /// Iterations before these for which there was no room.
     pub left_out: u64,
-    /// What the figures suffer from.
+    /// What makes the figures less certain.
     pub warnings: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ pub struct IterationJson {
     pub peak_is_exact: bool,
     /// What was allocated at its end.
     pub allocated: i64,
-    /// Whether that is so at the very end.
+    /// Whether that is the value at the very end.
     pub allocated_is_exact: bool,
     /// The most that was reserved.
     pub peak_reserved: i64,
@@ -60,11 +60,11 @@ pub struct IterationJson {
     pub peak_reserved_is_exact: bool,
     /// What was reserved at its end.
     pub reserved: i64,
-    /// Whether that is so at the very end.
+    /// Whether that is the value at the very end.
     pub reserved_is_exact: bool,
     /// Whether its begin was seen.
     pub begin_is_known: bool,
-    /// What its end was.
+    /// How its end was found: `counted`, `variable gone` or `not seen`.
     pub end: String,
     /// The most that blocks held at once which the backward pass allocated and freed; `null` where
     /// that is not known.

@@ -86,23 +86,25 @@ fn table(
 /// The legend, and the event that ends an iteration.
 fn notes(profile: &Profile, all: &[Cow<'_, Iteration>]) -> Vec<String> {
     let mut notes = vec![
-        "~ at a peak: at least that; without: the step's own peak, to the byte (the allocator's mark rose to it, or every event was seen).",
-        "~ at its end, cached: as last seen before the end, something was allocated, freed or reserved between that and the first sample after it.",
+        "~ at a peak: at least this; without ~: the exact peak of the step (the allocator's own peak rose to it, or \
+         every event was seen).",
+        "~ at its end, cached: the last value before the end; the allocator was active between that and the first sample after the end.",
     ];
     let ends = |end| all.iter().any(|iteration| iteration.end == end);
     if ends(IterationEnd::NotSeen) {
         notes.push(
-            "+: still under way when the recording ended, or the loop was over: its end is unknown, its figures are those until then.",
+            "+: not finished when the recording or the loop ended: its end is unknown, its figures are those until then.",
         );
     }
     if ends(IterationEnd::VariableGone) {
         notes.push(
-            "*: ended when the variable was there no more (its function returned), some hundredths of a second after the time given, or less.",
+            "*: ended when the variable disappeared (its function returned), at most some hundredths of a second after the time given.",
         );
     }
     notes.extend([
-        "intermediate: intermediate gradients, the most that blocks held at once which were allocated while an autograd node was \
-         evaluated and freed by the backward pass within the step; -: not known (only exact recordings tell), or no node was seen.",
+        "intermediate: the peak of intermediate gradients: blocks allocated while an autograd node ran, and freed by the \
+         backward pass within the step; -: unknown (needs an exact recording), or no node \
+         was seen.",
         "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most in any snapshot of the step.",
     ]);
     let seen = match profile.steps_at_events() {
@@ -129,7 +131,7 @@ fn end_event(profile: &Profile) -> String {
             format!("a thread reaches {}:{}", marker.file, marker.line)
         }
         (IterationClock::Period(period), _) => format!(
-            "{} allocations are made: after as many the counters have the same values again ({} of {} samples that far apart agree)",
+            "{} allocations are made: then the counters have the same values again ({} of {} samples that far apart agree)",
             period.allocations, period.equal, period.compared
         ),
     }
@@ -181,13 +183,13 @@ fn summary(
     let seconds: f64 = all.iter().filter(is_timed).map(|iteration| duration(iteration)).sum();
     let whole = match timed == steps(&mut all.iter()) {
         true => "",
-        false => " that were seen from their begin to their end",
+        false => " that were seen from start to end",
     };
     if timed > 0 {
         let each = seconds / timed as f64;
         writeln!(out, "{} {what}{whole} in {seconds:.1} s: {each:.4} s each", count(timed))?;
     } else if is_period {
-        writeln!(out, "none was seen from its begin to its end")?;
+        writeln!(out, "none was seen from start to end")?;
     }
     Ok(())
 }
@@ -218,8 +220,7 @@ fn parameters(
     let Some(last) = all.iter().rev().find(seen) else {
         writeln!(
             out,
-            "No parameter was seen in any step: record with --owners, which reads who holds the memory, and for longer than a \
-             snapshot of the owners takes."
+            "No parameter was seen in any step: record with --owners, and for longer than a snapshot of the owners takes."
         )?;
         return Ok(());
     };

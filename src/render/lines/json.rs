@@ -26,7 +26,7 @@ pub struct LinesJson {
     /// Whether the bytes allocated, freed and live of lines are estimates from samples; they are
     /// exact in an exact recording.
     pub estimated: bool,
-    /// Why no line of an exact recording is marked exact; `null` where nothing speaks against it.
+    /// Why no line of an exact recording is marked exact; `null` where there is no doubt.
     pub doubt: Option<String>,
     /// The peak of allocated bytes by the allocator's counter: exact.
     pub peak_allocated: HighWaterJson,
@@ -47,7 +47,7 @@ pub struct LinesJson {
     /// The lines of the program, the one with most live bytes first; library code counts for the
     /// line that called it.
     pub ranked: Vec<RankedLineJson>,
-    /// The moment that live bytes are of: the peak where it is known what was alive then, else the
+    /// The moment of the live bytes: the peak where it is known what was live then, else the
     /// snapshot nearest below it; `null` without a snapshot.
     pub live_moment: Option<LiveMomentJson>,
     /// All functions with their lines, libraries too: a byte counts for each line on its stack.
@@ -69,7 +69,7 @@ pub struct HighWaterJson {
     pub reached_after_seconds: f64,
     /// It was reached at this time or earlier, in seconds since the recording began.
     pub reached_before_seconds: f64,
-    /// The allocator's own mark, in bytes, where it is higher because it is older than the
+    /// The allocator's own peak, in bytes, where it is higher because it is from before the
     /// recording; otherwise `null`.
     pub older_mark: Option<i64>,
     /// How often the job reset the counter, as far as that could be seen.
@@ -120,7 +120,7 @@ pub struct RankedLineJson {
     pub samples: u64,
 }
 
-/// The moment that live bytes are of.
+/// The moment of the live bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LiveMomentJson {
@@ -208,7 +208,8 @@ pub struct LineCellJson {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExactRecordingJson {
-    /// How events were had: `uprobe_multi`, `perf uprobes` or `perf samples, stacks from sampling`.
+    /// How events were recorded: `uprobe_multi`, `perf uprobes` or `perf samples, stacks from
+    /// sampling`.
     pub probes: String,
     /// Allocations and frees recorded.
     pub events: u64,
@@ -233,7 +234,7 @@ pub struct ExactRecordingJson {
     pub comparisons_equal: Option<u64>,
     /// How often the bytes on this GPU were compared with the allocator's counters.
     pub bytes_compared: u64,
-    /// What was missing at the last of these comparisons; `null` if there was none.
+    /// The difference at the last of these comparisons; `null` if there was none.
     pub bytes_off: Option<ByteBalanceJson>,
     /// Whether the recording began before PyTorch's allocator did anything.
     pub starts_empty: bool,
@@ -247,7 +248,7 @@ pub struct ExactRecordingJson {
     pub backward_lines: bool,
     /// What was not recorded, a sentence each.
     pub uncovered: Vec<String>,
-    /// Memory beside PyTorch's allocator, in bytes: `driver`, `physical`, `managed`, `pinned`; a
+    /// Memory outside PyTorch's allocator, in bytes: `driver`, `physical`, `managed`, `pinned`; a
     /// kind is absent where it was not recorded.
     pub other_memory: BTreeMap<String, OtherMemoryJson>,
     /// Allocations that the driver refused.
@@ -270,7 +271,7 @@ pub struct ByteBalanceJson {
     pub freed: i64,
 }
 
-/// Memory beside PyTorch's allocator.
+/// Memory outside PyTorch's allocator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OtherMemoryJson {

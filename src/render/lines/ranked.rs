@@ -13,7 +13,7 @@ use crate::render::shared::{
     count, number, one_line, percent, short_bytes, short_signed_bytes, warnings, wrapped,
 };
 
-pub(super) const OLDER_OWNERS_ADVICE: &str = "Whose [before recording] is: record with --owners.";
+pub(super) const OLDER_OWNERS_ADVICE: &str = "Owners of [before recording]: record with --owners.";
 
 /// Default number of rows.
 pub const RANKED_ROWS: usize = 25;

@@ -61,7 +61,8 @@ pub fn ranked_rank_lines_text(
     };
     let notes = [
         format!("{hidden}with source: --source; lines of libraries: --all."),
-        "Live at each rank's peak, made by the line or library code that it called: the sum, the greatest and the least (of which rank, in brackets). Peak in line: the greatest of a rank. ~: an estimate.".to_owned(),
+        "Live at each rank's peak, allocated by the line or library code that it called: sum, greatest and least \
+         (with the rank in brackets). Peak in line: the greatest of a rank. ~: an estimate.".to_owned(),
     ];
     for line in notes.iter().flat_map(|note| wrapped(note, options.width)) {
         writeln!(out, "{line}")?;

@@ -169,12 +169,12 @@ pub fn rank_lines_text(
         text(ranks, table, function, options.width, most).write(out)?;
     }
     if wanted.is_empty() {
-        writeln!(out, "\nno function was seen in any rank, or none that was asked for")?;
+        writeln!(out, "\nno function was seen in any rank, or none matches")?;
     }
     for note in [
         "",
-        "Greatest and least are among the ranks in which the line was seen (which one, in brackets; all: they are equal), each at its own time.",
-        "A peak is the greatest value the allocator reached while the line was on a thread's stack; live: bytes made below the line and",
+        "Greatest and least are among the ranks in which the line was seen (the rank in brackets; all: equal), each at its own time.",
+        "A peak is the greatest value the allocator reached while the line was on a thread's stack; live: bytes allocated below the line and",
         "alive at each rank's peak. ~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; ?: unknown; without a mark: exact. Live with ~: an estimate.",
     ] {
         writeln!(out, "{note}")?;

@@ -336,7 +336,9 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
         "A peak is the greatest value the allocator reached while the line was on a thread's stack.",
         "~1.50 ≤1.75 GiB: at least 1.50, at most 1.75; ?: unknown; without a mark: exact.",
         if exact {
-            "Listed are lines that allocated, by what they reached whenever they did: an execution of a line that allocated nothing is not seen. One with two limits began or ended while memory was freed or allocated elsewhere ('record --frees stacks' leaves fewer)."
+            "Only lines that allocated are listed: an execution that allocated nothing is not seen. \
+             A value has two limits where the line began or ended while memory was freed or allocated elsewhere \
+             ('record --frees stacks' leaves fewer)."
         } else {
             "A line in two samples in a row counts as running in between; a line that ran only between samples is not listed."
         },

@@ -104,12 +104,12 @@ pub(super) const GPU_FIGURES: [GpuFigure; 15] = [
     ),
     GpuFigure::bytes(
         "memspy_cached_free",
-        "Free in the caching allocator, by the last map of its blocks",
+        "Free in the caching allocator, in the last snapshot of its blocks",
         |gpu| gpu.cached_free,
     ),
     GpuFigure::bytes(
         "memspy_largest_free_block",
-        "The largest free block of the caching allocator, by the last map of its blocks",
+        "The largest free block of the caching allocator, in the last snapshot of its blocks",
         |gpu| gpu.largest_free,
     ),
     GpuFigure::ratio(
@@ -119,7 +119,7 @@ pub(super) const GPU_FIGURES: [GpuFigure; 15] = [
     ),
     GpuFigure::bytes(
         "memspy_outside_pytorch",
-        "Held by the process beside PyTorch's allocator: CUDA context, libraries, other allocators",
+        "Held by the process outside PyTorch's allocator: CUDA context, libraries, other allocators",
         |gpu| gpu.outside,
     ),
     GpuFigure::bytes(
@@ -139,14 +139,14 @@ pub(super) const GPU_FIGURES: [GpuFigure; 15] = [
     }),
     GpuFigure::seconds(
         "memspy_owner_look_stop",
-        "For how long the job stood still for the last look at its owners",
+        "For how long the job was stopped for the last snapshot of its owners",
         |gpu| gpu.owner_stop,
     ),
 ];
 
 pub(super) const PROCESS: SeriesFamily = SeriesFamily::ratio(
     "memspy_process_info",
-    "A process that is watched, what it runs, and its PyTorch; always 1",
+    "A watched process, its command and its PyTorch; always 1",
 );
 
 pub(super) const SAMPLES: SeriesFamily =
@@ -179,7 +179,7 @@ pub(super) const NAMED_FIGURES: [NamedFigure; 3] = [
     (
         SeriesFamily::bytes(
             "memspy_owner",
-            "Bytes by owner at the last look (--owners); the greatest owners, and [other]",
+            "Bytes by owner in the last snapshot (--owners); the greatest owners, and [other]",
         ),
         "owner",
         |gpu| &gpu.owners,

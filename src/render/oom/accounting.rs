@@ -44,7 +44,7 @@ fn rows(device: &OomDevice) -> Option<Vec<(u64, &'static str)>> {
             "free"
         }
         None => {
-            "free, of other processes, or of this one outside PyTorch: the driver does not tell them apart"
+            "free, of other processes, or of this one outside PyTorch: the driver does not separate these"
         }
     };
     let kept = usage.and_then(|usage| usage.reserved).unwrap_or(0);
@@ -89,7 +89,7 @@ pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<S
     let seconds = report.time.0.saturating_sub(look.time.0) as f64 / 1e9;
     let all = held.allocated;
     let mut text = format!(
-        "GPU {}: {} holds {}, {:.0} % of the {} allocated {seconds:.1} s before: the most that could be given up.",
+        "GPU {}: {} holds {}, {:.0} % of the {} allocated {seconds:.1} s before: the largest part that could be freed.",
         device.device.0,
         group_label(largest),
         bytes(largest.size.bytes),
@@ -98,7 +98,7 @@ pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<S
     );
     if since > all / 10 {
         let since = bytes(since);
-        text += &format!(" {since} more was allocated since, and its owner is not known.");
+        text += &format!(" {since} more was allocated since; its owner is unknown.");
     }
     Some(text)
 }

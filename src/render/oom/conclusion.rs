@@ -52,7 +52,7 @@ pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()
             "  no free block had the {needed} needed; the largest that the request could use: {usable}"
         );
     }
-    writeln!(out, "  free blocks of at least the {needed} needed, and why they did not serve:")?;
+    writeln!(out, "  free blocks of at least the {needed} needed, and why they were not used:")?;
     for sum in &fit.large_enough {
         let why = match sum.reason {
             UnusableReason::EventsPending => {
@@ -70,7 +70,7 @@ pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()
                 "too large to be cut (max_split_size_mb of PYTORCH_CUDA_ALLOC_CONF)".to_owned()
             }
             UnusableReason::None => {
-                "this snapshot shows no reason: it is of another moment, or the request was of another stream"
+                "this snapshot shows no reason: it is from another moment, or the request from another stream"
                     .to_owned()
             }
         };
@@ -132,18 +132,18 @@ fn growth(
     if unknown > most.bytes {
         let exact = match profile.exact() {
             Some(_) => String::new(),
-            None => "; 'record --exact' (as root) tells each line".to_owned(),
+            None => "; 'record --exact' (as root) shows each line".to_owned(),
         };
         return Some(format!(
-            "{on}: which line allocated {} of the {} that grew {since} is not known{exact}. The largest that is known is {line}: {held}.",
+            "{on}: the line of {} of the {} that grew {since} is unknown{exact}. The largest known line is {line}: {held}.",
             bytes(unknown),
             bytes(grown)
         ));
     }
     let part = if most.bytes >= grown / 2 { "most" } else { "the largest part" };
     let holder = match has_owners {
-        true => "Its owner is not known: it came after the last snapshot of the owners.",
-        false => "Who holds it: 'record --owners'.",
+        true => "Its owner is unknown: it came after the last snapshot of the owners.",
+        false => "'record --owners' shows its owner.",
     };
     Some(format!("{on}: {part} of what grew {since} was allocated by {line}: {held}. {holder}"))
 }
@@ -203,7 +203,7 @@ fn unfit_cache(
     let free = free_at_refusal(report, device).unwrap_or(cache.cut.all.free);
     if free < asked {
         Some(format!(
-            "the cache had {} free in all, less than the {size} asked for: the memory is held. \
+            "the cache had {} free in all, less than the {size} asked for: the memory is in use. \
              Keep less of it, or ask for less at once (a smaller batch).",
             bytes(free)
         ))

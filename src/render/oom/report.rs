@@ -107,10 +107,10 @@ impl OomReportText<'_> {
                     let size = bytes(size);
                     writeln!(
                         out,
-                        "  asked for {size} (PyTorch's words: rounded, and in whole segments), at"
+                        "  asked for {size} (as PyTorch says: rounded, and in whole segments), at"
                     )?;
                 }
-                None => writeln!(out, "  how much was asked for is not in its words; at")?,
+                None => writeln!(out, "  its message does not say how much was asked for; at")?,
             }
             match error.stack {
                 Some(stack) => self.raised(out, stack)?,
@@ -175,12 +175,11 @@ impl OomReportText<'_> {
         if report.out_of_memory && !sees_refusals(self.profile) {
             let words = match report.oom_exception.is_empty() {
                 true => "its message was not searched for",
-                false => "the job was done with its error before it could be read",
+                false => "the job had handled its error before it could be read",
             };
             writeln!(
                 out,
-                "  These are samples: the failing line is one of them, or ran between them. How much it asked for is not \
-                 known: {words} (record --exact tells)."
+                "  These are samples: the failing line is one of them, or ran between them. How much it asked for is unknown: {words} (record --exact shows it)."
             )?;
         }
         Ok(())
@@ -369,7 +368,7 @@ impl OomReportText<'_> {
         };
         writeln!(
             out,
-            "  live: {} by who made it ({when}{same})",
+            "  live: {} by allocation site ({when}{same})",
             bytes(live.total + live.left_out)
         )?;
         let listed = live_rows(self.labels, live);
@@ -406,7 +405,7 @@ impl OomReportText<'_> {
         };
         for held in devices {
             let when = self.before(*time);
-            writeln!(out, "\nWho held the memory of GPU {} ({when})", held.device.0)?;
+            writeln!(out, "\nOwners of the memory of GPU {} ({when})", held.device.0)?;
             categories(out, held)?;
             let groups = recorded_owner_groups(held);
             let known: u64 = groups.iter().map(|group| group.size.bytes).sum();

@@ -49,7 +49,7 @@ pub struct OwnershipJson {
     pub objects: u64,
     /// Objects that could not be read.
     pub unreadable: u64,
-    /// Tensors whose fields contradict each other, so that what is said of them may be wrong.
+    /// Tensors whose fields contradict each other: their figures may be wrong.
     pub misfits: u64,
     /// What each device's memory is for, by device: `cuda:0`.
     pub devices: BTreeMap<String, DeviceOwnersJson>,
@@ -94,7 +94,7 @@ pub struct CopiedTensorsJson {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GarbageCycleJson {
-    /// The class in it that says most: one of the program, if there is any.
+    /// The most telling class in it: one of the program, if there is any.
     pub class: String,
     /// The shortest way round through an object of that class, as it would be written in Python.
     pub way: String,

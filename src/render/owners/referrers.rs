@@ -84,7 +84,7 @@ fn write_referrers(out: &mut dyn Write, referrers: &TensorReferrers) -> Result<(
     match referrers.count {
         Some(count) if count >= 0 && count as usize > seen => writeln!(
             out,
-            "  {} more of its {count} references: values that functions work with, C and C++",
+            "  {} more of its {count} references: temporary values of functions, C and C++",
             count as usize - seen
         )?,
         _ if seen == 0 => writeln!(out, "  nothing was found that refers to it")?,

@@ -65,7 +65,7 @@ pub struct TensorJson {
     pub saved_by: Vec<SavedByJson>,
 }
 
-/// That an autograd node keeps a tensor.
+/// A tensor kept by an autograd node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SavedByJson {

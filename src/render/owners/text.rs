@@ -378,8 +378,7 @@ fn write_footer(
     if snapshot.misfits > 0 {
         writeln!(
             out,
-            "{} tensors have numbers that do not fit together, as in damaged memory: what is said of them \
-             may be wrong",
+            "{} tensors have fields that contradict each other, as in damaged memory: their figures may be wrong",
             count(snapshot.misfits)
         )?;
     }
@@ -392,7 +391,7 @@ pub(crate) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
     Some(match of {
         Some(pid) => format!(
             "This process holds no GPU memory of its own. It was forked from process {pid} after CUDA had begun there: the \
-             {} in {storages} that its tensors on GPUs show are a copy of what process {pid} had then. Look at that: {}",
+             {} in {storages} that its tensors on GPUs show are a copy of what process {pid} had then. Read that one: {}",
             bytes(size),
             in_sentence(&suggestion(["-p", &pid.to_string()]))
         ),
@@ -413,17 +412,17 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
 fn incomplete_text(incomplete: &IncompleteSnapshot) -> String {
     let (IncompleteSnapshot { limit, missing }, not_read) = (incomplete, incomplete.not_read());
     let advice = match limit {
-        LookLimit::Pause(_) => "; --max-stop allows more, --no-stop needs no standstill",
+        LookLimit::Pause(_) => "; --max-stop allows more, --no-stop never stops it",
         LookLimit::Time(_) | LookLimit::Finding { .. } | LookLimit::Repeating(_) => {
             "; --max-time allows more"
         }
         LookLimit::Memory(_) | LookLimit::Copies(_) => "",
     };
     format!(
-        "INCOMPLETE: {limit}; not, or not wholly read: {}{}{advice}",
+        "INCOMPLETE: {limit}; missing or partial: {}{}{advice}",
         missing.join(", "),
         match incomplete.lacks_tensors() {
-            true => format!(". Memory of what is missing is told as [{not_read}]"),
+            true => format!(". Missing memory is shown as [{not_read}]"),
             false => String::new(),
         }
     )
@@ -446,7 +445,7 @@ pub fn pause(snapshot: &OwnershipSnapshot) -> String {
             )
         }
         None => format!(
-            "the process ran on while {objects} objects were read: what was changed meanwhile may be inconsistent"
+            "the process ran on while {objects} objects were read: what changed meanwhile may be inconsistent"
         ),
     }
 }

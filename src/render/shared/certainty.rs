@@ -7,7 +7,7 @@ use crate::analysis::{Profile, TimeResolution};
 use crate::model::CudaIndex;
 
 /// The bytes of a moment that were allocated while recording, by how their line is known: each is
-/// proven, probable or unattributed. Those allocated before the recording are none of them.
+/// proven, probable or unattributed. Bytes allocated before the recording are left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AttributionJson {
@@ -17,11 +17,11 @@ pub struct AttributionJson {
     pub probable: u64,
     /// All other bytes: the sum of the three below.
     pub unattributed: u64,
-    /// Bytes for whose line only samples speak.
+    /// Bytes whose line is known only from samples.
     pub unattributed_sampled: u64,
     /// Bytes that several lines may have allocated.
     pub unattributed_shared: u64,
-    /// Bytes of which no line was seen that may have allocated them.
+    /// Bytes for which no possible line was seen.
     pub unattributed_not_seen: u64,
 }
 

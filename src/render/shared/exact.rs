@@ -98,7 +98,7 @@ pub(crate) fn exact_notes(exact: &ExactProfile) -> Vec<String> {
     let options = exact.exact();
     if options.frees == FreeTracking::Snapshots {
         notes.push(
-            "frees were learned of from snapshots: the moment shown is that of the highest snapshot"
+            "frees are known only from snapshots: the moment shown is the largest snapshot"
                 .to_owned(),
         );
     }

@@ -67,7 +67,7 @@ fn mark_text(high: HighWater, before: &str) -> String {
     };
     if let Some(older) = high.older() {
         let older = signed_bytes(older);
-        when += &format!("; the allocator's own mark, {older}, is older than {before}");
+        when += &format!("; the allocator's own peak, {older}, is from before {before}");
     }
     if high.resets > 0 {
         when += &format!(", reset {} times by the job", high.resets);
@@ -93,7 +93,7 @@ pub(crate) fn sampling_line(profile: &Profile) -> String {
 
 pub(crate) fn following_line(profile: &Profile, totals: &FollowTotals) -> String {
     if totals.polls == 0 {
-        return "the allocator was not followed, for nothing used it: the lines are from samples"
+        return "the allocator was not followed, as nothing used it: the lines are from samples"
             .to_owned();
     }
     let micros = |nanos: f64| format!("{:.1} µs", nanos / 1e3);
@@ -106,7 +106,7 @@ pub(crate) fn following_line(profile: &Profile, totals: &FollowTotals) -> String
     );
     if totals.changes > 0 {
         text += &format!(
-            "; {} changes of the counters, {:.1} % seen one by one, {:.1} % with the same stack before and after",
+            "; {} counter deltas, {:.1} % seen one by one, {:.1} % with the same stack before and after",
             count(totals.changes),
             percent(totals.single_changes, totals.changes),
             percent(totals.steady_changes, totals.changes),
@@ -114,7 +114,7 @@ pub(crate) fn following_line(profile: &Profile, totals: &FollowTotals) -> String
     }
     if totals.held_back > 0 {
         let times = count(totals.held_back);
-        text += &format!("; held back {times} times, by --cpu or to keep out of the job's way");
+        text += &format!("; polls paused {times} times, by --cpu or to spare the job");
     }
     text
 }
@@ -168,7 +168,7 @@ fn missed(profile: &Profile) -> String {
 pub(crate) fn end_text(profile: &Profile) -> String {
     match profile.end().map(|e| &e.reason) {
         None => "the recording ended abruptly".to_owned(),
-        Some(EndReason::Duration) => "the time asked for was over".to_owned(),
+        Some(EndReason::Duration) => "the requested time was over".to_owned(),
         Some(EndReason::Interrupted) => "interrupted".to_owned(),
         Some(EndReason::TargetExited) => "the process exited".to_owned(),
         Some(EndReason::TargetExecuted) => "the process became another program".to_owned(),

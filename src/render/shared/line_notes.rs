@@ -15,15 +15,13 @@ impl UnknownReason {
 
     pub(crate) fn why(self) -> &'static str {
         match self {
-            UnknownReason::NotInEvents => {
-                "the events of an exact recording do not tell it; a sampled recording does"
-            }
+            UnknownReason::NotInEvents => "exact recordings do not have it; sampled recordings do",
             UnknownReason::FreesWithoutStacks => {
                 "it needs the stacks of frees (record --frees stacks)"
             }
             UnknownReason::FreesOfMaps => "it needs each free (record without --frees snapshots)",
             UnknownReason::Pending => {
-                "freed blocks waited for other streams, and no event tells for how long"
+                "freed blocks waited for other streams, and no event says for how long"
             }
             UnknownReason::SampledStacks => "only some allocations have a stack",
             UnknownReason::NotSeen => "nothing was seen while the line was executed, if it was",

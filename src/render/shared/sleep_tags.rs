@@ -17,7 +17,7 @@ pub struct SleepTagJson {
     pub bytes: u64,
     /// The mapped part; `null` where that is not known.
     pub mapped: Option<u64>,
-    /// Of that asleep: reserved in PyTorch, without memory behind it; `null` where that is not
+    /// The part asleep: reserved in PyTorch, without memory behind it; `null` where that is not
     /// known.
     pub asleep: Option<u64>,
     /// Why that is not known; `null` where it is.

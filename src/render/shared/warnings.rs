@@ -35,7 +35,7 @@ fn failed_owners_text(count: u64, why: &str) -> String {
 fn unbalanced_text(device: CudaIndex, balance: ByteBalance) -> String {
     format!(
         "GPU {}: the bytes of blocks are off: the allocator counted {:+} bytes allocated and {:+} freed \
-         beyond what the events come to, so no figure is exact",
+         beyond the sum of the events, so no figure is exact",
         device.0, balance.allocated, balance.freed
     )
 }
@@ -53,7 +53,7 @@ impl fmt::Display for RecordingWarning {
         match self {
             RecordingWarning::File(told) => f.write_str(told),
             RecordingWarning::NoEnd => f.write_str(
-                "the recording ended abruptly (or goes on): what follows is up to its last whole block",
+                "the recording ended abruptly (or is running): what follows ends at its last whole block",
             ),
             RecordingWarning::Gap(gap) => f.write_str(&gap_text(gap)),
             RecordingWarning::MoreGaps(more) => write!(f, "the recording has {more} more gaps"),
@@ -66,7 +66,7 @@ impl fmt::Display for RecordingWarning {
             ),
             RecordingWarning::LostEvents(lost) => write!(
                 f,
-                "{} lost: the recording could not keep up; what they told is missing",
+                "{} lost: the recording could not keep up; the figures lack them",
                 was(*lost, "event")
             ),
             RecordingWarning::FailedOwners { count, why } => {

@@ -29,7 +29,7 @@ fn peak(
 ) -> Option<String> {
     let peak = device.peak?;
     let (highest, when) = match peak.older() {
-        Some(older) => (older, "before memspy looked".to_owned()),
+        Some(older) => (older, "before memspy attached".to_owned()),
         None => {
             let ago = device.until.seconds() - peak.seen.1.seconds();
             (peak.within, format!("{:.1} s ago", ago.max(0.0)))
@@ -117,7 +117,7 @@ pub fn odd_rank_text(odd: &OddRank, ranks: usize) -> String {
     let what = match &odd.owner {
         Some((owner, by)) if *by >= odd.more => format!(": {owner}"),
         Some((owner, by)) => format!(": {} of it in {owner}", bytes(*by)),
-        None => ", in no one owner".to_owned(),
+        None => ", in no single owner".to_owned(),
     };
     format!("{} holds {} more than {than}{what}", odd.label, bytes(odd.more))
 }
@@ -148,7 +148,7 @@ mod tests {
         let observed = ObservedDevice { peak: Some(mark), ..device() };
         assert_eq!(
             peak(&observed, Some(&gpu), false).unwrap(),
-            "peak: 3.00 GiB allocated (before memspy looked), 75.0 % of the 4.00 GiB that PyTorch can have"
+            "peak: 3.00 GiB allocated (before memspy attached), 75.0 % of the 4.00 GiB that PyTorch can have"
         );
         let mut mark = mark;
         mark.next(3 << 30, 7 << 29, 1 << 30, Nanos(1), Nanos(2_500_000_000));

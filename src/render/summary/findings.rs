@@ -155,7 +155,7 @@ fn garbage(size: u64, storages: u64, cycles: &[HoldingCycle]) -> String {
 fn idle_streams(gpu: u32, streams: u64, size: u64, grown: Option<&ReservedIn>) -> String {
     format!(
         "GPU {gpu}: {} streams with nothing in use hold {} of cache ({} each) that work on another stream cannot \
-         use{}: make a stream once, not each time",
+         use{}: create each stream only once",
         count(streams),
         bytes(size),
         bytes(size / streams.max(1)),
@@ -165,7 +165,7 @@ fn idle_streams(gpu: u32, streams: u64, size: u64, grown: Option<&ReservedIn>) -
 
 fn large_storages(name: &str, storages: u64, size: u64) -> String {
     format!(
-        "{} in {} is shown by no tensor: {name} is a part of a larger one; .clone() keeps only the part",
+        "{} in {} is covered by no tensor: {name} is a view of a part of it; .clone() keeps only the part",
         bytes(size),
         number(storages, "storage")
     )

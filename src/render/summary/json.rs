@@ -14,8 +14,8 @@ use crate::render::owners::{
 };
 use crate::render::shared::{JsonDocument, JsonFormat, RenderError};
 
-/// `memspy summary --json`: where a job's GPU memory is, who holds it, what grows, and what
-/// follows. Sizes in bytes.
+/// `memspy summary --json`: where a job's GPU memory is, what owns it, what grows, and findings.
+/// Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SummaryJson {
@@ -27,11 +27,11 @@ pub struct SummaryJson {
     pub gpus: Vec<SummaryGpuJson>,
     /// The owners of the last snapshot in groups, the largest first.
     pub groups: Vec<OwnerGroupJson>,
-    /// What grew meanwhile.
+    /// What grew in that time.
     pub growth: ObservedGrowthJson,
     /// What lines hold.
     pub lines: ObservedLinesJson,
-    /// What follows, the gravest first.
+    /// The findings, the gravest first.
     pub findings: Vec<SummaryFindingJson>,
     /// Of a process that was forked after CUDA had begun: the tensors on GPUs that are another
     /// process's, and not counted; else `null`.
@@ -91,7 +91,7 @@ pub struct SummaryGpuJson {
     /// Reserved and not allocated, but only for the CUDA graphs and `MemPool`s whose private pools
     /// it is in.
     pub free_in_private_pools: Option<u64>,
-    /// What the job uses beside PyTorch's allocator.
+    /// What the job uses outside PyTorch's allocator.
     pub outside_pytorch: Option<u64>,
     /// What other processes use.
     pub other_processes: Option<u64>,
@@ -147,7 +147,7 @@ pub struct OwnerGrowthJson {
     pub bytes: u64,
     /// In which time, in seconds.
     pub seconds: f64,
-    /// The one by the other.
+    /// `bytes` divided by `seconds`.
     pub bytes_per_second: f64,
     /// By how many storages it grew; negative if there are fewer.
     pub storages: i64,
@@ -167,7 +167,7 @@ pub struct LineGrowthJson {
     pub bytes: u64,
     /// In which time, in seconds.
     pub seconds: f64,
-    /// The one by the other.
+    /// `bytes` divided by `seconds`.
     pub bytes_per_second: f64,
 }
 
@@ -218,7 +218,7 @@ pub struct LineBytesJson {
     pub bytes: u64,
 }
 
-/// What follows from the figures.
+/// A finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SummaryFindingJson {

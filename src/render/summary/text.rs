@@ -200,7 +200,7 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let snapshot = match summary.look {
         Ok(snapshot) => snapshot,
         Err(why) => {
-            return vec![String::new(), format!("who holds it is unknown: {}", one_line(why))];
+            return vec![String::new(), format!("its owners are unknown: {}", one_line(why))];
         }
     };
     let sums = breakdown(snapshot);

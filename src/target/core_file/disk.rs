@@ -46,11 +46,11 @@ impl DiskFiles {
             path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"));
         let found = match first_page() {
             None => {
-                let why = "whether it is the same file cannot be told, because its first page is not in the core file";
+                let why = "it may be another file: its first page is not in the core file";
                 Err(Refusal { why: why.to_owned(), is_library })
             }
             Some(page) if !page.starts_with(b"\x7fELF") => {
-                Err(Refusal { why: "it is no ELF file".to_owned(), is_library: false })
+                Err(Refusal { why: "it is not an ELF file".to_owned(), is_library: false })
             }
             Some(page) => {
                 same_file(path, page, bounded).map_err(|why| Refusal { why, is_library: true })

@@ -59,7 +59,7 @@ pub(super) fn open(path: &Path) -> Result<File, CoreError> {
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| io(error.into()))?;
     let stat = rustix::fs::fstat(&file).map_err(|error| io(error.into()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        let why = "it is no stored file".to_owned();
+        let why = "it is not a regular file".to_owned();
         return Err(CoreError::NotCore { path: path.to_owned(), why });
     }
     Ok(File::from(file))
@@ -101,7 +101,7 @@ impl CoreHeader {
         }
         let entry = size_of::<ProgramHeader64<LittleEndian>>() as u64;
         if u64::from(header.e_phentsize.get(LE)) != entry || count == 0 || count > MAX_SEGMENTS {
-            return Err(malformed("the table of its segments makes no sense"));
+            return Err(malformed("the table of its segments is damaged"));
         }
         let at = header.e_phoff.get(LE);
         if at.checked_add(count * entry).is_none_or(|end| end > size) {

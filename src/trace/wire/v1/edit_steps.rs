@@ -39,4 +39,4 @@ pub(super) fn step(from: &mut PayloadCursor<'_>) -> Result<Option<(u64, u64)>, M
 }
 
 pub(super) const BEYOND_PREVIOUS: MalformedPayload =
-    MalformedPayload("a snapshot edits more than the map before has");
+    MalformedPayload("a snapshot edits more than the one before has");

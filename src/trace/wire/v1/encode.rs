@@ -401,7 +401,7 @@ impl RecordEncoder {
                 Ok(tag::THREAD)
             }
             Definition::Reset => Err(RejectedRecord::Inexpressible {
-                why: "numbers do not begin anew within a trace".to_owned(),
+                why: "numbers do not restart within a trace".to_owned(),
             }),
             Definition::Site(SiteId(number), site) => {
                 used("thread", site.thread.0, self.threads)?;

@@ -54,7 +54,7 @@ impl<'a> WireAllocationSite<'a> {
         Ok(model::AllocationSite {
             thread,
             stack,
-            source: *source.ok_or(MalformedPayload("a stack come by in an unknown way"))?,
+            source: *source.ok_or(MalformedPayload("a stack of an unknown source"))?,
             truncated: self.truncated,
             node: self.node.map(Into::into),
             forward,

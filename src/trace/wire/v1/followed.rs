@@ -32,9 +32,8 @@ const SAME_STACK: u8 = 32;
 const WAITED_BEFORE: u8 = 64;
 const WAITED_AFTER: u8 = 128;
 
-const TOO_MANY: MalformedPayload =
-    MalformedPayload("more followed changes than fit into one record");
-const UNKNOWN_SHAPE: MalformedPayload = MalformedPayload("a followed change of an unknown shape");
+const TOO_MANY: MalformedPayload = MalformedPayload("more deltas than fit into one record");
+const UNKNOWN_SHAPE: MalformedPayload = MalformedPayload("a delta of an unknown shape");
 
 /// The next delta is relative to these.
 #[derive(Debug, Default)]
@@ -132,7 +131,7 @@ impl WireFollowedState {
 
     fn put_threads(&mut self, threads: &[FollowedThread]) -> Result<(), MalformedPayload> {
         if threads.len() > FollowedChange::MAX_THREADS {
-            return Err(MalformedPayload("more threads than a followed change may have"));
+            return Err(MalformedPayload("more threads than a delta may have"));
         }
         self.columns[THREADS].push(threads.len() as u8);
         for entry in threads {
@@ -251,7 +250,7 @@ impl WireFollowedState {
     ) -> Result<(), MalformedPayload> {
         let count = usize::from(columns[THREADS].byte()?);
         if count > FollowedChange::MAX_THREADS {
-            return Err(MalformedPayload("more threads than a followed change may have"));
+            return Err(MalformedPayload("more threads than a delta may have"));
         }
         for _ in 0..count {
             let number = columns[THREADS].number32()?;

@@ -11,9 +11,8 @@ const COUNTS: usize = 0;
 const ADDRESSES: usize = 1;
 const SIZES: usize = 2;
 
-const TOO_MANY: MalformedPayload =
-    MalformedPayload("more addresses than a followed change may have");
-const NO_CHANGE: MalformedPayload = MalformedPayload("addresses of a change that there is not");
+const TOO_MANY: MalformedPayload = MalformedPayload("more addresses than a delta may have");
+const NO_CHANGE: MalformedPayload = MalformedPayload("addresses of a delta that does not exist");
 
 pub(crate) fn any(changes: &[FollowedChange]) -> bool {
     changes.iter().any(|change| change.addresses.is_some())

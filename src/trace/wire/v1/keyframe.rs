@@ -116,7 +116,7 @@ fn put_blocks(
     }
     for block in blocks {
         if block.allocation_source as usize >= allocation_sources {
-            return Err(MalformedPayload("a block has a maker that is not listed"));
+            return Err(MalformedPayload("a block has an unlisted allocation site"));
         }
         put(out, block.allocation_source.into());
     }
@@ -147,7 +147,7 @@ pub(crate) fn decode(
                 let (allocated, peak, reserved, active) = (level()?, level()?, level()?, level()?);
                 Some(CounterSnapshot { allocated, peak, reserved, active })
             }
-            _ => return Err(MalformedPayload("levels neither there nor absent")),
+            _ => return Err(MalformedPayload("levels neither present nor absent")),
         };
         let freed_since = from.number()?;
         let blocks = blocks(from, allocation_sources.len(), &mut room)?;
@@ -211,7 +211,7 @@ fn get_source(
             }
             AllocationSource::BeforeOwned(owners)
         }
-        _ => return Err(MalformedPayload("a maker of an unknown kind")),
+        _ => return Err(MalformedPayload("an allocation site of an unknown kind")),
     })
 }
 
@@ -257,7 +257,7 @@ fn blocks(
     for block in &mut blocks {
         block.allocation_source = from.number32()?;
         if block.allocation_source as usize >= allocation_sources {
-            return Err(MalformedPayload("a block has a maker that is not listed"));
+            return Err(MalformedPayload("a block has an unlisted allocation site"));
         }
     }
     for block in &mut blocks {

@@ -122,7 +122,7 @@ impl WireUnnamed {
             let owners = snapshot.devices.get(device as usize).map(|device| device.held.len());
             let fits = owners.is_some_and(|len| held.is_none_or(|held| (held as usize) < len));
             if !fits {
-                return Err(MalformedPayload("a block names a owner that is not there"));
+                return Err(MalformedPayload("a block names an owner that is not listed"));
             }
             snapshot.unnamed_blocks.push(model::UnnamedBlock { device, held, address, bytes });
         }

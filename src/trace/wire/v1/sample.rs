@@ -70,7 +70,9 @@ impl SampleState {
         match tag {
             tag::SAMPLE => self.decode_all(from, known)?,
             _ if !self.any => {
-                return Err(MalformedPayload("a sample refers to one before, and there is none"));
+                return Err(MalformedPayload(
+                    "a sample refers to an earlier one, and there is none",
+                ));
             }
             tag::SAMPLE_CHANGED => self.decode_changes(from)?,
             _ => {}
