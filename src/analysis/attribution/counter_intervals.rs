@@ -107,7 +107,7 @@ pub(crate) struct CounterIntervals {
 }
 
 impl CounterIntervals {
-    /// Steps to attribute one size class.
+    /// Work to attribute one size class.
     pub(crate) fn work(&self) -> u64 {
         (8 * self.intervals.len() + self.seen) as u64
     }

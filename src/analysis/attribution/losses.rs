@@ -8,17 +8,15 @@ use crate::model::{MissReason, MissedObservation, ReaderKind};
 const REASONS: usize = 64;
 
 /// Missed observations with one reader and reason.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// The reader.
     pub reader: ReaderKind,
-    /// The reason.
     pub why: MissReason,
-    /// Their number.
     pub count: u64,
 }
 
-/// Counts of all missed observations.
+/// All missed observations.
 #[derive(Debug, Default)]
 pub struct LossCounts {
     late: BTreeMap<ReaderKind, u64>,

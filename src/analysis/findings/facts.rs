@@ -18,7 +18,7 @@ pub struct GpuFacts {
     pub allocated: Option<u64>,
     /// Reserved by PyTorch.
     pub reserved: Option<u64>,
-    /// Of the process, outside PyTorch.
+    /// The process's bytes outside PyTorch.
     pub outside: Option<u64>,
     /// Of other processes.
     pub others: Option<u64>,
@@ -35,7 +35,7 @@ pub struct GpuFacts {
 pub struct CacheFacts {
     /// Usable by any tensor.
     pub general: FreeBlocks,
-    /// Usable only by private pools, into which CUDA graphs replay.
+    /// Only for private pools, into which CUDA graphs replay.
     pub private: u64,
     /// What `empty_cache()` would return.
     pub releasable: u64,

@@ -23,7 +23,7 @@ pub struct ThreadSnapshot {
     pub gil: bool,
     /// Whether it was running.
     pub activity: ThreadActivity,
-    /// Whether it chose to sleep (`time.sleep`).
+    /// By its own choice (`time.sleep`).
     pub asleep: bool,
 }
 
@@ -39,7 +39,7 @@ pub enum OutsideTorch {
 /// A device's memory in bytes; `None` is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSnapshot {
-    /// Its number in the target.
+    /// As numbered in the target.
     pub cuda_index: Option<CudaIndex>,
     /// Its number in NVML.
     pub nvml_index: Option<u32>,
@@ -55,15 +55,15 @@ pub struct DeviceSnapshot {
     pub driver_reserved: Option<u64>,
     /// Allocated through PyTorch.
     pub allocated: Option<u64>,
-    /// Taken from the driver by PyTorch.
+    /// By PyTorch, from the driver.
     pub reserved: Option<u64>,
     /// Reserved and not allocated.
     pub cached: Option<u64>,
     /// Fragmentation of the cache, with a snapshot.
     pub fragmentation: Option<Fragmentation>,
-    /// Used by the target outside PyTorch.
+    /// The target's bytes outside PyTorch.
     pub outside: OutsideTorch,
-    /// At least these reserved bytes were unmapped under the allocator (sleep modes of vLLM,
+    /// Reserved bytes unmapped under the allocator, at least (sleep modes of vLLM,
     /// torch_memory_saver); `None` if unknown.
     pub unmapped: Option<u64>,
     /// vLLM's reserved memory by tag, or why unknown.
@@ -77,7 +77,7 @@ pub struct DeviceSnapshot {
 }
 
 impl DeviceSnapshot {
-    /// Whether PyTorch reserved nothing here, and the driver does not list the process.
+    /// Whether PyTorch reserved nothing here and the driver does not list the process.
     pub fn is_unused(&self) -> bool {
         let is_outside = match &self.outside {
             OutsideTorch::Bytes(bytes) => *bytes > 0,
@@ -247,9 +247,9 @@ pub(crate) struct KnownDevice<'a> {
     pub(crate) counters: Option<&'a AllocatorCounters>,
     pub(crate) usage: Option<&'a DeviceUsage>,
     pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
-    /// PyTorch's bytes when the driver was read; `None` means now.
+    /// PyTorch's bytes when the driver was read; `None`: now.
     pub(crate) reserved_then: Option<u64>,
-    /// Whether `reserved_then` may have changed meanwhile.
+    /// Whether these may have changed meanwhile.
     pub(crate) moved: bool,
     pub(crate) allocator: Option<&'a AllocatorBackend>,
     pub(crate) failed: Option<String>,
@@ -307,7 +307,6 @@ impl KnownDevice<'_> {
 
     fn tags(&self, reserved: Option<u64>, process: Option<u64>) -> Result<Vec<TagShare>, String> {
         match self.tags {
-            // A process not on this device has no tags.
             SleepTags::Unknown(why) if self.cuda_index.is_some() => Err(why.clone()),
             SleepTags::Unknown(_) | SleepTags::NotLoaded => Ok(Vec::new()),
             SleepTags::Known(tags) => {

@@ -98,7 +98,7 @@ impl IntervalBounds {
     }
 }
 
-/// Limits at one sample: counters are read right before and right after its stacks.
+/// Limits at one sample, from counters read right before and after its stacks.
 #[derive(Debug, Clone)]
 pub(crate) struct CounterBracket {
     at: [i64; STATS],
@@ -144,7 +144,7 @@ impl StackBounds {
     }
 }
 
-/// Of one device, by stack number.
+/// One device's bounds, by stack number.
 #[derive(Debug, Default)]
 pub(crate) struct BoundsByStack {
     stacks: Vec<Option<Box<StackBounds>>>,

@@ -1,4 +1,4 @@
-//! All counter readings of a recording.
+//! All counter records of a recording.
 
 use crate::model::{
     AllocatorCounters, CudaIndex, Metric, Nanos, Pool, Record, RecordSink, SinkResult,
@@ -7,7 +7,7 @@ use crate::model::{
 /// Counters of one device at one moment; all in bytes except the last two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterSample {
-    /// Time.
+    /// The moment.
     pub time: Nanos,
     /// The device.
     pub device: CudaIndex,
