@@ -12,7 +12,7 @@ use crate::model::{GraphNode, ModelModule, OwnershipSnapshot, RootModule, SavedI
 pub struct ModelSize {
     /// Index of the model in [`OwnershipSnapshot::models`].
     pub model: usize,
-    /// Elements of all its parameters.
+    /// Of all its parameters.
     pub parameters: u64,
     /// Elements that its modules return, or why unknown.
     pub intermediates: Result<u64, String>,

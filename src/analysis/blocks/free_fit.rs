@@ -33,16 +33,13 @@ pub enum UnusableReason {
     None,
 }
 
-/// Free blocks large enough, with one reason.
+/// Free blocks large enough, with one reason; sizes in bytes.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnusableBlocks {
-    /// Reason.
     pub reason: UnusableReason,
-    /// Number of blocks.
     pub blocks: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// The largest block.
     pub largest: u64,
 }
 

@@ -9,11 +9,11 @@ use crate::model::{TensorCategory, TensorDevice};
 
 /// Windows whose floors are compared.
 const MAX_WINDOWS: usize = 6;
-/// Observations per window: one alone may be the top of the sawtooth.
+/// In each window: a single one may be the top of the sawtooth.
 const MIN_PER_WINDOW: usize = 4;
 /// This many rising floors are no accident.
 const MANY_STEPS: usize = 4;
-/// Fewer new blocks in no tensor may be library workspaces, allocated on first use.
+/// In no tensor: fewer new blocks may be library workspaces, allocated on first use.
 const MANY_BLOCKS: i64 = 8;
 const MIN_OBSERVATIONS: usize = 3;
 
@@ -26,7 +26,7 @@ pub struct GrowthRise {
     pub seconds: f64,
     /// Number of floors compared.
     pub windows: usize,
-    /// Indices of the observations at the first and last floor.
+    /// The observations at the first and last floor.
     pub between: (usize, usize),
 }
 
@@ -75,14 +75,12 @@ impl GrowthRise {
     }
 }
 
-/// An owner that grows.
+/// An owner that grows: its last state, its rise, and the storages gained between the same floors.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnerGrowth {
-    /// Its last state.
     pub group: OwnerGroup,
-    /// Its rise.
     pub rise: GrowthRise,
-    /// Storages more between the same floors.
     pub storages: i64,
 }
 
@@ -96,11 +94,10 @@ impl OwnerGrowth {
 }
 
 /// A line whose live bytes grow.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineGrowth {
-    /// Its text.
     pub line: String,
-    /// Its rise.
     pub rise: GrowthRise,
 }
 
@@ -186,7 +183,7 @@ impl GrowthWatch {
         self.times.len()
     }
 
-    /// Seconds from first to last snapshot.
+    /// From the first snapshot to the last.
     pub fn seconds(&self) -> f64 {
         self.times.last().zip(self.times.first()).map_or(0.0, |(last, first)| last - first)
     }
