@@ -94,7 +94,7 @@ impl AttributedSnapshot {
         (explained, self.rank())
     }
 
-    /// Height for comparison: an inconsistent snapshot must be 1 % higher to win.
+    /// Level for comparison: an inconsistent snapshot must be 1 % higher to win.
     pub(in crate::analysis) fn rank(&self) -> u64 {
         match self.consistency {
             SnapshotConsistency::Consistent => self.allocated,

@@ -37,8 +37,8 @@ impl WaitFacts<'_> {
         !self.host_only.has(stack) && (!waits_there || self.is_for_engine(stack))
     }
 
-    /// Whether it did not run, or only works on host memory. Not if it waits for the engine's
-    /// threads, which allocate for it.
+    /// Whether it did not run, or only works on host memory. But a thread that waits for the
+    /// engine's threads can: they allocate for it.
     pub(crate) fn cannot_have_allocated(self, thread: &FollowedThread) -> bool {
         !thread.held_lock
             && !thread.stacks().any(|stack| self.is_for_engine(stack))

@@ -46,7 +46,7 @@ pub struct UnusableBlocks {
 /// The cache at a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeFit {
-    /// A free block of this size certainly serves the request.
+    /// A free block of this size always serves the request.
     pub needed: u64,
     /// By reason, most bytes first.
     pub large_enough: Vec<UnusableBlocks>,

@@ -41,7 +41,7 @@ pub struct DeviceBlocks {
     pub stack_of: FxHashMap<u64, u32>,
     /// Events before the moment (exact recordings).
     pub events: Vec<BlockEvent>,
-    /// Live blocks outside all segments: each gets one.
+    /// Live blocks outside all segments: each gets a segment of its own.
     pub unplaced: u64,
 }
 
@@ -369,7 +369,7 @@ fn fill(blocks: &mut Vec<Block>, from: u64, to: u64, known: &[Block]) {
     blocks.push(Block { address: from, size: to - from, requested: 0, state });
 }
 
-/// The most probable stack of a block.
+/// The stack with the greatest share of a block.
 pub(in crate::analysis) fn path(profile: &Profile, source: &AllocationSource) -> Vec<StackLabel> {
     let pseudo = |frame| vec![StackLabel::Pseudo(frame)];
     match source {

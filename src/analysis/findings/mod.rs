@@ -23,7 +23,7 @@ pub enum Finding {
         /// The variable and its graphs.
         group: OwnerGroup,
     },
-    /// Only cycles of garbage hold tensors: `gc.collect()` would free `bytes`.
+    /// Only cycles of garbage hold tensors.
     Garbage {
         /// What `gc.collect()` would free.
         bytes: u64,

@@ -64,14 +64,12 @@ pub struct LineRow {
     pub samples: u64,
 }
 
-/// A function's lines.
+/// A function's lines in order, and the greatest value of the first column.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineFunction {
-    /// The function.
     pub function: FunctionId,
-    /// Greatest value of the first column.
     pub peak: i64,
-    /// The lines seen, in order.
     pub rows: Vec<LineRow>,
 }
 
@@ -255,7 +253,6 @@ impl Profile {
         by_frame
     }
 
-    /// Each stack's own statistics in a sampled recording; allocated bytes first.
     pub(in crate::analysis) fn sampled_nodes(
         &self,
         device: CudaIndex,

@@ -43,12 +43,11 @@ pub struct RankFunction {
     pub rows: Vec<RankRow>,
 }
 
-/// The table of several ranks.
+/// The table of several ranks. Functions are by peak, then by the live bytes of a line.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankTable {
-    /// The columns.
     pub columns: Vec<StatKey>,
-    /// Functions by peak, then by the live bytes of a line.
     pub functions: Vec<RankFunction>,
 }
 

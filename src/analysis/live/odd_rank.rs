@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-/// Smaller differences are ignored,
+/// Smaller differences are ignored.
 const MIN_BYTES: u64 = 1 << 20;
-/// and those below 1/20 of the others' bytes.
+/// As are those below 1/20 of the others' bytes.
 const MIN_PART: u64 = 20;
 
 /// The memory of one rank, in bytes: all on its devices, and by owner.

@@ -12,18 +12,14 @@ use crate::model::{
     StackTable, TargetRuntime, ThreadActivity, ThreadId,
 };
 
-/// A thread at that moment.
+/// A thread at that moment; if `asleep`, by its own choice (`time.sleep`).
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadSnapshot {
-    /// The thread.
     pub thread: ThreadId,
-    /// Its stack.
     pub stack: StackId,
-    /// Whether it held the GIL.
     pub gil: bool,
-    /// Whether it was running.
     pub activity: ThreadActivity,
-    /// By its own choice (`time.sleep`).
     pub asleep: bool,
 }
 

@@ -75,9 +75,9 @@ pub struct OomDevice {
     pub counters: Option<Box<AllocatorCounters>>,
     /// The driver's last figures.
     pub usage: Option<DeviceUsage>,
-    /// The cache in that snapshot.
+    /// The cache in the last snapshot.
     pub cache: Option<AllocatorCache>,
-    /// The last one.
+    /// The last snapshot.
     pub snapshot: Option<Arc<AllocatorSnapshot>>,
     /// When the counters were read.
     pub counters_time: Option<Nanos>,

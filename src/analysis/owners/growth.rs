@@ -9,11 +9,11 @@ use crate::model::{TensorCategory, TensorDevice};
 
 /// Windows whose floors are compared.
 const MAX_WINDOWS: usize = 6;
-/// In each window: a single one may be the top of the sawtooth.
+/// Observations per window: one alone may be the top of the sawtooth.
 const MIN_PER_WINDOW: usize = 4;
 /// This many rising floors are no accident.
 const MANY_STEPS: usize = 4;
-/// In no tensor: fewer new blocks may be library workspaces, allocated on first use.
+/// Fewer new blocks in no tensor may be library workspaces, allocated on first use.
 const MANY_BLOCKS: i64 = 8;
 const MIN_OBSERVATIONS: usize = 3;
 

@@ -83,7 +83,6 @@ impl OwnershipHistory {
         self.highest.values().chain(self.last.values()).map(of).sum()
     }
 
-    /// The last owner snapshot, and how long it stopped the process.
     pub(crate) fn last(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
         self.last.get(&device).map(|look| (&look.held, look.pause))
     }

@@ -21,7 +21,7 @@ pub(super) struct ProfileMemoryLimit {
     records: u32,
     /// `None`: unlimited.
     max_work: Option<u64>,
-    /// In steps of some nanoseconds.
+    /// In units of some nanoseconds.
     work: u64,
     /// Names and source text, in bytes.
     pub(super) text: u64,

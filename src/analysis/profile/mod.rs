@@ -101,7 +101,6 @@ pub struct Profile {
     stacks_read: u64,
     ticks: u64,
     last_time: Nanos,
-    /// The recording is complete from then; `None`: from its beginning.
     begins: Option<Nanos>,
     bad_definitions: u64,
     warnings: Vec<String>,

@@ -60,7 +60,7 @@ pub(super) type SpanKey = (u32, u32, u32);
 
 #[derive(Debug, Default)]
 pub(super) struct BlockLifetimes {
-    /// Blocks may arrive after moments at which they lived: so it is for events, not for snapshots.
+    /// Whether blocks may arrive after moments at which they lived: events do, snapshots do not.
     arrive_late: bool,
     times: Vec<Nanos>,
     /// Blocks live at the last moment by address, with their first moment.

@@ -21,7 +21,7 @@ pub struct MappedBlock {
     pub stack: Option<u32>,
 }
 
-/// A segment. The allocator numbers its stream; blocks are by address, the rest is unknown.
+/// A segment; `stream` is the allocator's number. Blocks are by address, the rest is unknown.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappedSegment {
@@ -33,20 +33,16 @@ pub struct MappedSegment {
     pub blocks: Vec<MappedBlock>,
 }
 
-/// All segments of a device.
+/// All segments of a device; bytes in segments newer than `segments_at` are `unplaced`. If
+/// `merged`, neighbours were joined.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentMap {
-    /// The moment.
     pub time: Nanos,
-    /// When the segments were read.
     pub segments_at: Nanos,
-    /// In segments newer than the snapshot, which are missing here.
     pub unplaced: u64,
-    /// Whether the snapshot is consistent.
     pub consistent: bool,
-    /// Segments by address.
     pub segments: Vec<MappedSegment>,
-    /// Whether neighbours were joined.
     pub merged: bool,
 }
 

@@ -19,7 +19,7 @@ const MAX_LOOKS: usize = 150;
 const MAX_RESERVED_CHANGES: usize = 400;
 const MAX_OOMS: usize = 100;
 
-/// What a survey needs at its begin.
+/// What a survey needs at its start.
 #[derive(Debug, Clone, Default)]
 pub struct SurveyOptions {
     /// Start of the complete part.
