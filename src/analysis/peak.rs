@@ -79,7 +79,7 @@ impl Profile {
         Some(DevicePeak { mark, moment })
     }
 
-    /// The mark of [`Profile::peak`].
+    /// Level and time of [`Profile::peak`].
     pub fn peak_allocated(&self, device: CudaIndex) -> Option<HighWater> {
         Some(self.peak(device)?.mark)
     }

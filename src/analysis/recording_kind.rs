@@ -22,7 +22,6 @@ pub(in crate::analysis) trait Attribution {
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError>;
 
-    /// All allocations by stack; `None` where unknown.
     fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>>;
 
     /// Each stack's own values: allocated bytes, then the columns.

@@ -20,7 +20,6 @@ pub(crate) enum AllocationOrigin {
     NoStack,
     /// No thread at the polls or samples around can have allocated it.
     NotSeen,
-    /// A thread's stack.
     Stack(ThreadId, StackId),
     /// An unknown call below this stack.
     Below(ThreadId, StackId),

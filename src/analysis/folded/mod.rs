@@ -50,7 +50,7 @@ pub enum PseudoFrame {
     StackNotTaken,
     /// The stack could not be read or named.
     UnknownStack,
-    /// Frames deeper than what was read.
+    /// Outer frames that were not read.
     DeeperFrames,
     /// Stacks beyond the text budget.
     LeftOut,
@@ -166,7 +166,7 @@ pub struct FoldedProfile {
 }
 
 impl FoldedProfile {
-    /// Bytes older than the recording by category (the owner's first step), most first; only those
+    /// Bytes older than the recording by category (the owner's first part), most first; only those
     /// with known owners.
     pub fn before_by_owner(&self) -> Vec<(OwnerId, u64)> {
         let mut by_owner: FxHashMap<OwnerId, u64> = FxHashMap::default();

@@ -348,7 +348,7 @@ impl RecordSink for ProcessSnapshot {
             Record::Start(start) => self.start = Some(start.clone()),
             Record::Runtime(runtime) => self.runtime = Some(runtime.clone()),
             Record::Definition(definition) => {
-                // Out of order, it leaves its stack unknown, as the listing shows.
+                // Out of order, it leaves its stack unknown; the listing shows that.
                 let _ = self.stacks.define(definition.clone());
             }
             Record::Device(device) => device.merge_into(&mut self.devices),

@@ -56,13 +56,13 @@ impl IntervalBounds {
                 upper = upper.min(b.peak);
             }
             step.lower[i] = lower;
-            // A torn copy of the counters must not swap the limits.
+            // An inconsistent copy of the counters must not swap the limits.
             step.upper[i] = upper.max(lower);
         }
         step
     }
 
-    /// Whether stacks at its ends do not say where its allocations were.
+    /// Whether it has too many allocations for the stacks at its ends to show their sites.
     pub(crate) fn has_many(&self) -> bool {
         self.allocated[stat_index(Metric::Allocation, Pool::All)] > FEW_ALLOCATIONS
     }

@@ -72,9 +72,9 @@ struct OpenTrack {
     lifetimes: BlockLifetimes,
     /// By moment: (allocated, reserved) by the counters.
     counted: Vec<(Option<u64>, Option<u64>)>,
-    /// By source: allocated up to the last moment.
+    /// By allocation site: allocated up to the last moment.
     allocated: FxHashMap<u32, BlockSum>,
-    /// By (source, moment): allocated and freed since the previous moment.
+    /// By (allocation site, moment): allocated and freed since the previous moment.
     churned: FxHashMap<(u32, u32), BlockSum>,
     maps: SegmentMaps,
 }

@@ -28,7 +28,7 @@ pub(super) struct TrackStacks<'a> {
     sources: &'a [ReportSource],
     list: Vec<ReportStack>,
     known: FxHashMap<(Vec<StackLabel>, bool), u32>,
-    /// By source: the stack with most of its bytes.
+    /// By allocation site: the stack with most of its bytes.
     of_source: FxHashMap<u32, u32>,
     /// One site per class of autograd node.
     nodes: FxHashMap<std::sync::Arc<str>, SiteId>,

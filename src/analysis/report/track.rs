@@ -55,7 +55,7 @@ pub struct MemoryTrack {
     pub kind: MemoryKind,
     /// The moments, earliest first.
     pub moments: Vec<ReportMoment>,
-    /// As in the other reports.
+    /// The time of the peak in the other reports.
     pub peak_time: Option<Nanos>,
     /// Stacks; the first joins the small ones.
     pub stacks: Vec<ReportStack>,
