@@ -107,7 +107,6 @@ pub(crate) struct CounterIntervals {
 }
 
 impl CounterIntervals {
-    /// Work to attribute one size class.
     pub(crate) fn work(&self) -> u64 {
         (8 * self.intervals.len() + self.seen) as u64
     }

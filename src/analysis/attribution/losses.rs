@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::model::{MissReason, MissedObservation, ReaderKind};
 
-/// Maximum number of distinct failure texts.
+/// Distinct failure texts, at most.
 const REASONS: usize = 64;
 
 /// Missed observations with one reader and reason.

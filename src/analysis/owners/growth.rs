@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use crate::analysis::owners::owner_groups::{OwnerGroup, OwnerKind};
 use crate::model::{TensorCategory, TensorDevice};
 
-/// Windows whose floors are compared.
 const MAX_WINDOWS: usize = 6;
 /// Observations per window: one alone may be the top of the sawtooth.
 const MIN_PER_WINDOW: usize = 4;

@@ -139,5 +139,4 @@ impl SegmentMaps {
     }
 }
 
-/// The last snapshot of each device.
 pub(super) type LastSnapshots = std::collections::BTreeMap<CudaIndex, AllocatorSnapshot>;

@@ -180,7 +180,6 @@ mod tests {
     use super::*;
     use crate::analysis::followed::highest_moment::tests::moment_of;
 
-    /// Time of the best moment.
     fn best_of(moments: Vec<HighestMoment>) -> u64 {
         let mut between = HighestBetween::default();
         for moment in moments {

@@ -43,7 +43,7 @@ impl DeviceProfile {
         self.followed.as_ref().map(FollowedSteps::allocated)
     }
 
-    /// Keeps the blocks of the last consistent snapshot until the next consistent one.
+    /// Keeps the last consistent snapshot until the next one.
     pub(super) fn keep_complete(&mut self, snapshot: &SnapshotBlocks) {
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
         match &self.followed {
