@@ -1,7 +1,8 @@
-//! The peak of a device, for every report: height, time, highest moment with known blocks.
+//! The peak of a device, for every report: level, time, highest moment with known blocks.
 //!
-//! The height is the most the allocator itself showed while recording, never computed. Its own peak
-//! (`allocated_bytes.all.peak`) counts only if it rose meanwhile: it may be older or reset.
+//! The level is the highest that the allocator itself showed while recording, never computed. Its
+//! own peak (`allocated_bytes.all.peak`) counts only if it rose meanwhile: it may be older or
+//! reset.
 
 use std::sync::Arc;
 
@@ -13,21 +14,19 @@ use crate::model::{CudaIndex, Nanos};
 /// The peak of a device.
 #[derive(Debug, Clone)]
 pub struct DevicePeak {
-    /// The height, by counters, polls, events or consistent snapshots ([`HighWater::within`] while
-    /// recording).
+    /// By counters, events or consistent snapshots; [`HighWater::within`] is that of the recording.
     pub mark: HighWater,
     /// The highest moment with known blocks.
     pub moment: Option<PeakMoment>,
 }
 
-/// A moment with known live blocks.
+/// A moment with known live blocks. Its allocated bytes are at most the peak.
+#[allow(missing_docs)]
 #[derive(Debug, Clone)]
 pub struct PeakMoment {
-    /// The time.
     pub time: Nanos,
-    /// Bytes allocated then, at most the peak.
     pub allocated: u64,
-    /// In a sampled recording; an exact one folds events.
+    /// `None` in an exact recording, which folds events.
     pub(crate) snapshot: Option<Arc<AttributedSnapshot>>,
 }
 
@@ -37,7 +36,7 @@ impl DevicePeak {
         self.mark.within.max(0) as u64
     }
 
-    /// Whether the allocator's peak is older, so the height is the highest level read.
+    /// Whether the allocator's peak is older, so this is the highest level read.
     pub fn was_read(&self) -> bool {
         self.mark.reached == PeakTime::BeforeRecording && self.mark.bytes > self.mark.within
     }
@@ -73,14 +72,14 @@ impl Profile {
             to: moment.time,
         });
         let mark = match (mark, level) {
-            // Of equally high moments, the one shown.
+            // Of equally high moments, the one shown gives the time.
             (Some(mark), Some(level)) => mark.with_level(level),
             (mark, level) => mark.or(level.map(HighWater::of_level))?,
         };
         Some(DevicePeak { mark, moment })
     }
 
-    /// The height, with the allocator's own peak.
+    /// Level and time of [`Profile::peak`].
     pub fn peak_allocated(&self, device: CudaIndex) -> Option<HighWater> {
         Some(self.peak(device)?.mark)
     }

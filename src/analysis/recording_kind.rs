@@ -9,7 +9,7 @@ use crate::analysis::profile::Profile;
 use crate::model::{CudaIndex, KeyframeMemory, ReaderKind, SourceText, StatField, StatKey};
 
 pub(in crate::analysis) trait Attribution {
-    /// All allocated blocks are attributed.
+    /// Whether all allocated blocks are attributed.
     fn is_settled(&self) -> bool;
 
     /// Adds the live blocks with their sources to a keyframe.
@@ -22,7 +22,6 @@ pub(in crate::analysis) trait Attribution {
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError>;
 
-    /// All allocations by stack; `None` where unknown.
     fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>>;
 
     /// Each stack's own values: allocated bytes, then the columns.
@@ -33,7 +32,7 @@ pub(in crate::analysis) trait Attribution {
 
     fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason>;
 
-    /// A line absent from the recording certainly has none of this.
+    /// Whether a line absent from the recording is proven to have none of this.
     fn knows_none(&self, field: StatField) -> bool;
 
     /// Lets the lines of one statement share its values.

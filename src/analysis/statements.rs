@@ -54,7 +54,7 @@ impl StatementLines {
         StatementLines { first_line, numbers }
     }
 
-    /// Its statement's first and last line.
+    /// First and last line of the statement at `line`.
     pub(in crate::analysis) fn range(&self, line: u32) -> Option<(u32, u32)> {
         let number = *self.numbers.get(line.checked_sub(self.first_line)? as usize)?;
         let first = self.numbers.partition_point(|other| *other < number);
@@ -68,7 +68,6 @@ impl StatementLines {
         self.numbers.get(line.checked_sub(self.first_line)? as usize).copied()
     }
 
-    /// The first line of each statement.
     pub(in crate::analysis) fn first_lines<'a>(
         &self,
         text: &'a str,

@@ -16,24 +16,24 @@ pub enum Moment {
     End,
 }
 
-/// A device's memory at one moment, with the attribution of every block.
+/// A device's memory at one moment, in bytes, with the attribution of every block.
 #[derive(Debug, Clone)]
 pub struct AttributedSnapshot {
     /// Its time.
     pub time: Nanos,
-    /// Bytes allocated: the sum of the blocks, or the counter in an inconsistent snapshot.
+    /// Sum of the blocks, or the counter in an inconsistent snapshot.
     pub allocated: u64,
     /// Sum of the blocks, at most `allocated`.
     pub in_blocks: u64,
-    /// Sum of the segments, in bytes; `None` for a moment between two snapshots.
+    /// Sum of the segments; `None` for a moment between two snapshots.
     pub reserved: Option<u64>,
-    /// Bytes freed that another stream may still use.
+    /// Freed, but another stream may still use it.
     pub pending_free: u64,
-    /// Size of the largest free block, or 0.
+    /// The largest free block, or 0.
     pub largest_free: u64,
-    /// Whether the snapshot shows one instant.
+    /// Whether it shows one instant.
     pub consistency: SnapshotConsistency,
-    /// Bytes of blocks older than the recording.
+    /// In blocks older than the recording.
     pub before_recording: u64,
     pub(crate) followed: bool,
     pub(crate) blocks: Vec<(u64, Arc<BlockAttribution>)>,
@@ -44,7 +44,7 @@ pub struct AttributedSnapshot {
 }
 
 impl AttributedSnapshot {
-    /// Bytes reserved, but neither allocated nor waiting to be freed; `None` without a snapshot.
+    /// Reserved, but neither allocated nor waiting to be freed; `None` without a snapshot.
     pub fn cached(&self) -> Option<u64> {
         let used = self.in_blocks.saturating_add(self.pending_free);
         self.reserved.map(|reserved| reserved.saturating_sub(used))
@@ -88,13 +88,13 @@ impl AttributedSnapshot {
         });
     }
 
-    /// Bytes allocated during the recording; then the rank, to decide between equals.
+    /// Bytes allocated during the recording; between equals, the rank decides.
     pub(in crate::analysis) fn explains(&self) -> (u64, u64) {
         let explained = self.rank().saturating_sub(self.before_recording);
         (explained, self.rank())
     }
 
-    /// Height for comparison: an inconsistent snapshot must be 1 % higher to win.
+    /// Level for comparison: an inconsistent snapshot must be 1 % higher to win.
     pub(in crate::analysis) fn rank(&self) -> u64 {
         match self.consistency {
             SnapshotConsistency::Consistent => self.allocated,

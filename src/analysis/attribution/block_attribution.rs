@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{OwnerId, StackId, ThreadId};
 
-/// From this share of the samples on, in per cent, a frame stands for all.
+/// A frame that at least this share of the samples has, in per cent, stands for all.
 const SHOWN_PERCENT: u32 = 95;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,7 +20,6 @@ pub(crate) enum AllocationOrigin {
     NoStack,
     /// No thread at the polls or samples around can have allocated it.
     NotSeen,
-    /// A thread's stack.
     Stack(ThreadId, StackId),
     /// An unknown call below this stack.
     Below(ThreadId, StackId),
@@ -37,13 +36,13 @@ impl AllocationOrigin {
 pub(crate) struct BlockAttribution {
     /// Sites with weights; never empty, never all 0.
     pub(crate) shares: Vec<(AllocationOrigin, u64)>,
-    /// In nanoseconds: length of the interval in which it was allocated.
+    /// Length of the interval in which it was allocated, in nanoseconds.
     pub(crate) span: Option<u64>,
     /// End of that interval, in nanoseconds since the recording began; 0 if unknown.
     pub(crate) allocated_at: u64,
     /// The site is proven.
     pub(crate) certain: bool,
-    /// The stacks seen do not say which allocated it: several threads can have, or many allocations
+    /// The stacks seen do not decide: several threads can have allocated it, or many allocations
     /// lie between two samples.
     pub(crate) contested: bool,
 }
@@ -82,9 +81,9 @@ impl BlockAttribution {
         matches!(self.shares[..], [(AllocationOrigin::NotSeen, _)])
     }
 
-    /// What is shown of it. Where it is [contested](Self::contested), or samples saw several
-    /// threads, its stack is unknown. A sampled one shows the innermost frame that has
-    /// [`SHOWN_PERCENT`] below it, else nothing.
+    /// What is shown of it: all, unless [contested](Self::contested) or sampled in several threads.
+    /// Then samples show the innermost frame that [`SHOWN_PERCENT`] of them share, if any; polls,
+    /// nothing.
     pub(crate) fn shown(
         &self,
         followed: bool,
@@ -133,7 +132,7 @@ impl BlockAttribution {
         threads.next().is_some_and(|first| threads.any(|thread| thread != first))
     }
 
-    /// Calls `take` with the whole bytes of each site; their sum is `bytes`.
+    /// Calls `take` with the whole bytes of each site, `bytes` in all.
     pub(crate) fn split(&self, bytes: u64, mut take: impl FnMut(AllocationOrigin, u64)) {
         if let [(origin, _)] = self.shares[..] {
             take(origin, bytes);

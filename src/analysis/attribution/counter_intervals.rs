@@ -72,7 +72,7 @@ impl CounterInterval {
         !self.open && self.count[pool as usize] == 1 && self.bytes[pool as usize] == size as i64
     }
 
-    /// Whether the stacks at its ends do not say where its allocations were.
+    /// Whether it has too many allocations for the stacks at its ends to show their sites.
     pub(crate) fn has_many(&self) -> bool {
         self.count[Pool::All as usize] > FEW_ALLOCATIONS
     }
@@ -107,7 +107,6 @@ pub(crate) struct CounterIntervals {
 }
 
 impl CounterIntervals {
-    /// Steps to attribute one size class.
     pub(crate) fn work(&self) -> u64 {
         (8 * self.intervals.len() + self.seen) as u64
     }

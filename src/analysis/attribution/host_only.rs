@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 
 use crate::model::{Function, FunctionId, StackId, StackNode, StackTable};
 
-/// Their functions, by file suffix: DataLoader's copies into pinned memory, and the sender of
+/// By end of the file's path: DataLoader's copies into pinned memory, and the sender of
 /// `multiprocessing.Queue`.
 const LOOPS: [(&str, &str); 2] = [
     ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop"),

@@ -4,21 +4,19 @@ use std::collections::BTreeMap;
 
 use crate::model::{MissReason, MissedObservation, ReaderKind};
 
-/// Maximum number of distinct failure texts.
+/// Distinct failure texts, at most.
 const REASONS: usize = 64;
 
 /// Missed observations with one reader and reason.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// The reader.
     pub reader: ReaderKind,
-    /// The reason.
     pub why: MissReason,
-    /// Their number.
     pub count: u64,
 }
 
-/// Counts of all missed observations.
+/// All missed observations.
 #[derive(Debug, Default)]
 pub struct LossCounts {
     late: BTreeMap<ReaderKind, u64>,

@@ -159,7 +159,7 @@ fn spread(
 ) -> BlockAttribution {
     let mut sums: FxHashMap<AllocationOrigin, u128> = FxHashMap::default();
     let (mut from, mut to) = (u64::MAX, 0);
-    // By how much more is charged to intervals of many allocations.
+    // Weight of intervals with many allocations, minus that of the others.
     let mut many = 0i128;
     for &(i, weight) in chosen {
         let interval = &intervals[i];

@@ -37,7 +37,7 @@ pub(crate) struct SampleWindow {
 }
 
 impl SampleWindow {
-    /// Threads that are not idle, or all if all are idle.
+    /// Threads that are not idle; all if all are.
     pub(crate) fn at_work<'a>(
         &'a self,
         stacks: &'a StackTable,
@@ -159,8 +159,8 @@ impl<'a> StackFacts<'a> {
 }
 
 /// Stacks that may have allocated between two samples, half for each end; an end without any leaves
-/// its half to the other. If neither has any but a thread slept at two stacks, it was below their
-/// common stack.
+/// its half to the other. If neither has any, a thread that slept at two stacks was below their
+/// common one.
 pub(crate) fn allocating_between(
     begin: &SampleWindow,
     end: &SampleWindow,
@@ -178,7 +178,7 @@ pub(crate) fn allocating_between(
     seen
 }
 
-/// The only thread that moved, or the main one, and its common stack.
+/// The only thread that moved, else the main one, with its common stack.
 fn moved_thread(
     begin: &SampleWindow,
     end: &SampleWindow,

@@ -37,8 +37,8 @@ impl WaitFacts<'_> {
         !self.host_only.has(stack) && (!waits_there || self.is_for_engine(stack))
     }
 
-    /// It did not run, or works on host memory only. Exception: the engine's threads allocate for a
-    /// thread that waits for them.
+    /// Whether it did not run, or only works on host memory. But a thread that waits for the
+    /// engine's threads can: they allocate for it.
     pub(crate) fn cannot_have_allocated(self, thread: &FollowedThread) -> bool {
         !thread.held_lock
             && !thread.stacks().any(|stack| self.is_for_engine(stack))
@@ -49,8 +49,8 @@ impl WaitFacts<'_> {
 
 /// Stacks at which threads wait or work.
 ///
-/// On a busy machine, a woken thread can lack a processor or the GIL for long. The kernel reports
-/// it as running, so the stack's history counts as well.
+/// On a busy machine, a woken thread may long lack a processor or the GIL. The kernel says it runs,
+/// so its stack's history counts as well.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingPlaces {
     counts: FxHashMap<StackId, PlaceCounts>,
@@ -79,7 +79,7 @@ impl WaitingPlaces {
         }
     }
 
-    /// A thread that waits for the autograd engine (`is_for_engine`) does not count as waiting.
+    /// A wait for the autograd engine (`is_for_engine`) does not count.
     pub(crate) fn see_change(
         &mut self,
         change: &FollowedChange,
@@ -94,7 +94,7 @@ impl WaitingPlaces {
                     None => _ = self.visits.remove(&thread.thread),
                 }
             }
-            // A thread with the allocator's lock allocates at its stack if it stays there.
+            // A thread that holds the allocator's lock allocates where it stays.
             let near = change.after.0.saturating_sub(change.before.0) <= CANDIDATES_WITHIN;
             if thread.held_lock
                 && (near && thread.before == thread.after)

@@ -1,7 +1,8 @@
 //! Figures of Pytorch-Memory-Utils' `modelsize`, from a live forward pass.
 //!
 //! The tool sums the elements of all modules' results, at 4 bytes, without `ReLU(inplace=True)`.
-//! Here a weights' node, the next module's input, or a module that keeps sizes shows a result.
+//! Here a result's size is that at the weights' node, or of the next module's input; some modules
+//! keep the input's size.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -12,7 +13,7 @@ use crate::model::{GraphNode, ModelModule, OwnershipSnapshot, RootModule, SavedI
 pub struct ModelSize {
     /// Index of the model in [`OwnershipSnapshot::models`].
     pub model: usize,
-    /// Elements of all its parameters.
+    /// Of all its parameters.
     pub parameters: u64,
     /// Elements that its modules return, or why unknown.
     pub intermediates: Result<u64, String>,

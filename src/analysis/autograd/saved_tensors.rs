@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::{OwnershipSnapshot, SavedIn, TensorCategory};
 use crate::ownership::storages;
 
-/// The nodes of one class.
+/// Nodes of one class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeClass {
     /// How many.
@@ -19,20 +19,16 @@ pub struct NodeClass {
     pub packed: u64,
 }
 
-/// What the graph keeps.
+/// What the graph keeps: by class of node, most bytes first; the bytes of all distinct storages,
+/// and of those in parameters, buffers, inputs (leaves held by Python) and activations (the rest).
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SavedSummary {
-    /// By class of node, most bytes first.
     pub classes: Vec<(Arc<str>, NodeClass)>,
-    /// Bytes of all distinct storages kept.
     pub all: u64,
-    /// The part in parameters.
     pub parameters: u64,
-    /// The part in buffers.
     pub buffers: u64,
-    /// The part in inputs (leaves held by Python).
     pub inputs: u64,
-    /// The rest: activations.
     pub activations: u64,
 }
 

@@ -7,19 +7,19 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::{OwnershipSnapshot, RootModule, SavedIn, TensorRow};
 
-/// The figure of one loss and net.
+/// The figure of one loss and net, in bytes. `net` is an index in [`OwnershipSnapshot::models`];
+/// `None` if no model has its parameters.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackwardMemory {
-    /// Index in [`OwnershipSnapshot::models`]; `None` if no model has its parameters.
     pub net: Option<usize>,
-    /// In bytes.
     pub bytes: u64,
 }
 
 /// One loss, and where the tool would fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LossMemory {
-    /// Index of the loss in [`OwnershipSnapshot::tensors`].
+    /// In [`OwnershipSnapshot::tensors`].
     pub loss: usize,
     /// One per net in its graph.
     pub figures: Vec<BackwardMemory>,

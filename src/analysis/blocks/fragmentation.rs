@@ -4,27 +4,22 @@ use std::collections::BTreeMap;
 
 use crate::model::{AllocatorSnapshot, BlockState, PoolId, Segment};
 
-/// Free blocks of `from` up to twice that size.
+/// Free blocks of `from` up to `2 * from` bytes; `from` is a power of two.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeClass {
-    /// Smallest size in bytes, a power of two.
     pub from: u64,
-    /// Number of blocks.
     pub blocks: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
-/// A sum of segments.
+/// A sum of segments, in bytes.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SegmentSum {
-    /// Number of segments.
     pub segments: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// Allocated bytes in them.
     pub allocated: u64,
-    /// Free bytes in them.
     pub free: u64,
 }
 
@@ -40,14 +35,12 @@ impl SegmentSum {
     }
 }
 
-/// A sum of free blocks.
+/// A sum of free blocks, in bytes.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FreeBlocks {
-    /// Number of blocks.
     pub blocks: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// Size of the largest.
     pub largest: u64,
 }
 
@@ -58,18 +51,18 @@ pub struct Fragmentation {
     pub all: SegmentSum,
     /// Freed, but another stream may still use it.
     pub pending_free: u64,
-    /// Free for any tensor: not in a private pool in use.
+    /// For any tensor: not in a private pool in use.
     pub general: FreeBlocks,
     /// Number of free blocks.
     pub free_blocks: u64,
     /// The largest free block, or 0.
     pub largest_free: u64,
-    /// Free blocks by size, smallest first, without empty classes.
+    /// Smallest first, without empty classes.
     pub by_size: Vec<SizeClass>,
     /// Completely free segments of the default pool that do not expand.
     pub wholly_free: SegmentSum,
-    /// Bytes that `torch.cuda.empty_cache()` would return: free segments, free parts of expandable
-    /// ones, and blocks that only wait for streams. See [`Segment::releasable`].
+    /// What `torch.cuda.empty_cache()` would return: free segments, free parts of expandable ones,
+    /// and blocks that only wait for streams. See [`Segment::releasable`].
     pub releasable: u64,
     /// Private pools (CUDA graphs, `torch.cuda.MemPool`), whose free blocks serve only them.
     pub private_pools: BTreeMap<PoolId, SegmentSum>,

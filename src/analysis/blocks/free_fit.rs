@@ -33,23 +33,20 @@ pub enum UnusableReason {
     None,
 }
 
-/// Free blocks large enough, with one reason.
+/// Free blocks large enough, with one reason; sizes in bytes.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnusableBlocks {
-    /// Reason.
     pub reason: UnusableReason,
-    /// Number of blocks.
     pub blocks: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// The largest block.
     pub largest: u64,
 }
 
 /// The cache at a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeFit {
-    /// A free block of this size certainly serves the request.
+    /// A free block of this size always serves the request.
     pub needed: u64,
     /// By reason, most bytes first.
     pub large_enough: Vec<UnusableBlocks>,

@@ -7,17 +7,16 @@ use std::collections::BTreeMap;
 
 use crate::model::{AllocatorSnapshot, BlockState, PoolId};
 
-/// Idle streams of one device.
+/// Idle streams of one device, with their cached bytes.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IdleStreams {
-    /// Number of streams.
     pub streams: u64,
-    /// Their cached bytes.
     pub bytes: u64,
 }
 
 impl IdleStreams {
-    /// Idle streams of a snapshot, without private pools: CUDA graphs keep these for replay.
+    /// Private pools do not count: CUDA graphs keep these for replay.
     pub fn new(map: &AllocatorSnapshot) -> IdleStreams {
         // By stream: free bytes, and whether anything is in use.
         let mut streams: BTreeMap<u64, (u64, bool)> = BTreeMap::new();

@@ -20,18 +20,15 @@ use crate::model::{
 /// Segment size of the small pool (`kSmallBuffer`).
 const SMALL_SEGMENT: u64 = 2 << 20;
 
-/// An event of PyTorch's allocator.
+/// An event of PyTorch's allocator: a free, or an allocation. `size` is as requested, `stack` an
+/// index in [`MomentBlocks::stacks`], if recorded.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockEvent {
-    /// Time.
     pub time: Nanos,
-    /// A free; else an allocation.
     pub is_free: bool,
-    /// Address.
     pub address: u64,
-    /// Requested bytes.
     pub size: u64,
-    /// Index in [`MomentBlocks::stacks`], if recorded.
     pub stack: Option<u32>,
 }
 
@@ -40,11 +37,11 @@ pub struct BlockEvent {
 pub struct DeviceBlocks {
     /// By address; blocks cover each segment completely.
     pub segments: Vec<Segment>,
-    /// Stack indices by address of the allocated blocks.
+    /// Of the allocated blocks by address: index of the stack.
     pub stack_of: FxHashMap<u64, u32>,
     /// Events before the moment (exact recordings).
     pub events: Vec<BlockEvent>,
-    /// Live blocks outside all segments: each gets one.
+    /// Live blocks outside all segments: each gets a segment of its own.
     pub unplaced: u64,
 }
 
@@ -372,7 +369,7 @@ fn fill(blocks: &mut Vec<Block>, from: u64, to: u64, known: &[Block]) {
     blocks.push(Block { address: from, size: to - from, requested: 0, state });
 }
 
-/// The most probable stack of a block.
+/// The stack with the greatest share of a block.
 pub(in crate::analysis) fn path(profile: &Profile, source: &AllocationSource) -> Vec<StackLabel> {
     let pseudo = |frame| vec![StackLabel::Pseudo(frame)];
     match source {

@@ -5,21 +5,18 @@ use std::collections::BTreeMap;
 use crate::analysis::blocks::fragmentation::SegmentSum;
 use crate::model::{CudaIndex, OwnershipSnapshot, PoolId, PoolUser};
 
-/// A private pool and its users.
+/// A private pool, its segments, and the CUDA graphs or `MemPool` that use it.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrivatePool {
-    /// The device.
     pub device: CudaIndex,
-    /// The pool.
     pub pool: PoolId,
-    /// Its segments.
     pub sums: SegmentSum,
-    /// The CUDA graphs or the `MemPool` that use it.
     pub users: Vec<PoolUser>,
 }
 
 impl PrivatePool {
-    /// A CUDA graph is known to use it.
+    /// Whether a CUDA graph is known to use it.
     pub fn is_of_graphs(&self) -> bool {
         self.users.iter().any(|user| &*user.class != "MemPool")
     }

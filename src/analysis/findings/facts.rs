@@ -7,26 +7,19 @@ use crate::analysis::owners::growth::OwnerGrowth;
 use crate::analysis::owners::owner_groups::OwnerGroup;
 use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
 
-/// A device's memory in bytes; `None` is unknown.
+/// A device's memory in bytes, `None` if unknown. `outside` is the process's memory outside
+/// PyTorch, `others` that of other processes, `reserved_then` is `reserved` when `free` was read.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GpuFacts {
-    /// Its number in the process.
     pub gpu: u32,
-    /// Memory of the device.
     pub total: Option<u64>,
-    /// Allocated through PyTorch.
     pub allocated: Option<u64>,
-    /// Reserved by PyTorch.
     pub reserved: Option<u64>,
-    /// Of the process, outside PyTorch.
     pub outside: Option<u64>,
-    /// Of other processes.
     pub others: Option<u64>,
-    /// Free on the device.
     pub free: Option<u64>,
-    /// Reserved by PyTorch when `free` was read.
     pub reserved_then: Option<u64>,
-    /// The free cache.
     pub cache: Option<CacheFacts>,
 }
 
@@ -35,7 +28,7 @@ pub struct GpuFacts {
 pub struct CacheFacts {
     /// Usable by any tensor.
     pub general: FreeBlocks,
-    /// Usable only by private pools, into which CUDA graphs replay.
+    /// Only for private pools, into which CUDA graphs replay.
     pub private: u64,
     /// What `empty_cache()` would return.
     pub releasable: u64,
@@ -90,17 +83,13 @@ impl GpuFacts {
     }
 }
 
-/// The input of all rules.
+/// The input of all rules; `look` is the last complete owner snapshot, with its `groups`.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FindingFacts<'a> {
-    /// The devices that the process uses.
     pub gpus: &'a [GpuFacts],
-    /// The last complete owner snapshot, if any.
     pub look: Option<&'a OwnershipSnapshot>,
-    /// Its groups.
     pub groups: &'a [OwnerGroup],
-    /// Growth over several snapshots.
     pub growth: &'a [OwnerGrowth],
-    /// What else was observed of the devices.
     pub devices: &'a [ObservedDevice],
 }

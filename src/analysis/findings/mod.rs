@@ -114,16 +114,14 @@ pub enum Finding {
     },
 }
 
-/// Garbage cycles of one kind.
+/// Garbage cycles of one kind: `class` identifies them best, `way` is the shortest way round, and
+/// `bytes` are those held on GPUs.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HoldingCycle {
-    /// The class that identifies the cycle best.
     pub class: String,
-    /// The shortest way round.
     pub way: String,
-    /// How many.
     pub cycles: u64,
-    /// Bytes on GPUs that they hold.
     pub bytes: u64,
 }
 
@@ -148,16 +146,13 @@ impl Finding {
     }
 }
 
-/// Growth of reserved memory while observed.
+/// Growth of reserved memory while observed, and the lines that took memory from the driver.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReservedIn {
-    /// The device.
     pub gpu: u32,
-    /// Bytes.
     pub bytes: u64,
-    /// Seconds of observation.
     pub seconds: f64,
-    /// Lines that took memory from the driver.
     pub taken_by: Vec<String>,
 }
 

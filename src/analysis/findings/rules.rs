@@ -21,9 +21,9 @@ const MIN_GROWTH_A_MINUTE: f64 = MIB as f64;
 const MIN_CACHED: u64 = 128 * MIB;
 const MIN_CACHED_PART: u64 = 5;
 const MIN_POOLS: u64 = 32 * MIB;
-/// Fragmented if the largest block is at most this fraction.
+/// Fragmented if the largest free block is at most this fraction.
 const MAX_PIECE_PART: u64 = 4;
-/// Usual are one stream to copy and one to compute.
+/// One stream to copy and one to compute are usual.
 const MIN_STREAMS: u64 = 3;
 /// A context with kernels takes 0.4 to 1 GiB, NCCL 0.5 GiB more.
 const USUAL_OUTSIDE: u64 = 2 << 30;
@@ -58,7 +58,6 @@ pub(super) fn garbage(facts: &FindingFacts<'_>) -> Vec<Finding> {
     vec![Finding::Garbage { bytes, storages, cycles: holding_cycles(look) }]
 }
 
-/// Bytes on GPUs, the most first.
 fn holding_cycles(look: &OwnershipSnapshot) -> Vec<HoldingCycle> {
     let mut kinds: FxHashMap<u64, usize> = FxHashMap::default();
     for (kind, cycle) in look.garbage.iter().enumerate() {
@@ -111,7 +110,7 @@ fn sum(objects: &[u64], bytes: &FxHashMap<u64, (u64, u64)>) -> u64 {
     storages.values().sum()
 }
 
-/// Two for the same parameters: an old one is still alive.
+/// Two for the same parameters: the old one is still live.
 pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let bytes = bytes_of(look);
@@ -187,7 +186,7 @@ pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
         if !group.device.is_cuda() || group.category != TensorCategory::Other {
             continue;
         }
-        // A view's base may be held only in C++, where the program cannot reach it.
+        // A view's base may be held only in C++, out of the program's reach.
         let is_seen =
             |row: &&TensorRow| !row.only_in_cpp || !row.names.is_empty() || !row.saved.is_empty();
         let rows = group.tensors.iter().map(|&row| &look.tensors[row]).filter(is_seen);

@@ -51,7 +51,7 @@ fn found_on(gpu: GpuFacts) -> Vec<Finding> {
     findings(&FindingFacts { gpus: &[gpu], ..FindingFacts::default() })
 }
 
-/// 40 GiB allocated between driver and snapshot: the sum was 20 GiB below the device.
+/// The sum was 20 GiB below the device when 40 GiB were allocated between driver and snapshot.
 #[test]
 fn free_and_reserved_memory_are_of_one_moment() {
     let gpu = GpuFacts {
@@ -279,7 +279,7 @@ fn large_memory_of_others_or_outside_pytorch_is_found() {
     );
 }
 
-/// These streams have 22 MiB of free cache each; the default stream is in use.
+/// `idle` streams with 22 MiB of free cache each; the default stream is in use.
 fn streams(idle: u64) -> OwnershipSnapshot {
     let block = |state| Block { address: 0, size: 22 * MIB, requested: 22 * MIB, state };
     let segment = |stream, state| Segment {

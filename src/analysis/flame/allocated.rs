@@ -24,7 +24,7 @@ impl Profile {
         let proven: u64 = totals.certain.values().sum();
         let (by_origin, allocations) = match options.evidence {
             None => (&totals.by_origin, totals.allocations),
-            // Totals of freed memory keep only the proven part apart.
+            // Totals of freed memory separate only the proven part.
             Some(_) => (&totals.certain, totals.certain_allocations),
         };
         let (stacks, budget) = self.allocated_stacks(by_origin, options.by_thread);

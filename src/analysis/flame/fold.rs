@@ -57,7 +57,7 @@ impl Profile {
         charge.shown(self.is_followed(), |stack| self.stacks().get_stack(stack)?.parent)
     }
 
-    /// Folds a device's memory at a moment; the sum equals the allocator's counter.
+    /// Folds a device's memory at a moment; the bytes add up to the allocator's counter.
     pub fn fold(
         &self,
         device: CudaIndex,
@@ -76,7 +76,7 @@ impl Profile {
         Some(resolution(&*self.peak(device)?.moment?.snapshot?))
     }
 
-    /// The same for `stacks` of an exact recording.
+    /// The same, for `stacks` of an exact recording.
     pub fn exact_resolution(&self, stacks: &[FoldedStack]) -> Option<TimeResolution> {
         let exact = self.exact()?;
         let evidence = match exact.stacks_are_guessed() {

@@ -2,13 +2,13 @@
 
 use crate::model::{EventBatch, EventKind, FollowedChanges, Nanos, Record, RecordSink, SinkResult};
 
-/// PyTorch asks the driver again before it raises the error: the refusal is at most this much older
-/// than the counter's rise, in nanoseconds.
+/// In nanoseconds: PyTorch asks the driver again before it raises the error, so the refusal is at
+/// most this much older than the counter's rise.
 const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
 
-/// Passes on the records of a time range, as if the recording began and ended there.
+/// Passes on a time range's records, as if the recording began and ended there.
 pub struct TimeRange<'a> {
     sink: &'a mut dyn RecordSink,
     from: Option<Nanos>,
@@ -16,7 +16,7 @@ pub struct TimeRange<'a> {
 }
 
 impl<'a> TimeRange<'a> {
-    /// Passes to `sink` the records between `from` and `to`, both included.
+    /// Passes records from `from` to `to`, both included, to `sink`.
     pub fn new(
         sink: &'a mut dyn RecordSink,
         from: Option<Nanos>,
@@ -37,8 +37,8 @@ impl RecordSink for TimeRange<'_> {
                 let events = batch.events.iter().filter(|event| self.has(event.time));
                 let mut part = EventBatch { events: events.copied().collect() };
                 if self.from.is_some() {
-                    // A size from levels needs the earlier events; without them, the rounded
-                    // request counts.
+                    // A size from levels needs earlier events; without levels, the rounded request
+                    // counts.
                     for event in &mut part.events {
                         if let EventKind::Allocated { levels, .. } = &mut event.change {
                             *levels = None;
@@ -58,7 +58,7 @@ impl RecordSink for TimeRange<'_> {
                     false => self.sink.record(&Record::Followed(FollowedChanges { changes })),
                 }
             }
-            // Settings hold from before; but `starts_empty` is about the original beginning.
+            // Earlier settings hold; but `starts_empty` is about the original beginning.
             Record::ExactSettings(settings) => {
                 let mut settings = settings.clone();
                 settings.starts_empty &= self.from.is_none();
@@ -71,7 +71,7 @@ impl RecordSink for TimeRange<'_> {
     }
 }
 
-/// Takes records, and finds when the job last ran out of memory.
+/// Finds when the job last ran out of memory.
 #[derive(Debug, Default)]
 pub struct OomMoment {
     /// The driver's last refusal.

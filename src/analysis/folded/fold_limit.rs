@@ -1,11 +1,11 @@
-//! Limits the text of a moment's stacks: a small recording can have many deep stacks.
+//! Limits the text of a moment's stacks: a small trace can have many deep ones.
 
 use crate::analysis::folded::{FoldedStack, PseudoFrame, StackLabel};
 use crate::model::{StackId, StackTable};
 
-/// Bytes of text without another limit.
+/// In bytes, if the recording's memory is unlimited.
 const DEFAULT_MAX_TEXT: u64 = 64 << 20;
-/// Bytes of a frame besides names: line number, marks, and the label in memory.
+/// Bytes of a frame besides names: line number, marks, label in memory.
 const FRAME: u64 = 32;
 
 /// Accepts stacks while their text fits, and sums the others.
@@ -32,7 +32,7 @@ impl TextBudget {
         TextBudget { lengths, left, left_out: (0, 0) }
     }
 
-    /// Accepts something with these stacks and `bytes` of memory, if its text fits.
+    /// Accepts these stacks with `bytes` of memory if their text fits.
     pub(crate) fn takes(&mut self, stacks: impl IntoIterator<Item = StackId>, bytes: u64) -> bool {
         let length = |stack: StackId| self.lengths.get(stack.0 as usize).copied().unwrap_or(0);
         let text = stacks.into_iter().map(length).fold(FRAME, u64::saturating_add);

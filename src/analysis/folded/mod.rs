@@ -1,4 +1,4 @@
-//! Bytes by stack: what folding gives, whatever recorded them.
+//! Bytes by stack: the result of folding any recording.
 
 pub(in crate::analysis) mod fold_limit;
 pub(in crate::analysis) mod time_resolution;
@@ -30,7 +30,7 @@ pub enum MemoryGroup {
 /// A frame that is not a line of Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PseudoFrame {
-    /// Allocated before the recording.
+    /// Older than the recording.
     BeforeRecording,
     /// Counted, but in no block.
     Unmatched,
@@ -40,24 +40,24 @@ pub enum PseudoFrame {
     NotSeen,
     /// Autograd engine, while Python waited for it.
     AutogradThread,
-    /// The forward call of this backward work follows.
+    /// Before the forward call of this backward work.
     BackwardOf,
     /// Counted, but without an event.
     NoEvent,
     /// A thread without Python.
     NoPython,
-    /// Excluded by the recording's options.
+    /// Excluded by the options.
     StackNotTaken,
     /// The stack could not be read or named.
     UnknownStack,
-    /// Frames deeper than what was read.
+    /// Outer frames that were not read.
     DeeperFrames,
     /// Stacks beyond the text budget.
     LeftOut,
 }
 
 impl PseudoFrame {
-    /// The text, such as `[before recording]`.
+    /// Its text, such as `[before recording]`.
     pub fn text(self) -> &'static str {
         match self {
             PseudoFrame::BeforeRecording => "[before recording]",
@@ -83,7 +83,7 @@ pub enum StackLabel {
     Thread(ThreadId),
     /// A line of Python.
     Frame(Frame),
-    /// A C or C++ function, with [`FoldOptions::native`].
+    /// A C or C++ function ([`FoldOptions::native`]).
     Native(Frame),
     /// A frame that is not code.
     Pseudo(PseudoFrame),
@@ -95,23 +95,20 @@ pub enum StackLabel {
     Owner(OwnerId),
 }
 
-/// One stack and its bytes.
+/// The bytes of one stack alone, outermost frame first.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoldedStack {
-    /// Outermost frame first.
     pub path: Vec<StackLabel>,
-    /// Bytes of this stack alone.
     pub bytes: u64,
 }
 
-/// One stack and all its allocations.
+/// All allocations of one stack, outermost frame first; no `count` if stacks are sampled.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatedStack {
-    /// Outermost frame first.
     pub path: Vec<StackLabel>,
-    /// Bytes allocated.
     pub bytes: u64,
-    /// Number, unless only a sample has stacks.
     pub count: Option<u64>,
 }
 
@@ -120,7 +117,7 @@ pub struct AllocatedStack {
 pub struct FoldOptions {
     /// Threads become roots.
     pub by_thread: bool,
-    /// All allocations instead of a moment; not for sampled recordings.
+    /// All allocations instead of a moment; not in a sampled recording.
     pub churn: bool,
     /// Kind of memory (exact recordings); default: PyTorch's if any.
     pub memory: Option<MemoryGroup>,
@@ -128,11 +125,11 @@ pub struct FoldOptions {
     pub native: bool,
     /// Only bytes with this evidence; for followed recordings.
     pub evidence: Option<Evidence>,
-    /// At the peak: a snapshot, never a moment between two.
+    /// Take the peak's snapshot, never a moment between two.
     pub with_addresses: bool,
 }
 
-/// The memory of one device at one moment.
+/// A device's memory at a moment, in bytes.
 #[derive(Debug, Clone)]
 pub struct FoldedProfile {
     /// Device.
@@ -141,34 +138,35 @@ pub struct FoldedProfile {
     pub moment: Moment,
     /// Its snapshot.
     pub snapshot: Arc<AttributedSnapshot>,
-    /// Largest first; their sum is [`FoldedProfile::total`].
+    /// Largest first; they add up to [`FoldedProfile::total`].
     pub stacks: Vec<FoldedStack>,
     /// Allocated bytes.
     pub total: u64,
     /// The device's peak, if this kind of memory has one.
     pub true_peak: Option<u64>,
-    /// The allocator's mark is older than the recording: the peak is a reading, and may be too low.
+    /// The allocator's peak is older than the recording, so `true_peak` was read and may be too
+    /// low.
     pub peak_was_read: bool,
     /// How precisely sites are known.
     pub resolution: TimeResolution,
     /// Stacks beyond the text budget, in [`PseudoFrame::LeftOut`].
     pub unlisted: u64,
-    /// Bytes older than the recording, absent from the leak view (end of an exact recording).
+    /// Older than the recording, so absent from the leak view (end of an exact recording).
     pub left_out: u64,
     /// The same by owner, where known.
     pub left_out_stacks: Vec<FoldedStack>,
     /// Kind of memory (exact recordings).
     pub memory: Option<MemoryGroup>,
-    /// The number of sampled stacks, if bytes are estimated from them.
+    /// How many sampled stacks bytes are estimated from, if they are.
     pub estimated_from: Option<u64>,
-    /// Sizes are exact; stacks are the last ones sampled.
+    /// Sizes are exact, but stacks are the last ones sampled.
     pub stacks_guessed: bool,
-    /// Number of allocations, with [`FoldOptions::churn`].
+    /// How many allocations, with [`FoldOptions::churn`].
     pub allocations: Option<u64>,
 }
 
 impl FoldedProfile {
-    /// Bytes older than the recording by category (the first step of the owner), most first; only
+    /// Bytes older than the recording by category (the owner's first part), most first; only those
     /// with known owners.
     pub fn before_by_owner(&self) -> Vec<(OwnerId, u64)> {
         let mut by_owner: FxHashMap<OwnerId, u64> = FxHashMap::default();
@@ -193,7 +191,7 @@ impl FoldedProfile {
         self.stacks.iter().filter(|stack| stack.path == alone).map(|stack| stack.bytes).sum()
     }
 
-    /// Bytes below the device's peak.
+    /// How far the total is below the device's peak.
     pub fn below_peak(&self) -> Option<u64> {
         Some(self.true_peak?.saturating_sub(self.total))
     }
@@ -216,19 +214,19 @@ pub enum FoldError {
         /// The reason, if known.
         why: &'static str,
     },
-    /// Needs an exact recording.
+    /// Only for exact recordings.
     #[error("{what} is known only in exact recordings (record with --exact)")]
     NotExact {
         /// What was asked for.
         what: &'static str,
     },
-    /// Needs an exact or followed recording.
+    /// Only for exact or followed recordings.
     #[error(
         "all that was allocated is known only where the allocator was followed (record without -r) and in exact recordings \
          (record with --exact)"
     )]
     NeitherExactNorFollowed,
-    /// Needs a followed recording.
+    /// Only for followed recordings.
     #[error(
         "proven bytes are shown separately only where the allocator was followed (record without -r and --exact)"
     )]

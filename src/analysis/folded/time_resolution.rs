@@ -1,29 +1,29 @@
-//! How precisely the allocation sites of a moment are known.
+//! How precisely a moment's allocation sites are known.
 
 use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::evidence::Evidence;
 use crate::analysis::folded::{FoldedStack, PseudoFrame, StackLabel};
 
-/// Bytes of a moment by evidence. Every byte allocated during the recording is proven, probable or
+/// A moment's bytes by evidence. Those allocated during the recording are proven, probable or
 /// unattributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimeResolution {
-    /// Bytes allocated during the recording.
+    /// Allocated during the recording.
     pub seen: u64,
-    /// Of these, bytes of blocks with only one possible stack.
+    /// Of these, in blocks with one possible stack.
     pub one_stack: u64,
-    /// Proven bytes; `None` unless followed or exact.
+    /// Proven; `None` unless followed or exact.
     pub certain: Option<u64>,
-    /// Probable bytes.
+    /// Probable.
     pub probable: u64,
-    /// Unattributed bytes with one sampled stack.
+    /// Unattributed, with one sampled stack.
     pub sampled: u64,
-    /// Unattributed bytes that no recorded thread can have allocated.
+    /// Unattributed: no recorded thread can have allocated them.
     pub not_seen: u64,
-    /// Half of the seen bytes were allocated in intervals of at most this length, in nanoseconds.
+    /// Half of `seen` was allocated in intervals of at most this length, in nanoseconds.
     pub median: u64,
-    /// The same for 95 % of the bytes.
+    /// The same for 95 %.
     pub p95: u64,
 }
 
@@ -43,8 +43,8 @@ impl TimeResolution {
         self.unattributed().saturating_sub(self.sampled).saturating_sub(self.not_seen)
     }
 
-    /// Resolution of an exact recording: a stack with a frame has this `evidence`. Bytes older than
-    /// the recording do not count.
+    /// For an exact recording: stacks with a frame have this `evidence`. Bytes older than the
+    /// recording do not count.
     pub(in crate::analysis) fn of_exact(
         stacks: &[FoldedStack],
         evidence: Evidence,

@@ -1,5 +1,5 @@
-//! The period of training: a steady loop allocates the same each iteration, so levels recur after a
-//! fixed number of allocations.
+//! The period of training: a steady loop allocates the same in each iteration, so levels recur
+//! after a fixed number of allocations.
 
 use std::collections::BTreeMap;
 
@@ -20,16 +20,16 @@ const MIN_COMPARED: usize = 16;
 const MIN_EQUAL: f64 = 0.9;
 const MIN_PERIODS: i64 = 3;
 
-/// Allocations after which levels recur.
+/// The number of allocations after which levels recur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllocationPeriod {
     /// The device whose allocations are counted.
     pub device: CudaIndex,
-    /// The length of the period.
+    /// Its length.
     pub allocations: i64,
     /// Allocation count at an iteration's start: the lowest level.
     pub from: i64,
-    /// Whether events are counted, not the allocator's counter.
+    /// Whether events were counted, instead of the allocator's own count.
     pub by_event: bool,
     /// Pairs of polls one period apart.
     pub compared: usize,

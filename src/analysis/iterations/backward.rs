@@ -33,7 +33,6 @@ pub(in crate::analysis) struct BackwardBlocks {
 }
 
 impl BackwardBlocks {
-    /// About, in bytes.
     pub(in crate::analysis) fn memory(&self) -> u64 {
         let blocks: usize = self.blocks.values().map(|blocks| blocks.capacity()).sum();
         (blocks * size_of::<BackwardBlock>() + self.live.len() * 48) as u64
@@ -82,7 +81,7 @@ impl BackwardBlocks {
         }
     }
 
-    /// In bytes; `None` if no backward pass was seen.
+    /// In bytes; `None` without a backward pass.
     pub(in crate::analysis) fn peak(&self, device: CudaIndex) -> Option<u64> {
         let blocks = self.blocks.get(&device)?;
         if self.is_lost || blocks.len() > MAX_BLOCKS {

@@ -9,12 +9,11 @@ use crate::model::{
     StackSample, StackTable, ThreadId, TrainingStep,
 };
 
-/// A line of the program.
+/// A line of the program; `file` is its path or the end of it.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkerLine {
-    /// Its path, or the end of it.
     pub file: String,
-    /// Its number.
     pub line: u32,
 }
 
@@ -35,12 +34,12 @@ pub(crate) struct RunningClock {
     clock: IterationClock,
     /// Whether a stack contains the marker.
     marked: FxHashMap<StackId, bool>,
-    /// Whether a thread was last at the marker.
+    /// Whether each thread was last at the marker.
     at_marker: FxHashMap<ThreadId, bool>,
     passed: u64,
     /// Of the last two samples.
     samples: (Nanos, Nanos),
-    /// From a sample, with a time before it.
+    /// Of a sample, with a time before it.
     seen: Option<(TrainingStep, Nanos)>,
     allocations: i64,
 }
@@ -54,7 +53,7 @@ impl RunningClock {
         &self.clock
     }
 
-    /// Returns the step and a time before it.
+    /// Returns a step, and a time before it.
     pub(crate) fn on_step(&mut self, step: TrainingStep) -> Option<(TrainingStep, Nanos)> {
         let sampled = self.samples.1;
         // Without samples, the step lies within the last batch of events.
@@ -66,7 +65,7 @@ impl RunningClock {
         (self.clock == IterationClock::Steps).then_some((step, from))
     }
 
-    /// Returned with the next sample: this one's counters may be from before the marker.
+    /// Returned with the next sample: this one's counters may precede the marker.
     pub(crate) fn on_sample(
         &mut self,
         sample: &StackSample,

@@ -10,7 +10,7 @@ use crate::model::{CudaIndex, Nanos, TensorCategory};
 pub struct IterationLevels {
     /// Greatest `allocated_bytes` seen.
     pub peak_allocated: i64,
-    /// Proven: the allocator's peak rose to it, or every allocation was seen.
+    /// Proven: the allocator's peak rose to it, or all allocations were seen.
     pub exact: bool,
     /// The last `allocated_bytes` before the end.
     pub allocated: i64,
@@ -18,14 +18,14 @@ pub struct IterationLevels {
     pub allocated_is_exact: bool,
     /// Greatest `reserved_bytes` seen.
     pub peak_reserved: i64,
-    /// Whether that is proven.
+    /// Whether it is proven.
     pub peak_reserved_is_exact: bool,
     /// The last `reserved_bytes` before the end.
     pub reserved: i64,
-    /// Whether nothing changed after that.
+    /// As for `allocated`.
     pub reserved_is_exact: bool,
-    /// Intermediate gradients: peak of the requested bytes that autograd nodes allocated and the
-    /// same backward pass freed. `None` if sampled, or without nodes.
+    /// Peak of requested bytes that autograd nodes allocated and the same backward pass freed
+    /// (intermediate gradients). `None` if sampled, or without nodes.
     pub intermediate: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ pub enum IterationEnd {
 }
 
 impl IterationEnd {
-    /// Name in exports.
+    /// Its name in exports.
     pub fn name(self) -> &'static str {
         match self {
             IterationEnd::Counted => "counted",
@@ -69,13 +69,13 @@ impl IterationEnd {
 pub struct Iteration {
     /// The optimizer step, the loop variable, or a number.
     pub step: u64,
-    /// The value of the epoch variable.
+    /// Value of the epoch variable.
     pub epoch: Option<u64>,
     /// Steps it covers: several may fall between two samples.
     pub steps: u64,
     /// Its start.
     pub from: Nanos,
-    /// Whether its start was seen; if not, it may be longer.
+    /// If not, it may have begun earlier.
     pub begin_is_known: bool,
     /// Its end.
     pub to: Nanos,
@@ -85,7 +85,7 @@ pub struct Iteration {
     pub ends_between_events: bool,
     /// By device.
     pub levels: BTreeMap<CudaIndex, IterationLevels>,
-    /// The owner snapshot with most allocated, by device.
+    /// Each device's owner snapshot with most allocated.
     pub owned: BTreeMap<CudaIndex, OwnedInIteration>,
 }
 
@@ -96,10 +96,10 @@ pub struct OwnedInIteration {
     pub allocated: u64,
     /// Results of autograd nodes in other tensors, if known.
     pub results: Option<u64>,
-    /// Feature maps: the most saved for backward and node results that only Python keeps, in any
+    /// Feature maps: the most saved for backward, and node results that only Python keeps, in any
     /// snapshot.
     pub feature_maps: Option<u64>,
-    /// By category; a missing one holds nothing.
+    /// A missing category has no bytes.
     pub categories: BTreeMap<TensorCategory, u64>,
     /// In no known tensor: backward gradients, workspaces.
     pub in_no_tensor: u64,
@@ -108,18 +108,16 @@ pub struct OwnedInIteration {
 }
 
 impl OwnedInIteration {
-    /// Of this snapshot.
     pub(in crate::analysis) fn feature_maps_now(&self) -> Option<u64> {
         let saved = self.categories.get(&TensorCategory::Saved).copied().unwrap_or_default();
         Some(saved + self.results?)
     }
 }
 
-/// A parameter, in bytes.
+/// A parameter, in bytes; without a gradient, that is 0.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ParameterBytes {
-    /// Its own.
     pub weight: u64,
-    /// Its gradient; 0 without one.
     pub gradient: u64,
 }

@@ -34,7 +34,7 @@ pub(in crate::analysis) struct OpenLevel {
     /// The last poll, with the allocator's peak.
     before: Option<Stat>,
     now: i64,
-    /// Polls that may belong to the next iteration, and the last that does not.
+    /// Polls perhaps of the next iteration, and the last that is not.
     looks: VecDeque<(Nanos, Stat)>,
     certain: Option<Stat>,
     /// The previous iteration's end and last poll, until a poll shows if anything changed.
@@ -54,7 +54,7 @@ impl OpenLevel {
     pub(in crate::analysis) fn on_counters(&mut self, time: Nanos, stat: Stat) -> Option<bool> {
         let before = self.before.replace(stat);
         if self.by_events {
-            // A poll may be older than the last event; releases have no event.
+            // A poll may precede the last event; releases have no event.
             if before.is_some_and(|before| before.freed != stat.freed) {
                 self.now = stat.current;
             }
@@ -77,7 +77,7 @@ impl OpenLevel {
         Some(is_unchanged(&last, &stat))
     }
 
-    /// For recordings that see all allocations.
+    /// For recordings of all allocations.
     pub(in crate::analysis) fn reached(&mut self, time: Nanos, level: i64) {
         self.by_events = true;
         self.now = level;
@@ -93,7 +93,7 @@ impl OpenLevel {
         (self.now, self.falls_are_seen) = (level, true);
     }
 
-    /// From a poll, if frees have no events.
+    /// By a poll, if frees have no events.
     pub(in crate::analysis) fn correct(&mut self, level: i64) {
         self.now = level;
     }
@@ -125,7 +125,7 @@ impl OpenLevel {
         let ended = self.end(Nanos(u64::MAX), Nanos(u64::MAX));
         self.awaited = None;
         let is_known = self.by_events && self.falls_are_seen;
-        // The next iteration starts at this level, or at most there if frees are unseen.
+        // The next iteration starts at this level, or below if frees are unseen.
         (self.peak, self.is_exact, self.unseen) = match is_known {
             true => (self.now, true, 0),
             false => (0, false, self.now),

@@ -1,6 +1,6 @@
 //! Training iterations: the levels and owners in each.
 //!
-//! A [clock](super::IterationClock) ends an iteration. The iteration's peak is at least its first
+//! A [clock](super::IterationClock) ends an iteration. The peak is at least the iteration's first
 //! level, all levels seen, and the allocator's peak if that rose ([`OpenLevels`]).
 
 pub(in crate::analysis) mod allocation_period;
@@ -39,22 +39,21 @@ pub(crate) struct IterationBuilder {
     /// Ended, and the next has not begun.
     is_over: bool,
     begin_is_known: bool,
-    /// The last iteration, which each device's next poll may prove, and a moment before its start.
+    /// The last iteration, which each device's next poll may prove, with a moment before its start.
     ended: Option<(usize, Nanos)>,
     /// A moment before the current iteration's start.
     begun_after: Nanos,
-    /// Last poll, in exact recordings.
+    /// Each device's last poll, in exact recordings.
     looked: BTreeMap<CudaIndex, Nanos>,
     /// Only if iterations are requested.
     in_backward: Option<BackwardBlocks>,
     by_parameter: bool,
-    /// In `done`, already marked for lost events.
+    /// Range in `done` already marked for lost events.
     uncertain: Range<usize>,
-    /// Bytes of `done`, about.
+    /// Bytes of `done`.
     kept: u64,
 }
 
-/// About, in bytes.
 fn memory_of(held: &OwnedInIteration) -> u64 {
     let names: usize = held.parameters.keys().map(|name| name.len() + 96).sum();
     (size_of::<OwnedInIteration>() + held.categories.len() * 32 + names) as u64
@@ -62,8 +61,8 @@ fn memory_of(held: &OwnedInIteration) -> u64 {
 
 /// Exact recordings read the clock after a batch of events.
 pub(in crate::analysis) const TAKEN_TOGETHER: u64 = 20_000_000;
-/// Exact recordings: a level this old belongs to the current iteration, unless the step counter was
-/// not found.
+/// Exact recordings: a level this old is of the current iteration, unless the step counter was not
+/// found.
 const SETTLED_AFTER: u64 = 1_000_000_000;
 
 /// More per second mean another counter, or memory that is no counter.
@@ -73,13 +72,12 @@ const MAX_STEPS: u64 = 1_000_000;
 const CHECKED_EVERY: u64 = 3_000_000_000;
 
 impl IterationBuilder {
-    /// `by_parameter` keeps each parameter's bytes.
     pub(crate) fn asked_for(by_parameter: bool) -> IterationBuilder {
         let in_backward = Some(BackwardBlocks::default());
         IterationBuilder { in_backward, by_parameter, ..IterationBuilder::default() }
     }
 
-    /// Takes a clock's step and a time before it.
+    /// Takes a clock's step, with a time before it.
     pub(crate) fn on_step(&mut self, clock_step: Option<(TrainingStep, Nanos)>) {
         let Some((step, from)) = clock_step else { return };
         if step.is_over {
@@ -91,8 +89,8 @@ impl IterationBuilder {
         if !self.is_over && self.last.is_some_and(is_last) {
             return;
         }
-        // A loop variable keeps its last value until the loop restarts, even in a new epoch. In
-        // between is no iteration.
+        // A loop variable keeps its last value until the loop restarts, even in a new epoch: no
+        // iteration is in between.
         let is_between = std::mem::take(&mut self.is_over)
             || self.keeps_step
                 && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
@@ -215,7 +213,6 @@ impl IterationBuilder {
         })
     }
 
-    /// About, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let open: u64 = self.open.values().map(OpenLevels::memory).sum();
         let passing = self.in_backward.as_ref().map_or(0, BackwardBlocks::memory);
@@ -234,7 +231,7 @@ impl IterationBuilder {
         }
     }
 
-    /// No level since the previous check is proven.
+    /// Since the previous check, no level is proven.
     pub(crate) fn on_lost_events(&mut self, time: Nanos) {
         self.lose_since(Nanos(time.0.saturating_sub(CHECKED_EVERY)));
     }
@@ -301,12 +298,12 @@ impl IterationBuilder {
         }
     }
 
-    /// A level from a counter delta.
+    /// Takes a counter delta's level.
     pub(crate) fn on_followed(&mut self, time: Nanos, device: CudaIndex, level: i64) {
         self.open.entry(device).or_default().on_poll(time, level);
     }
 
-    /// None higher was missed.
+    /// No higher level was missed.
     pub(crate) fn on_counter_snapshot(
         &mut self,
         time: Nanos,
@@ -360,7 +357,7 @@ impl IterationBuilder {
         }
     }
 
-    /// An owner snapshot arrives late, maybe after its iteration.
+    /// An owner snapshot may arrive after its iteration.
     fn owners_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
         if self.last.is_none_or(|last| last.time <= time) {
             return Some(&mut self.held);

@@ -7,8 +7,8 @@ use crate::analysis::iterations::iteration::IterationLevels;
 use crate::analysis::iterations::level::{EndLevel, OpenLevel};
 use crate::model::{CounterSnapshot, Nanos, Stat};
 
-/// Whether the previous iteration's end levels, those of its last poll, are proven: nothing changed
-/// until the next poll.
+/// Whether the end levels, which the previous iteration's last poll read, are proven: nothing
+/// changed until the next poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::analysis) struct EndConfirmation {
     pub(in crate::analysis) allocated: Option<bool>,
@@ -54,7 +54,6 @@ impl OpenLevels {
         EndConfirmation { allocated, reserved }
     }
 
-    /// By polls.
     pub(in crate::analysis) fn nothing_released_since(&self) -> Option<Nanos> {
         self.nothing_released_since
     }
@@ -103,7 +102,7 @@ fn levels(allocated: EndLevel, reserved: EndLevel) -> IterationLevels {
         exact: allocated.peak_is_exact,
         allocated: allocated.at_end,
         allocated_is_exact: allocated.at_end_is_exact,
-        // This is too high after an unseen release; the next poll shows that.
+        // Too high after an unseen release, which the next poll shows.
         peak_reserved: reserved.peak.max(reserved.at_end),
         peak_reserved_is_exact: reserved.peak_is_exact,
         reserved: reserved.at_end,

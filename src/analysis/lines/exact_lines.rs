@@ -6,7 +6,6 @@ use crate::analysis::profile::Profile;
 use crate::model::{CudaIndex, Metric, Pool, StackId, StatField, StatKey};
 
 impl Profile {
-    /// Each stack's own values: allocated bytes, then the columns.
     pub(in crate::analysis) fn exact_nodes(
         &self,
         exact: &ExactProfile,

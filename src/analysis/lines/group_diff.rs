@@ -1,4 +1,4 @@
-//! Compares two moments by function, stack or owner, the greatest change first.
+//! Compares two moments by function, stack or owner; the greatest change first.
 
 use crate::analysis::folded::StackLabel;
 use crate::analysis::lines::line_diff::{
@@ -10,7 +10,7 @@ use crate::analysis::profile::Profile;
 
 const UNKNOWN_OWNER: &str = "[owner unknown]";
 
-/// By function of the charged line; functions of one name in one file count as one.
+/// By function of the attributed line; functions of one name in one file count as one.
 pub fn function_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,

@@ -1,4 +1,4 @@
-//! Compares two moments line by line, also if the source changed.
+//! Compares two moments line by line, even if the source changed.
 //!
 //! A line is the same if file, function and text are equal. Equal texts pair by distance from the
 //! function's start, then by order; unknown texts by distance alone.
@@ -10,12 +10,11 @@ use crate::analysis::folded::{FoldedProfile, PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::Frame;
 
-/// A moment of a recording.
+/// A moment of a recording, with its memory.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy)]
 pub struct ComparedMoment<'a> {
-    /// The recording.
     pub profile: &'a Profile,
-    /// Its memory at the moment.
     pub folded: &'a FoldedProfile,
 }
 
@@ -46,32 +45,29 @@ pub enum ChangedPlace {
     Stack(Vec<StackStep>),
     /// An owner: category, then path.
     Owner(Vec<String>),
-    /// A mark for bytes without a line.
+    /// Bytes without a line, by mark.
     Without(String),
 }
 
-/// A frame of a compared stack.
+/// A frame of a compared stack; `library`: it is library code.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StackStep {
-    /// Its text.
     pub text: String,
-    /// Whether it is code of a library.
     pub library: bool,
 }
 
-/// A place with its bytes at two moments.
+/// A place with its live bytes at two moments.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryChange {
-    /// The place.
     pub place: ChangedPlace,
-    /// Live bytes at the first moment.
     pub before: u64,
-    /// Live bytes at the second moment.
     pub after: u64,
 }
 
 impl MemoryChange {
-    /// Bytes after minus bytes before.
+    /// Bytes after minus before.
     pub fn difference(&self) -> i64 {
         self.after as i64 - self.before as i64
     }
@@ -125,7 +121,6 @@ pub(in crate::analysis) fn joined(
     rows.into_iter().map(row).collect()
 }
 
-/// Greatest change first.
 pub(in crate::analysis) fn ranked(mut changes: Vec<MemoryChange>) -> Vec<MemoryChange> {
     changes.retain(|change| change.before > 0 || change.after > 0);
     changes.sort_by(|a, b| {
@@ -175,7 +170,6 @@ fn pair(
     after.iter().for_each(|new| change(None, Some(new)));
 }
 
-/// Lines by function, bytes without a line by mark.
 fn by_function(
     moment: ComparedMoment<'_>,
     file: &dyn Fn(&Profile, &str) -> String,
@@ -223,7 +217,7 @@ pub(in crate::analysis) fn charged(profile: &Profile, path: &[StackLabel]) -> Op
         _ => None,
     };
     let mark = path.iter().position(|l| *l == StackLabel::Pseudo(PseudoFrame::BackwardOf));
-    // Charge backward work to the caller of backward(), else to the forward call.
+    // Backward work belongs to the caller of backward(), else to the forward call.
     let (own, forward) = path.split_at(mark.unwrap_or(path.len()));
     let frames: Vec<Frame> = match own.iter().any(|label| frame(label).is_some()) {
         true => own.iter().filter_map(frame).collect(),

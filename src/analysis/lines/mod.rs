@@ -22,14 +22,12 @@ use crate::model::{
     CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StackTable, StatField, StatKey,
 };
 
-/// A value, or its limits.
+/// A value, exact or a lower limit; `upper` is the upper limit, if any.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BoundedValue {
-    /// The value, or a lower limit.
     pub value: i64,
-    /// Whether `value` is exact.
     pub exact: bool,
-    /// Upper limit; `None` if there is none.
     pub upper: Option<i64>,
 }
 
@@ -38,27 +36,27 @@ pub struct BoundedValue {
 pub struct LineCell {
     /// Which statistic.
     pub key: StatKey,
-    /// `peak`: the greatest level while the line was on a stack. `current`: the greatest at its end
-    /// (sampled: at a sample). `allocated`, `freed`: the sum (sampled: an estimate).
+    /// Greatest level while the line was on a stack (`peak`), or at its end (`current`; sampled: at
+    /// a sample). Sum (`allocated`, `freed`; sampled: an estimate).
     pub value: BoundedValue,
     /// Why the value is unknown.
     pub untold: Option<UnknownReason>,
-    /// Of `allocated` or `freed`: the greatest of one execution.
+    /// For `allocated` or `freed`: the greatest of one execution.
     pub one_run: Option<BoundedValue>,
 }
 
-/// One line of a function.
+/// One line of a function, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRow {
-    /// In the function's file; 0 if unknown.
+    /// 0 if unknown.
     pub line: u32,
-    /// One cell per requested column, in order.
+    /// One per requested column, in order.
     pub cells: Vec<LineCell>,
-    /// Bytes allocated with the line on the stack (estimated unless exact).
+    /// With the line on the stack (estimated unless exact).
     pub allocated: i64,
-    /// Bytes freed (estimated); `None` in exact recordings without the stacks of frees.
+    /// Estimated; `None` in exact recordings without the stacks of frees.
     pub freed: Option<i64>,
-    /// Bytes live at the peak, as accurate as `allocated`.
+    /// Live at the peak, as accurate as `allocated`.
     pub live: u64,
     /// The part allocated with the line innermost.
     pub live_self: u64,
@@ -66,18 +64,16 @@ pub struct LineRow {
     pub samples: u64,
 }
 
-/// A function's lines.
+/// A function's lines in order, and the greatest value of the first column.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineFunction {
-    /// The function.
     pub function: FunctionId,
-    /// Greatest value of the first column.
     pub peak: i64,
-    /// The lines seen, in order.
     pub rows: Vec<LineRow>,
 }
 
-/// The table of one device.
+/// One device's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineTable {
     /// The device.
@@ -86,7 +82,7 @@ pub struct LineTable {
     pub columns: Vec<StatKey>,
     /// Functions by peak, then by own live bytes.
     pub functions: Vec<LineFunction>,
-    /// Whether allocated and live bytes are estimates: not in exact recordings with every event's
+    /// Whether allocated and live bytes are estimates: all but exact recordings with every event's
     /// stack.
     pub estimated: bool,
     /// Peak of allocated bytes.
@@ -146,7 +142,7 @@ pub enum LineError {
     /// The recording has no data of this device.
     #[error(transparent)]
     NoGpu(FoldError),
-    /// Built without line statistics ([`Profile::without_line_statistics`]).
+    /// [`Profile::without_line_statistics`] was set.
     #[error("the statistics of lines were left out as the recording was read")]
     NotGathered,
     /// The device's counters were not recorded.
@@ -224,7 +220,7 @@ impl Profile {
     fn by_frame(&self, device: CudaIndex, columns: &[StatKey]) -> FxHashMap<FrameId, LineStats> {
         let mut nodes = self.attribution().line_nodes(device, columns);
         let table = self.stacks();
-        // Callers have smaller numbers than callees: one backward pass sums subtrees.
+        // Callers have smaller numbers than callees, so one backward pass sums subtrees.
         let own: Vec<u64> = nodes.iter().map(|n| n.live).collect();
         for i in (0..nodes.len()).rev() {
             let parent = table.get_stack(StackId(i as u32)).and_then(|n| n.parent);
@@ -257,7 +253,6 @@ impl Profile {
         by_frame
     }
 
-    /// The own statistics of each stack of a sampled recording; the first is allocated bytes.
     pub(in crate::analysis) fn sampled_nodes(
         &self,
         device: CudaIndex,
@@ -319,7 +314,7 @@ impl Profile {
 }
 
 /// Whether a stack's innermost frame also occurs further out. One walk: the cost does not grow with
-/// the depth.
+/// depth.
 fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
     let stack = |i: u32| table.get_stack(StackId(i));
     let (mut first_callee, mut next_callee) = (vec![None; count], vec![None; count]);

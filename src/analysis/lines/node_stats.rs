@@ -34,7 +34,7 @@ impl NodeStat {
         most: [0; 2],
     };
 
-    /// Merges a callee, or the line on another stack.
+    /// Merges a callee, or the same line on another stack.
     pub(super) fn raise_to(&mut self, other: &NodeStat) {
         self.current = self.current.max(other.current);
         self.lower = self.lower.max(other.lower);

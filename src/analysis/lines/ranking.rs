@@ -14,7 +14,7 @@ use crate::model::{
     StatKey,
 };
 
-/// A line with the library code it called; bytes.
+/// A line with the library code it called, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankedLine {
     /// The line.
@@ -25,7 +25,7 @@ pub struct RankedLine {
     pub live: u64,
     /// Allocated while recording.
     pub allocated: i64,
-    /// The greatest level while on a stack, if known.
+    /// Greatest level while on a stack, if known.
     pub peak: Option<BoundedValue>,
     /// Samples of running threads, or exact allocations.
     pub samples: u64,
@@ -38,7 +38,7 @@ pub struct LineRanking {
     pub by_library_line: bool,
     /// By live bytes, then allocated bytes.
     pub rows: Vec<RankedLine>,
-    /// Time and total of the live bytes.
+    /// Time of the live bytes, and their total.
     pub moment: Option<(Nanos, u64)>,
     /// Live bytes without a line by reason, most first.
     pub without_line: Vec<(PseudoFrame, u64)>,
@@ -62,7 +62,7 @@ pub enum LineOrder {
 }
 
 impl LineRanking {
-    /// Sorts the rows, the greatest first.
+    /// Sorts the rows, greatest first.
     pub fn sort(&mut self, order: LineOrder) {
         let peak = |row: &RankedLine| row.peak.map_or(i64::MIN, |peak| peak.value);
         self.rows.sort_by_key(|row| {
@@ -77,7 +77,7 @@ impl LineRanking {
         });
     }
 
-    /// Whether a function is of an installed package or the standard library; a package run as the
+    /// Whether a function is of an installed package or the standard library. A package run as the
     /// program (`python -m package`) is not.
     pub fn is_library(&self, function: &Function) -> bool {
         !self.files.is_own(function)
@@ -160,7 +160,7 @@ impl Profile {
         source.text.lines().nth(at as usize).map(str::trim)
     }
 
-    /// Adds lines that only have a peak, too.
+    /// Adds lines that have only a peak, too.
     fn add_peaks(
         &self,
         table: &LineTable,
@@ -295,8 +295,8 @@ struct OwnFiles {
 impl OwnFiles {
     fn new(stacks: &StackTable, count: usize) -> OwnFiles {
         let mut files = OwnFiles { packages: BTreeSet::new() };
-        // Stacks that began as the program (not as a thread), so far only with standard library
-        // frames.
+        // Stacks that began as the program, not as a thread, and have only standard library frames
+        // so far.
         let mut at_entry = vec![false; count];
         for i in 0..count as u32 {
             let Some(node) = stacks.get_stack(StackId(i)) else { continue };

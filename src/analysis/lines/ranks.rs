@@ -7,34 +7,33 @@ use crate::analysis::lines::{BoundedValue, LineFunction, LineRow, LineTable};
 use crate::analysis::profile::Profile;
 use crate::model::{Function, StatKey};
 
-/// A value in all ranks that know it.
+/// A value in all ranks that know it: the extremes with their ranks, and the sum, not exact with
+/// unknown ranks.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankValues {
-    /// The greatest, with its rank.
     pub greatest: (BoundedValue, usize),
-    /// The least, with its rank.
     pub least: (BoundedValue, usize),
-    /// The sum; not exact with unknown ranks.
     pub sum: BoundedValue,
 }
 
 /// A line of several ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankRow {
-    /// In the function's file; 0 if unknown.
+    /// 0 if unknown.
     pub line: u32,
-    /// How many ranks have the line.
+    /// Ranks that have the line.
     pub ranks: usize,
-    /// One per column, if any rank knows it.
+    /// By column; `None` if no rank knows it.
     pub cells: Vec<Option<RankValues>>,
-    /// Bytes live at each rank's peak; an estimate unless `exact`.
+    /// Live at each rank's peak; an estimate unless `exact`.
     pub live: RankValues,
 }
 
 /// A function's lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankFunction {
-    /// By name, file and first line.
+    /// Same name, file and first line in all ranks.
     pub function: Function,
     /// A rank's index and its lines, to find the source.
     pub found: (usize, LineFunction),
@@ -44,12 +43,11 @@ pub struct RankFunction {
     pub rows: Vec<RankRow>,
 }
 
-/// The table of several ranks.
+/// The table of several ranks. Functions are by peak, then by the live bytes of a line.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankTable {
-    /// The columns.
     pub columns: Vec<StatKey>,
-    /// Functions by peak, then by the live bytes of a line.
     pub functions: Vec<RankFunction>,
 }
 

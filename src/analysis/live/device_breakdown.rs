@@ -4,16 +4,16 @@ use crate::model::DeviceProcesses;
 
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, OutsideTorch};
 
-/// Used memory in bytes; `None` is unknown.
+/// Used bytes; `None` is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceBreakdown {
-    /// All of the process, by the driver.
+    /// Of the process, by the driver.
     pub process: Option<u64>,
     /// The part reserved by PyTorch.
     pub torch: Option<u64>,
     /// The part outside PyTorch: context, kernels, NCCL.
     pub outside: Option<u64>,
-    /// Other processes that the driver lists.
+    /// Of other processes that the driver lists.
     pub others: Option<u64>,
     /// Number of other processes.
     pub other_processes: Option<usize>,
@@ -135,7 +135,6 @@ mod tests {
         let shares = DeviceBreakdown::new(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
         assert_eq!((shares.others, shares.unlisted, shares.other_processes), (None, None, Some(1)));
 
-        // Even then the process's total is known.
         let unreadable =
             DeviceSnapshot { reserved: None, ..device(OutsideTorch::Unknown("rights".into())) };
         let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), Some(100))]);

@@ -26,8 +26,8 @@ use crate::model::{
     Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency,
 };
 
-/// Bytes above which the profile is reset. Training jobs use less than a tenth; programs that
-/// generate functions may use more.
+/// Bytes above which the profile is reset. Training uses less than a tenth; programs that generate
+/// functions may use more.
 const MAX_MEMORY: u64 = 192 << 20;
 /// Bytes of a definition, here and in the recorder.
 const DEFINITION: u64 = 320;
@@ -37,15 +37,15 @@ const DEFINITION: u64 = 320;
 pub struct LiveCounts {
     /// Samples of the stacks.
     pub samples: u64,
-    /// Counter deltas; 0 if sampled.
+    /// 0 if sampled.
     pub changes: u64,
-    /// Samples skipped because they were too late.
+    /// Samples skipped as too late.
     pub late: u64,
     /// Reads that the job disturbed at every attempt.
     pub torn: u64,
-    /// Reads that failed otherwise.
+    /// Other failed reads.
     pub failed: u64,
-    /// Exact events; `None` in a sampled recording.
+    /// `None` in a sampled recording.
     pub events: Option<u64>,
     /// Lost exact events.
     pub lost: u64,
@@ -56,24 +56,22 @@ pub struct LiveCounts {
 pub struct LiveLine {
     /// A line of Python, or its placeholder.
     pub place: StackLabel,
-    /// Live bytes of the line and library code that it called.
+    /// Live bytes of the line and the library code that it called.
     pub own: u64,
     /// Live bytes allocated while the line was on the stack.
     pub total: u64,
     /// `total` at the peak.
     pub at_peak: u64,
-    /// The greatest level while on a stack, if seen.
+    /// Greatest level while on a stack, if seen.
     pub peak: Option<BoundedValue>,
 }
 
-/// A stack's memory, in bytes.
+/// One stack's live bytes, outermost frame first: now and at the peak.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveStack {
-    /// Outermost frame first.
     pub path: Vec<StackLabel>,
-    /// Live now.
     pub bytes: u64,
-    /// Live at the peak.
     pub at_peak: u64,
 }
 
@@ -82,13 +80,13 @@ pub struct LiveStack {
 pub struct LiveRows<R> {
     /// Their time.
     pub time: Nanos,
-    /// Allocated bytes: the sum of the rows (or of their own bytes).
+    /// The sum of the rows, or of their own bytes.
     pub allocated: u64,
     /// Whether it is consistent.
     pub consistent: bool,
     /// Whether nothing changed since.
     pub is_now: bool,
-    /// The kind of memory, in exact recordings.
+    /// In exact recordings.
     pub memory: Option<MemoryGroup>,
     /// How the bytes were attributed.
     pub resolution: TimeResolution,
@@ -137,9 +135,9 @@ pub struct LiveProfile {
     /// When the counters last changed.
     changed: BTreeMap<CudaIndex, Nanos>,
     takers: SegmentTakers,
-    /// (Out-of-memory errors, retries) at the first poll.
+    /// At the first poll: out-of-memory errors, retries.
     first_failures: BTreeMap<CudaIndex, (i64, i64)>,
-    /// By NVML index: bytes PyTorch had reserved when the driver was read.
+    /// PyTorch's reserved bytes when the driver was read, by NVML index.
     reserved_then: BTreeMap<u32, u64>,
     /// From before the last reset.
     before: LiveCounts,
@@ -234,7 +232,7 @@ impl LiveProfile {
         }
     }
 
-    /// The devices with rows; the first one lists exact events outside PyTorch.
+    /// Devices with rows; the first one lists exact events outside PyTorch.
     pub fn gpus(&self) -> Vec<CudaIndex> {
         let gpus: Vec<CudaIndex> = self.profile.gpus().collect();
         let other = self.profile.exact().is_some_and(|exact| {
@@ -276,7 +274,7 @@ impl LiveProfile {
             (Some(before), Some(now)) => Some(before.with(now)),
             (before, now) => now.or(before),
         };
-        // Events report reserved bytes less often than allocated ones.
+        // Events show reserved bytes less often than allocated ones.
         marks.map(|marks| PeakUsage { reserved: marks.reserved.max(marks.allocated), ..marks })
     }
 
@@ -358,7 +356,7 @@ impl LiveProfile {
                 row(&mut rows, place).total += stack.bytes;
             }
         }
-        // No table without counters.
+        // Without counters there is no table.
         if let Ok(table) = self.profile.lines(gpu, &Profile::default_columns()[..1]) {
             for function in &table.functions {
                 for line in &function.rows {
@@ -440,8 +438,8 @@ impl LiveProfile {
     }
 }
 
-/// The Python lines on the stack, each once; for backward work those of its own stack. Without any,
-/// the stack's mark.
+/// The Python lines on the stack, each once; for backward work, those of its own stack. Without
+/// any, the stack's mark.
 fn places(path: &[StackLabel]) -> Vec<StackLabel> {
     let mut places: Vec<StackLabel> = Vec::with_capacity(path.len());
     for label in

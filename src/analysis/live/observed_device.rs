@@ -29,17 +29,17 @@ pub struct ObservedDevice {
     pub gpu: u32,
     /// The peak of allocated bytes.
     pub peak: Option<HighWater>,
-    /// End of the observation, on the clock of the peak.
+    /// End of the observation, on the peak's clock.
     pub until: Nanos,
-    /// Out-of-memory errors, caught by the job.
+    /// Out-of-memory errors that the job caught.
     pub ooms: FailureCount,
-    /// Retries after freeing the cache (`num_alloc_retries`).
+    /// After freeing the cache (`num_alloc_retries`).
     pub retries: FailureCount,
-    /// Growth not explained by allocated bytes.
+    /// Growth that allocated bytes do not explain.
     pub reserved: Option<ReservedGrowth>,
     /// Seconds of observation.
     pub seconds: f64,
-    /// Lines that took memory from the driver, most first; empty if not known exactly.
+    /// Lines that took memory from the driver, most first; empty unless known exactly.
     pub taken_by: Vec<String>,
 }
 

@@ -7,25 +7,23 @@ const MIN_BYTES: u64 = 1 << 20;
 /// As are those below 1/20 of the others' bytes.
 const MIN_PART: u64 = 20;
 
-/// The memory of one rank, in bytes.
+/// The memory of one rank, in bytes: all on its devices, and by owner.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RankHolding {
-    /// Its name.
     pub label: String,
-    /// Allocated on its devices.
     pub allocated: u64,
-    /// By owner.
     pub owners: BTreeMap<String, u64>,
 }
 
-/// A rank that differs.
+/// A rank that holds more.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OddRank {
-    /// Its name.
     pub label: String,
-    /// Bytes above the others' median.
+    /// Than the others' median.
     pub more: u64,
-    /// The owner with at least half of the difference, and its part.
+    /// The owner with at least half of that, and its part.
     pub owner: Option<(String, u64)>,
 }
 

@@ -12,18 +12,14 @@ use crate::model::{
     StackTable, TargetRuntime, ThreadActivity, ThreadId,
 };
 
-/// A thread at that moment.
+/// A thread at that moment; if `asleep`, by its own choice (`time.sleep`).
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadSnapshot {
-    /// The thread.
     pub thread: ThreadId,
-    /// Its stack.
     pub stack: StackId,
-    /// Whether it held the GIL.
     pub gil: bool,
-    /// Whether it was running.
     pub activity: ThreadActivity,
-    /// Whether it chose to sleep (`time.sleep`).
     pub asleep: bool,
 }
 
@@ -39,7 +35,7 @@ pub enum OutsideTorch {
 /// A device's memory in bytes; `None` is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSnapshot {
-    /// Its number in the target.
+    /// As numbered in the target.
     pub cuda_index: Option<CudaIndex>,
     /// Its number in NVML.
     pub nvml_index: Option<u32>,
@@ -55,15 +51,15 @@ pub struct DeviceSnapshot {
     pub driver_reserved: Option<u64>,
     /// Allocated through PyTorch.
     pub allocated: Option<u64>,
-    /// Taken from the driver by PyTorch.
+    /// By PyTorch, from the driver.
     pub reserved: Option<u64>,
     /// Reserved and not allocated.
     pub cached: Option<u64>,
     /// Fragmentation of the cache, with a snapshot.
     pub fragmentation: Option<Fragmentation>,
-    /// Used by the target outside PyTorch.
+    /// The target's bytes outside PyTorch.
     pub outside: OutsideTorch,
-    /// At least these reserved bytes were unmapped under the allocator (sleep modes of vLLM,
+    /// Reserved bytes unmapped under the allocator, at least (sleep modes of vLLM,
     /// torch_memory_saver); `None` if unknown.
     pub unmapped: Option<u64>,
     /// vLLM's reserved memory by tag, or why unknown.
@@ -77,7 +73,7 @@ pub struct DeviceSnapshot {
 }
 
 impl DeviceSnapshot {
-    /// Whether PyTorch reserved nothing here, and the driver does not list the process.
+    /// Whether PyTorch reserved nothing here and the driver does not list the process.
     pub fn is_unused(&self) -> bool {
         let is_outside = match &self.outside {
             OutsideTorch::Bytes(bytes) => *bytes > 0,
@@ -247,9 +243,9 @@ pub(crate) struct KnownDevice<'a> {
     pub(crate) counters: Option<&'a AllocatorCounters>,
     pub(crate) usage: Option<&'a DeviceUsage>,
     pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
-    /// PyTorch's bytes when the driver was read; `None` means now.
+    /// PyTorch's bytes when the driver was read; `None`: now.
     pub(crate) reserved_then: Option<u64>,
-    /// Whether `reserved_then` may have changed meanwhile.
+    /// Whether these may have changed meanwhile.
     pub(crate) moved: bool,
     pub(crate) allocator: Option<&'a AllocatorBackend>,
     pub(crate) failed: Option<String>,
@@ -307,7 +303,6 @@ impl KnownDevice<'_> {
 
     fn tags(&self, reserved: Option<u64>, process: Option<u64>) -> Result<Vec<TagShare>, String> {
         match self.tags {
-            // A process not on this device has no tags.
             SleepTags::Unknown(why) if self.cuda_index.is_some() => Err(why.clone()),
             SleepTags::Unknown(_) | SleepTags::NotLoaded => Ok(Vec::new()),
             SleepTags::Known(tags) => {
@@ -353,7 +348,7 @@ impl RecordSink for ProcessSnapshot {
             Record::Start(start) => self.start = Some(start.clone()),
             Record::Runtime(runtime) => self.runtime = Some(runtime.clone()),
             Record::Definition(definition) => {
-                // Out of order, it leaves its stack unknown, as the listing shows.
+                // Out of order, it leaves its stack unknown; the listing shows that.
                 let _ = self.stacks.define(definition.clone());
             }
             Record::Device(device) => device.merge_into(&mut self.devices),

@@ -5,17 +5,16 @@ use crate::analysis::live::usage_history::PeakUsage;
 /// The least request to the driver (`kSmallBuffer`).
 const SEGMENT: u64 = 2 << 20;
 
-/// Growth of reserved memory.
+/// Growth of reserved memory in bytes, and how often it rose.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReservedGrowth {
-    /// Bytes.
     pub bytes: u64,
-    /// How often it rose.
     pub rises: usize,
 }
 
 impl ReservedGrowth {
-    /// From levels in time order; `None` if reserved memory fell, or allocated memory explains it.
+    /// `levels` are in time order; `None` if reserved memory fell, or allocated memory explains it.
     pub fn of(levels: &[PeakUsage]) -> Option<ReservedGrowth> {
         let (first, last) = (levels.first()?, levels.last()?);
         let is_rising = levels.windows(2).all(|pair| pair[0].reserved <= pair[1].reserved);

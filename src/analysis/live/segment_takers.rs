@@ -19,7 +19,7 @@ impl SegmentTakers {
         self.reserved.insert(device, reserved);
     }
 
-    /// Levels are those after the event.
+    /// Its levels are those after the event.
     pub(super) fn on_event(&mut self, event: &Event, stacks: &StackTable) {
         let EventKind::Allocated {
             memory_kind: MemoryKind::Torch(device),

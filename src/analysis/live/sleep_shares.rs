@@ -1,7 +1,7 @@
 //! The mapped and sleeping parts of vLLM's memory, by tag.
 //!
 //! A tag with a host copy is unmapped. Other unmapped memory counts as reserved in PyTorch, not in
-//! the driver. Tags sleep as a whole: known is what all combinations share that fit the driver.
+//! the driver. A tag sleeps as a whole: known is what all combinations that fit the driver share.
 
 use crate::model::TaggedMemory;
 
@@ -24,14 +24,12 @@ pub enum SleepState {
     Unknown(&'static str),
 }
 
-/// The memory of one tag on a device.
+/// One tag's memory on a device.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagShare {
-    /// The tag.
     pub tag: String,
-    /// All its bytes.
     pub bytes: u64,
-    /// Whether they are mapped.
     pub state: SleepState,
 }
 

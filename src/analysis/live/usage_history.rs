@@ -9,12 +9,11 @@ const INTERVAL_NANOS: u64 = 250_000_000;
 const MAX_WIDENING: u64 = 8;
 const KEPT: usize = 3600;
 
-/// The greatest values, in bytes.
+/// The greatest values seen, in bytes.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeakUsage {
-    /// Greatest allocated bytes seen.
     pub allocated: i64,
-    /// Greatest reserved bytes seen.
     pub reserved: i64,
 }
 
@@ -34,7 +33,7 @@ struct UsageInterval {
     last: PeakUsage,
 }
 
-/// Intervals with changes; else the last value holds.
+/// Intervals with changes; in others, the last value holds.
 #[derive(Debug, Clone, Default)]
 pub struct UsageHistory {
     intervals: VecDeque<UsageInterval>,
@@ -71,7 +70,7 @@ impl UsageHistory {
         self.intervals.is_empty()
     }
 
-    /// The time up to `now` in `count` columns, and the length of one; `None` before the first
+    /// The time up to `now` in `count` columns, and a column's length; `None` before the first
     /// value. Columns start at fixed times, so they scroll unchanged.
     pub fn columns(&self, now: Nanos, count: usize) -> (Nanos, Vec<Option<PeakUsage>>) {
         let now = now.0 / INTERVAL_NANOS;

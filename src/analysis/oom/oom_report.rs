@@ -14,7 +14,7 @@ use crate::model::{
     SiteId, SnapshotConsistency, StackId, StackSample, ThreadActivity, ThreadId, TriggerFired,
 };
 
-/// Size classes of free blocks: upper ends.
+/// Free blocks are listed by size, up to each of these.
 const CLASSES: [u64; 5] = [1 << 20, 10 << 20, 100 << 20, 1 << 30, u64::MAX];
 /// Refusals up to this age belong to a moment.
 const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
@@ -29,11 +29,11 @@ pub struct OomReport {
     pub trigger: Option<TriggerFired>,
     /// The moment.
     pub time: Nanos,
-    /// The devices with PyTorch's memory.
+    /// Those with PyTorch's memory.
     pub devices: Vec<OomDevice>,
-    /// Driver refusals near it, the latest first (exact recordings).
+    /// Driver refusals near it, latest first (exact recordings).
     pub refused: Vec<RefusedAllocation>,
-    /// Out-of-memory errors near the moment, in order.
+    /// In order.
     pub oom_exception: Vec<OomException>,
     /// Threads in the samples around the moment.
     pub stood: Vec<ThreadAtOom>,
@@ -44,33 +44,28 @@ pub struct OomReport {
 }
 
 /// An allocation that the driver refused.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefusedAllocation {
-    /// The time.
     pub time: Nanos,
-    /// Bytes requested.
     pub size: u64,
-    /// The kind of memory.
     pub memory_kind: MemoryKind,
-    /// Allocation site of the request.
     pub site: Option<SiteId>,
 }
 
 /// A thread in a sample.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadAtOom {
-    /// The time.
     pub time: Nanos,
-    /// The thread.
     pub thread: ThreadId,
-    /// Its stack.
     pub stack: StackId,
 }
 
 /// One device, in bytes; `None` is unknown.
 #[derive(Debug, Clone)]
 pub struct OomDevice {
-    /// Number of the device in the job.
+    /// As numbered in the job.
     pub device: CudaIndex,
     /// Product name.
     pub name: Option<String>,
@@ -90,29 +85,23 @@ pub struct OomDevice {
     pub live: Option<FoldedProfile>,
 }
 
-/// The allocator's cache in a snapshot.
+/// The allocator's cache in a snapshot: fragmentation, and free blocks by size.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatorCache {
-    /// When the snapshot was read.
     pub time: Nanos,
-    /// Whether it is consistent.
     pub consistent: bool,
-    /// Its fragmentation.
     pub cut: Fragmentation,
-    /// Free blocks by size.
     pub classes: Vec<FreeClass>,
 }
 
-/// Free blocks of similar size.
+/// Free blocks of similar size: `below` is exclusive, `u64::MAX` if unlimited.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeClass {
-    /// Least size.
     pub from: u64,
-    /// Upper limit, exclusive; `u64::MAX` is unlimited.
     pub below: u64,
-    /// How many.
     pub blocks: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -129,9 +118,9 @@ pub struct OomReportBuilder {
     oom_exception: VecDeque<OomException>,
     owners: Option<OwnershipBreakdown>,
     ooms: BTreeMap<CudaIndex, i64>,
-    /// Live blocks at the last refusal; later they are freed.
+    /// Live blocks at the last refusal; they are freed later.
     at_refusal: Option<(Nanos, Vec<OomDevice>)>,
-    /// Memory was allocated since: the next refusal is no retry.
+    /// Memory was allocated since, so the next refusal is no retry.
     was_satisfied: bool,
     last_oom: Option<Nanos>,
     now: Nanos,

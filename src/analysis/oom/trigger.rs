@@ -11,7 +11,7 @@ use crate::model::{
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-/// Parts in each half of the measured time.
+/// Parts in each half of the time measured.
 const PARTS: usize = 10;
 /// A job that ends this soon after a refusal probably died of it.
 const MAX_EXIT_DELAY: u64 = 5_000_000_000;
@@ -64,7 +64,7 @@ pub struct UnknownCondition {
 }
 
 impl TriggerCondition {
-    /// Whether it needs NVML: memory in use, or device size.
+    /// Whether it needs NVML, for memory in use or device size.
     pub fn needs_driver(&self) -> bool {
         matches!(
             self.kind,
@@ -154,7 +154,7 @@ impl TriggerWatch {
         &self.conditions
     }
 
-    /// Returns a condition that just became true.
+    /// A condition that just became true.
     pub fn on_record(&mut self, record: &Record) -> Option<TriggerFired> {
         if let Some(time) = record.time() {
             self.now = self.now.max(time);
@@ -206,7 +206,6 @@ impl TriggerWatch {
         holds && before != Some(true)
     }
 
-    /// In bytes.
     fn total(&self, device: CudaIndex) -> Option<u64> {
         self.devices.iter().find(|known| known.cuda_index == Some(device))?.total
     }
@@ -390,7 +389,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The least level per part: a sawtooth's floor.
+/// Least level of each part: a sawtooth's floor.
 #[derive(Debug, Default)]
 struct GrowthFloor {
     parts: VecDeque<u64>,
@@ -400,7 +399,7 @@ struct GrowthFloor {
 }
 
 impl GrowthFloor {
-    /// Returns the floors of both halves when a part closes.
+    /// When a part closes, the floors of both halves.
     fn on_level(&mut self, time: u64, level: u64, every: u64) -> Option<(u64, u64)> {
         let length = (every / (2 * PARTS as u64)).max(1);
         let mut closed = false;

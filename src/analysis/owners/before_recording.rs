@@ -11,10 +11,10 @@ use crate::model::{CudaIndex, OwnedOnDevice, OwnerId, OwnerPaths, OwnershipBreak
 /// Sorted by owner; the bytes add up to the block.
 pub(crate) type BlockOwners = Arc<[(OwnerId, u64)]>;
 
-/// By address, for one device.
+/// By address, on one device.
 pub(crate) type OwnedBlocks = FxHashMap<u64, BlockOwners>;
 
-/// Waiting for the first snapshot of the blocks.
+/// Until the first snapshot of the blocks.
 pub(crate) type PendingOwners = BTreeMap<CudaIndex, OwnedBlocks>;
 
 pub(crate) fn owners_of_blocks(

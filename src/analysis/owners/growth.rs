@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use crate::analysis::owners::owner_groups::{OwnerGroup, OwnerKind};
 use crate::model::{TensorCategory, TensorDevice};
 
-/// Windows whose floors are compared.
 const MAX_WINDOWS: usize = 6;
 /// Observations per window: one alone may be the top of the sawtooth.
 const MIN_PER_WINDOW: usize = 4;
@@ -26,7 +25,7 @@ pub struct GrowthRise {
     pub seconds: f64,
     /// Number of floors compared.
     pub windows: usize,
-    /// Indices of the observations at the first and last floor.
+    /// The observations at the first and last floor.
     pub between: (usize, usize),
 }
 
@@ -75,14 +74,12 @@ impl GrowthRise {
     }
 }
 
-/// An owner that grows.
+/// An owner that grows: its last state, its rise, and the storages gained between the same floors.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnerGrowth {
-    /// Its last state.
     pub group: OwnerGroup,
-    /// Its rise.
     pub rise: GrowthRise,
-    /// Storages more between the same floors.
     pub storages: i64,
 }
 
@@ -96,11 +93,10 @@ impl OwnerGrowth {
 }
 
 /// A line whose live bytes grow.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineGrowth {
-    /// Its text.
     pub line: String,
-    /// Its rise.
     pub rise: GrowthRise,
 }
 
@@ -186,7 +182,7 @@ impl GrowthWatch {
         self.times.len()
     }
 
-    /// Seconds from first to last snapshot.
+    /// From the first snapshot to the last.
     pub fn seconds(&self) -> f64 {
         self.times.last().zip(self.times.first()).map_or(0.0, |(last, first)| last - first)
     }

@@ -13,11 +13,11 @@ use crate::ownership::SAVED_BY;
 pub struct OwnerStacks {
     /// The time of the snapshot.
     pub time: Nanos,
-    /// How long the process was stopped, if it was.
+    /// How long it stopped the process, if it did.
     pub pause: Option<Nanos>,
     /// `allocated_bytes` then: the sum of all paths.
     pub allocated: u64,
-    /// Number of owner snapshots in the recording.
+    /// Owner snapshots in the recording.
     pub looks: u64,
     /// Paths and their bytes.
     pub paths: Vec<(Vec<OwnerPart>, u64)>,
@@ -75,7 +75,6 @@ impl OwnershipHistory {
         }
     }
 
-    /// About, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let of = |look: &OwnershipReading| {
             let names: usize = look.held.held.iter().map(|held| held.owner.len() + 96).sum();
@@ -84,7 +83,6 @@ impl OwnershipHistory {
         self.highest.values().chain(self.last.values()).map(of).sum()
     }
 
-    /// The last owner snapshot, and how long it stopped the process.
     pub(crate) fn last(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
         self.last.get(&device).map(|look| (&look.held, look.pause))
     }

@@ -6,24 +6,18 @@ use crate::model::StorageGroup;
 use crate::model::{DType, OwnershipSnapshot, TensorCategory, TensorDevice};
 use crate::ownership::storages;
 
-/// Similar storages that appeared or disappeared.
+/// Similar storages that appeared (`came`) or disappeared. Shape, type and index in
+/// [`OwnershipSnapshot::tensors`] are those of the first one.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageChange {
-    /// Whether they appeared.
     pub came: bool,
-    /// How many.
     pub count: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// Their device.
     pub device: TensorDevice,
-    /// Their category.
     pub category: TensorCategory,
-    /// Shape of the first one's tensor.
     pub shape: Option<Vec<i64>>,
-    /// Its element type.
     pub dtype: DType,
-    /// The first one's index in [`OwnershipSnapshot::tensors`].
     pub tensor: usize,
 }
 
@@ -34,7 +28,7 @@ fn key(group: &StorageGroup) -> StorageKey {
     (group.device, group.storage.at, group.storage.data, group.storage.bytes)
 }
 
-/// The largest first, without meta tensors and empty ones.
+/// Largest first, without meta tensors and empty ones.
 pub fn changes(before: &OwnershipSnapshot, now: &OwnershipSnapshot) -> Vec<StorageChange> {
     let groups = |snapshot: &OwnershipSnapshot| -> FxHashMap<StorageKey, StorageGroup> {
         let with_memory = storages(snapshot).into_iter().filter(|group| {

@@ -56,13 +56,13 @@ impl IntervalBounds {
                 upper = upper.min(b.peak);
             }
             step.lower[i] = lower;
-            // A torn copy of the counters must not swap the limits.
+            // An inconsistent copy of the counters must not swap the limits.
             step.upper[i] = upper.max(lower);
         }
         step
     }
 
-    /// Whether stacks at its ends do not say where its allocations were.
+    /// Whether it has too many allocations for the stacks at its ends to show their sites.
     pub(crate) fn has_many(&self) -> bool {
         self.allocated[stat_index(Metric::Allocation, Pool::All)] > FEW_ALLOCATIONS
     }
@@ -98,7 +98,7 @@ impl IntervalBounds {
     }
 }
 
-/// Limits at one sample: counters are read right before and right after its stacks.
+/// Limits at one sample, from counters read right before and after its stacks.
 #[derive(Debug, Clone)]
 pub(crate) struct CounterBracket {
     at: [i64; STATS],
@@ -144,7 +144,7 @@ impl StackBounds {
     }
 }
 
-/// Of one device, by stack number.
+/// One device's bounds, by stack number.
 #[derive(Debug, Default)]
 pub(crate) struct BoundsByStack {
     stacks: Vec<Option<Box<StackBounds>>>,

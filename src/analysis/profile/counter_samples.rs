@@ -1,31 +1,23 @@
-//! All counter readings of a recording.
+//! All counter records of a recording.
 
 use crate::model::{
     AllocatorCounters, CudaIndex, Metric, Nanos, Pool, Record, RecordSink, SinkResult,
 };
 
-/// Counters of one device at one moment; all in bytes except the last two.
+/// Counters of one device at one moment: `current` bytes of all pools, but for the allocator's own
+/// peak (`allocated_bytes.all.peak`), `num_alloc_retries` and `num_ooms`.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterSample {
-    /// Time.
     pub time: Nanos,
-    /// The device.
     pub device: CudaIndex,
-    /// `allocated_bytes.all.current`.
     pub allocated: i64,
-    /// `allocated_bytes.all.peak`.
     pub allocated_peak: i64,
-    /// `reserved_bytes.all.current`.
     pub reserved: i64,
-    /// `active_bytes.all.current`.
     pub active: i64,
-    /// `requested_bytes.all.current`.
     pub requested: i64,
-    /// `inactive_split_bytes.all.current`.
     pub inactive_split: i64,
-    /// `num_alloc_retries`.
     pub alloc_retries: i64,
-    /// `num_ooms`.
     pub ooms: i64,
 }
 

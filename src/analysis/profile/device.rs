@@ -31,7 +31,7 @@ use crate::model::{
 struct LiveBlock {
     kind: BlockGroup,
     attribution: Option<Arc<BlockAttribution>>,
-    /// By samples, for blocks that the polls missed.
+    /// By samples, if the polls missed it.
     sampled: Option<Arc<BlockAttribution>>,
 }
 
@@ -85,7 +85,7 @@ impl SnapshotBlocks {
         seen
     }
 
-    /// By the counter where the snapshot is inconsistent.
+    /// The counter's value if the snapshot is inconsistent.
     fn allocated(&self) -> u64 {
         match self.consistency {
             SnapshotConsistency::Consistent => self.blocks.values().map(|b| b.kind.size).sum(),
@@ -115,16 +115,16 @@ pub(crate) struct DeviceProfile {
     living: FxHashMap<u64, LiveBlock>,
     /// Missing in an inconsistent snapshot, but perhaps live.
     overlooked: FxHashMap<u64, LiveBlock>,
-    /// Of the last consistent snapshot, while followed and later ones are inconsistent.
+    /// The last consistent snapshot, while later ones are inconsistent (followed recordings).
     complete: Option<FxHashMap<u64, LiveBlock>>,
     last_snapshot: Option<Nanos>,
     top: u64,
-    /// Highest level in polls and snapshots; `allocated` has the counter readings.
+    /// Highest level by deltas and snapshots; `allocated` has that of counter records.
     seen: Option<SeenLevel>,
     /// See `torn_map.rs`.
     surplus: FxHashSet<u64>,
     before: Option<Arc<BlockAttribution>>,
-    /// Records are missing since the last counters, and since the last snapshot.
+    /// Whether records are missing since the last counters, and the last snapshot.
     counters_interrupted: bool,
     snapshot_interrupted: bool,
 }

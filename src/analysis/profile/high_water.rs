@@ -1,8 +1,8 @@
-//! High-water marks, and when they were reached.
+//! Peaks, and when they were reached.
 
 use crate::model::Nanos;
 
-/// When a mark was reached.
+/// When a peak was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeakTime {
     /// Before the first reading.
@@ -19,16 +19,16 @@ pub(crate) struct SeenLevel {
     pub(crate) to: Nanos,
 }
 
-/// Greatest value of a `peak` counter.
+/// The greatest value of a `peak` counter, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HighWater {
-    /// Bytes.
+    /// Including a value older than the recording.
     pub bytes: i64,
-    /// When it was reached.
+    /// When that was reached.
     pub reached: PeakTime,
     /// Greatest value during the recording.
     pub within: i64,
-    /// When `within` was reached: earliest and latest moment.
+    /// Earliest and latest time of `within`.
     pub seen: (Nanos, Nanos),
     /// Observed `reset_peak_memory_stats`.
     pub resets: u32,
@@ -59,9 +59,9 @@ impl HighWater {
         }
     }
 
-    /// For a level that is not a counter reading.
+    /// Adds a level that is not a counter's value.
     pub(crate) fn with_level(mut self, level: SeenLevel) -> HighWater {
-        // A level gives a better time than a risen mark.
+        // It gives a better time than a risen peak counter.
         if level.bytes >= self.within {
             (self.within, self.seen) = (level.bytes, (level.from, level.to));
         }
@@ -73,19 +73,19 @@ impl HighWater {
         self
     }
 
-    /// At an unknown time of the recording.
+    /// Raises it, at an unknown time of the recording.
     pub(crate) fn at_least(self, bytes: i64) -> HighWater {
         let within = self.within.max(bytes);
         HighWater { within, bytes: self.bytes.max(within), ..self }
     }
 
-    /// The mark, if older than the recording and not reached again.
+    /// The value, if older than the recording and not reached again.
     pub fn older(&self) -> Option<i64> {
         (self.reached == PeakTime::BeforeRecording && self.bytes > self.within)
             .then_some(self.bytes)
     }
 
-    /// `is_event(event bytes, mark)` chooses the time.
+    /// `is_event(event bytes, mark)`: whether the event gives the time.
     pub(crate) fn with_event(
         counted: Option<HighWater>,
         (time, bytes): (Nanos, i64),
@@ -114,7 +114,7 @@ impl HighWater {
         if peak == old {
             return;
         }
-        // A changed counter was set in this interval, so its value was reached in it.
+        // A changed counter was set in this interval.
         if peak > self.within {
             (self.within, self.seen) = (peak, (from, to));
         }

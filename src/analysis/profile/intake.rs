@@ -16,7 +16,7 @@ use crate::model::{
     RecordingGap, SinkResult, StackSample, StackTable, ThreadActivity,
 };
 
-/// In periods: in longer gaps between two samples, a loop may have left a line and come back.
+/// In periods. In a longer gap between two samples, a loop may leave a line and come back.
 const MAX_STAY: u64 = 5;
 /// Gaps listed individually.
 const MAX_GAPS: usize = 5;
@@ -259,7 +259,7 @@ fn allocated_in_all(counters: &AllocatorCounters) -> i64 {
     counters.stat(Metric::AllocatedBytes, Pool::All).allocated
 }
 
-/// As in [`BlockAttribution::shown`]; `many` says whether there were many allocations.
+/// As [`BlockAttribution::shown`]; `many`: there were many allocations.
 fn stacks_of(seen: &[(AllocationOrigin, u64)], many: bool, stacks: &StackTable) -> Vec<(u32, u64)> {
     let charge = BlockAttribution {
         shares: seen.to_vec(),

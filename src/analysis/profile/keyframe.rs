@@ -1,4 +1,4 @@
-//! Keyframes: the state that a recording inherits from a dropped earlier part.
+//! Keyframes: the state inherited from a dropped earlier part of a recording.
 //!
 //! To keep only the last minutes, let a profile read all records, ask it for [`Profile::keyframe`]
 //! between two segments, and put that before the next one. A profile that starts there attributes
@@ -18,13 +18,13 @@ use crate::model::{
 };
 
 impl Profile {
-    /// All allocated blocks are attributed, so the recording can be cut here without loss. Call
+    /// Whether all allocated blocks are attributed, so that a cut here loses nothing. Call
     /// [`Profile::finish`] first.
     pub fn is_settled(&self) -> bool {
         self.attribution().is_settled()
     }
 
-    /// The state of live memory for a recording that begins at `time`.
+    /// Live memory, for a recording that begins at `time`.
     pub fn keyframe(&self, time: Nanos) -> Keyframe {
         let mut allocation_sources = SourceTable::default();
         let mut memory = Vec::new();
@@ -70,8 +70,8 @@ impl Profile {
         }
     }
 
-    /// Records that a new recording puts before the keyframe, numbered as in [`Profile::stacks`].
-    /// The caller adds definitions and sources.
+    /// Records to put before the keyframe, numbered as in [`Profile::stacks`]. The caller adds
+    /// definitions and sources.
     pub fn state_records(&self) -> Vec<Record> {
         let mut records = Vec::new();
         records.extend(self.start().cloned().map(Record::Start));

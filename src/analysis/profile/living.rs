@@ -15,12 +15,12 @@ pub(crate) struct ChargedBlock {
 }
 
 impl Profile {
-    /// The block is left out, because an inconsistent snapshot lists more than was allocated.
+    /// Whether an inconsistent snapshot lists the block beyond what was allocated.
     pub(crate) fn is_surplus(&self, device: CudaIndex, address: u64) -> bool {
         self.profiles.get(&device).is_some_and(|profile| profile.is_surplus(address))
     }
 
-    /// Allocated blocks of the last snapshot by address, without surplus ones.
+    /// Allocated blocks of the last snapshot, without surplus ones.
     pub(crate) fn charged_blocks(&self, device: CudaIndex) -> Vec<ChargedBlock> {
         let Some(profile) = self.profiles.get(&device) else { return Vec::new() };
         let block = |(address, group, charge): (u64, _, Option<&Arc<BlockAttribution>>)| {

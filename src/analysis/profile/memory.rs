@@ -21,7 +21,7 @@ pub(super) struct ProfileMemoryLimit {
     records: u32,
     /// `None`: unlimited.
     max_work: Option<u64>,
-    /// In steps of some nanoseconds.
+    /// In units of some nanoseconds.
     work: u64,
     /// Names and source text, in bytes.
     pub(super) text: u64,
@@ -37,15 +37,15 @@ impl ProfileMemoryLimit {
     }
 }
 
-/// A file exceeded a limit.
+/// What exceeded a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileLimit {
-    /// More than any recording needs.
+    /// Work beyond what any recording needs.
     #[error(
         "they would take far longer to read than any recording of this size: it is damaged or malicious"
     )]
     Work,
-    /// More than any recording needs.
+    /// Memory beyond what any recording needs.
     #[error(
         "they would take more than {mib} MiB of memory, too much for a file of this size: it is damaged or malicious"
     )]
@@ -61,17 +61,18 @@ impl Profile {
         self.memory.most = Some(bytes);
     }
 
-    /// `None`: unlimited.
+    /// In bytes; `None`: unlimited.
     pub fn memory_limit(&self) -> Option<u64> {
         self.memory.most
     }
 
-    /// Refuses records above about `steps` of some nanoseconds. Call before adding records.
+    /// Refuses records above about `steps` of work, some nanoseconds each. Call before adding
+    /// records.
     pub fn limit_work(&mut self, steps: u64) {
         self.memory.max_work = Some(steps);
     }
 
-    /// Adds the work of a report; fails above the limit.
+    /// Adds a report's work; fails above the limit.
     pub(crate) fn add_report(&mut self) -> SinkResult {
         let devices = self.profiles.values().map(|device| DEVICE / 64 + device.memory() / 8);
         let steps = devices.sum::<u64>()
@@ -117,7 +118,7 @@ impl Profile {
         Err(SinkError::failed(ProfileLimit::Memory { mib: most >> 20 }))
     }
 
-    /// Bytes that the open tick may add: each thread may need limits for two stacks on each device.
+    /// Bytes that the open tick may add: limits for two stacks of each thread on each device.
     fn coming(&self, record: &Record) -> u64 {
         let threads = match record {
             Record::Sample(sample) => self.open.threads.len() + sample.threads.len(),

@@ -43,16 +43,13 @@ use crate::model::{
 };
 use memory::ProfileMemoryLimit;
 
-/// Greatest values of a device in NVML.
+/// Greatest values of a device in NVML, in bytes; `last` has the latest.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsagePeak {
-    /// Device memory in bytes.
     pub total: u64,
-    /// Greatest use by all processes.
     pub used: u64,
-    /// Greatest use by the target.
     pub process: ProcessUsage,
-    /// Latest values.
     pub last: DeviceUsage,
 }
 
@@ -60,7 +57,7 @@ pub struct UsagePeak {
 struct CounterReading {
     device: CudaIndex,
     first: Box<AllocatorCounters>,
-    /// Read right after the stacks; `None` if equal to `first`, which was read right before them.
+    /// Read after the stacks; `None` if equal to `first`, read before them.
     after: Option<(Nanos, Box<AllocatorCounters>)>,
 }
 
@@ -104,7 +101,6 @@ pub struct Profile {
     stacks_read: u64,
     ticks: u64,
     last_time: Nanos,
-    /// The recording is complete from then; `None`: from its beginning.
     begins: Option<Nanos>,
     bad_definitions: u64,
     warnings: Vec<String>,
@@ -124,17 +120,17 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Empty.
+    /// An empty profile.
     pub fn new() -> Profile {
         Profile::default()
     }
 
-    /// Empty; attributes memory to the chosen threads only.
+    /// An empty profile that attributes memory to the chosen threads only.
     pub fn with_filter(choice: ThreadChoice) -> Profile {
         Profile { choice, ..Profile::default() }
     }
 
-    /// Counts only blocks that live this long (exact recordings). Call before adding records.
+    /// Ignores blocks that live shorter (exact recordings). Call before adding records.
     pub fn with_min_lifetime(mut self, min_lifetime: Nanos) -> Profile {
         self.min_lifetime = min_lifetime.0;
         self
@@ -157,20 +153,20 @@ impl Profile {
         !self.skips_lines
     }
 
-    /// Finds iterations with `clock`, and the bytes of each parameter if `by_parameter`. Call
-    /// before adding records.
+    /// Finds iterations with `clock`, and each parameter's bytes if `by_parameter`. Call before
+    /// adding records.
     pub fn with_iterations(mut self, clock: IterationClock, by_parameter: bool) -> Profile {
         self.clock = RunningClock::new(clock);
         self.iterations = IterationBuilder::asked_for(by_parameter);
         self
     }
 
-    /// What marks the ends of iterations.
+    /// What ends iterations.
     pub fn iteration_clock(&self) -> &IterationClock {
         self.clock.clock()
     }
 
-    /// What counted the recorded steps.
+    /// What counted the steps.
     pub fn step_clock(&self) -> Option<StepSource> {
         self.iterations.step_clock()
     }
@@ -185,7 +181,7 @@ impl Profile {
         self.exact.as_deref()
     }
 
-    /// Memory by owner, at the snapshot with most of it or at the last.
+    /// Memory by owner, at the owner snapshot with most of it or at the last.
     pub fn owners(&self, device: CudaIndex, moment: Moment) -> Option<OwnerStacks> {
         let made_at = |account| match &self.exact {
             Some(exact) => exact.account_path(account, &self.stacks),
@@ -194,24 +190,24 @@ impl Profile {
         self.owners.stacks(device, moment, &made_at)
     }
 
-    /// Owners at the last snapshot, and how long it stopped the process.
+    /// The last owner snapshot, and how long it stopped the process.
     pub fn last_owners(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
         self.owners.last(device)
     }
 
-    /// Complete iterations, and the number of those not kept.
+    /// Complete iterations, and how many were not kept.
     pub fn iterations(&self) -> (&[Iteration], u64) {
         (self.iterations.done(), self.iterations.left_out())
     }
 
-    /// The unfinished iteration at the end, if the loop's variable is the clock. The loop may have
+    /// The unfinished iteration at the end, if a loop variable is the clock. The loop may have
     /// ended.
     pub fn iteration_under_way(&self) -> Option<Iteration> {
         self.iterations.under_way(self.last_time)
     }
 
-    /// Evaluates the open tick. The end record calls it; call it for a recording without one, or a
-    /// live one.
+    /// Evaluates the open tick, as the end record does. Call it for a recording that is live or has
+    /// no end.
     pub fn finish(&mut self) {
         if self.is_open {
             self.close_tick();
@@ -296,7 +292,7 @@ impl Profile {
         &self.losses
     }
 
-    /// Number of samples.
+    /// Samples taken.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -306,7 +302,6 @@ impl Profile {
         self.followed_changes
     }
 
-    /// Whether the allocator was followed.
     pub(in crate::analysis) fn is_followed(&self) -> bool {
         self.profiles.values().any(DeviceProfile::is_followed)
     }
@@ -354,11 +349,10 @@ impl Profile {
         self.profiles.keys().copied().chain(exact).collect::<BTreeSet<_>>().into_iter()
     }
 
-    /// High-water mark of `reserved_bytes.all`.
+    /// The peak of `reserved_bytes.all`.
     pub fn peak_reserved(&self, device: CudaIndex) -> Option<HighWater> {
         let counted = self.profiles.get(&device).and_then(|profile| profile.reserved);
-        // Events repeat even older marks: an event gives the time only where it exceeds the
-        // counters.
+        // Events repeat older peaks: an event gives the time only where it exceeds the counters.
         match self.exact().and_then(|exact| exact.greatest_reserved(device)) {
             Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event > mark)),
             None => counted,
@@ -370,7 +364,7 @@ impl Profile {
         Some(&self.profiles.get(&device)?.counters.as_ref()?.1)
     }
 
-    /// Levels at counter readings, or at exact events if asked for.
+    /// Levels by counter records, or by exact events if asked for.
     pub fn timeline(&self, device: CudaIndex) -> Option<&Timeline> {
         let of_events = self.event_timelines.as_ref().and_then(|all| all.get(&device));
         if of_events.is_some() {

@@ -4,18 +4,16 @@ use crate::model::Nanos;
 
 const MAX_POINTS: usize = 4096;
 
-/// Greatest levels in one stretch of time.
+/// Greatest levels, in bytes, in a stretch of time that begins at `time`.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelinePoint {
-    /// Time of the first value.
     pub time: Nanos,
-    /// Greatest allocated bytes.
     pub allocated: i64,
-    /// Greatest reserved bytes.
     pub reserved: i64,
 }
 
-/// Points in time order; a point's values hold until the next.
+/// Points in time order; each holds until the next.
 #[derive(Debug, Default)]
 pub struct Timeline {
     points: Vec<TimelinePoint>,
@@ -29,11 +27,11 @@ impl Timeline {
         &self.points
     }
 
-    /// Adds a level at `time` that is not a counter reading.
+    /// Adds a level that is not a counter's value.
     pub(crate) fn raise(&mut self, time: Nanos, allocated: i64) {
         let Some(last) = self.points.last_mut() else { return };
         let point = TimelinePoint { time, allocated, reserved: last.reserved };
-        // A late point joins the last stretch, at most milliseconds later.
+        // A late point, by milliseconds at most, joins the last stretch.
         match point.time < last.time {
             true => merge(last, &point),
             false => self.add(point),

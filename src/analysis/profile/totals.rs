@@ -1,4 +1,4 @@
-//! Sums over the kept records, for the trailer.
+//! Sums over the kept records, for the trace's trailer.
 
 use crate::model::{MissReason, ReaderKind, Record, RecordingTotals, SnapshotConsistency};
 
@@ -36,7 +36,7 @@ impl TotalsCounter {
         }
     }
 
-    /// The sums so far, without exact events: records do not determine these.
+    /// The sums so far. Exact events are missing: records do not determine their sums.
     pub fn totals(&self) -> RecordingTotals {
         self.totals
     }

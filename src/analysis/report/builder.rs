@@ -16,9 +16,9 @@ use crate::analysis::peak::PeakMoment;
 use crate::analysis::profile::Profile;
 use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, SinkResult};
 
-/// After this many blocks, unrequested moments are skipped.
+/// After this many blocks, only requested moments are kept.
 const MAX_WORK: u64 = 80_000_000;
-/// Batches delay events by less than this.
+/// Events arrive later than their time by less than this (batches).
 const LONGEST_DELAY: u64 = 1_000_000_000;
 
 /// For blocks of unknown address; no allocator uses these.
@@ -58,7 +58,7 @@ impl SourceNumbers {
     fn charge(&mut self, charge: Option<&Arc<BlockAttribution>>) -> u32 {
         let before = self.before.get_or_insert_with(BlockAttribution::before);
         let charge = charge.unwrap_or(before);
-        // Equal attributions share one `Arc`; kept in the list, its address stays unique.
+        // Equal attributions share one `Arc`; the list keeps it, so its address stays unique.
         let list = &mut self.list;
         *self.charges.entry(Arc::as_ptr(charge) as usize).or_insert_with(|| {
             list.push(ReportSource::Charge(charge.clone()));
@@ -72,9 +72,9 @@ struct OpenTrack {
     lifetimes: BlockLifetimes,
     /// By moment: (allocated, reserved) by the counters.
     counted: Vec<(Option<u64>, Option<u64>)>,
-    /// By source: allocated up to the last moment.
+    /// By allocation site: allocated up to the last moment.
     allocated: FxHashMap<u32, BlockSum>,
-    /// By (source, moment): allocated and freed since the previous moment.
+    /// By (allocation site, moment): allocated and freed since the previous moment.
     churned: FxHashMap<(u32, u32), BlockSum>,
     maps: SegmentMaps,
 }
@@ -100,7 +100,7 @@ pub struct ReportBuilder {
 }
 
 impl ReportBuilder {
-    /// `profile` is empty: records are read again.
+    /// `profile` is empty: it reads the records again.
     pub fn new(
         profile: Profile,
         length: Nanos,

@@ -2,14 +2,12 @@
 
 use crate::model::Nanos;
 
-/// One column, in bytes.
+/// Extremes of allocated bytes, and the most reserved bytes if any, in one column.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LevelColumn {
-    /// Greatest allocated bytes seen.
     pub highest: u64,
-    /// Least allocated bytes seen.
     pub lowest: u64,
-    /// Greatest reserved bytes seen, if memory is reserved.
     pub reserved: Option<u64>,
 }
 
@@ -59,7 +57,7 @@ impl LevelHistory {
         (Nanos(self.from), Nanos(self.width))
     }
 
-    /// The columns; `None` before the first value.
+    /// `None` before the first value.
     pub fn columns(&self) -> Vec<Option<LevelColumn>> {
         let mut held = None;
         let column = |seen: &Option<(LevelColumn, LevelColumn)>| {

@@ -1,4 +1,4 @@
-//! Lifetimes of blocks between key moments, by comparing successive moments.
+//! Lifetimes of blocks, found by comparing successive key moments.
 
 use rustc_hash::FxHashMap;
 
@@ -18,8 +18,8 @@ pub(super) struct ReportedBlock {
 }
 
 impl ReportedBlock {
-    /// Whether `later` at this address is the same block. The owner of a block older than the
-    /// recording may be known later.
+    /// Whether `later` at this address is the same block. If it is older than the recording, its
+    /// owner may have become known since.
     fn is_still(&self, later: &ReportedBlock) -> bool {
         let are_from_before = self.is_from_before && later.is_from_before;
         self.allocated_at == later.allocated_at && (self.source == later.source || are_from_before)
@@ -60,8 +60,7 @@ pub(super) type SpanKey = (u32, u32, u32);
 
 #[derive(Debug, Default)]
 pub(super) struct BlockLifetimes {
-    /// Whether blocks may arrive after moments at which they lived: from events, not from
-    /// snapshots.
+    /// Whether blocks may arrive after moments at which they lived: events do, snapshots do not.
     arrive_late: bool,
     times: Vec<Nanos>,
     /// Blocks live at the last moment by address, with their first moment.

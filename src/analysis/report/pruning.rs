@@ -1,4 +1,4 @@
-//! Maps sources to stacks, and joins small stacks.
+//! Maps allocation sites to stacks, and joins small stacks.
 
 use rustc_hash::FxHashMap;
 
@@ -28,7 +28,7 @@ pub(super) struct TrackStacks<'a> {
     sources: &'a [ReportSource],
     list: Vec<ReportStack>,
     known: FxHashMap<(Vec<StackLabel>, bool), u32>,
-    /// By source: the stack with most of its bytes.
+    /// By allocation site: the stack with most of its bytes.
     of_source: FxHashMap<u32, u32>,
     /// One site per class of autograd node.
     nodes: FxHashMap<std::sync::Arc<str>, SiteId>,
@@ -81,7 +81,7 @@ impl<'a> TrackStacks<'a> {
         self.profile.exact().is_some_and(|exact| exact.is_estimated())
     }
 
-    /// Whether a source's bytes are estimated in proportion.
+    /// Whether the bytes of a site are estimated in proportion.
     fn shares(&self, source: u32) -> bool {
         let account = self.sources.get(source as usize);
         self.is_estimated()
@@ -147,7 +147,6 @@ impl<'a> TrackStacks<'a> {
         vec![StackLabel::Pseudo(mark)]
     }
 
-    /// The stack with most of the source's bytes.
     pub(super) fn stack_of(&self, source: u32) -> Option<u32> {
         self.of_source.get(&source).copied()
     }
@@ -260,7 +259,7 @@ impl MemoryTrack {
         }
     }
 
-    /// By stack: the greatest part of the peak at any moment, or of all churned bytes.
+    /// By stack: its greatest part of the peak at any moment, or of all churned bytes.
     fn weights(&self) -> Vec<f64> {
         let top = self.moments.iter().map(|moment| moment.total).max().unwrap_or(0).max(1) as f64;
         let mut changes: Vec<(u32, u32, i128)> = Vec::with_capacity(2 * self.spans.len());

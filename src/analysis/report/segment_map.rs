@@ -11,48 +11,38 @@ use crate::model::{
 /// Above this, neighbours of equal state are joined.
 const MAX_BLOCKS: usize = 20_000;
 
-/// A block, or joined neighbours of equal state.
+/// A block, or joined neighbours of equal state; `stack` is an index in
+/// [`MemoryTrack::stacks`](super::MemoryTrack::stacks).
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MappedBlock {
-    /// Its state.
     pub state: BlockState,
-    /// Bytes.
     pub size: u64,
-    /// Index in [`MemoryTrack::stacks`](super::MemoryTrack::stacks), if known.
     pub stack: Option<u32>,
 }
 
-/// A segment.
+/// A segment; `stream` is the allocator's number. Blocks are by address, the rest is unknown.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappedSegment {
-    /// Bytes.
     pub size: u64,
-    /// Whether it is in the pool of small blocks.
     pub small: bool,
-    /// Whether it is expandable.
     pub expandable: bool,
-    /// Whether it is in a private pool.
     pub private: bool,
-    /// The stream of its blocks, as the allocator numbers it.
     pub stream: u64,
-    /// By address; the rest of the segment is unknown.
     pub blocks: Vec<MappedBlock>,
 }
 
-/// All segments of a device.
+/// All segments of a device; bytes in segments newer than `segments_at` are `unplaced`. If
+/// `merged`, neighbours were joined.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentMap {
-    /// The moment.
     pub time: Nanos,
-    /// When the segments were read.
     pub segments_at: Nanos,
-    /// Bytes in newer segments, which are missing here.
     pub unplaced: u64,
-    /// Whether the snapshot is consistent.
     pub consistent: bool,
-    /// Segments by address.
     pub segments: Vec<MappedSegment>,
-    /// Whether neighbours were joined.
     pub merged: bool,
 }
 
@@ -149,5 +139,4 @@ impl SegmentMaps {
     }
 }
 
-/// The last snapshot of each device.
 pub(super) type LastSnapshots = std::collections::BTreeMap<CudaIndex, AllocatorSnapshot>;

@@ -19,7 +19,7 @@ const MAX_LOOKS: usize = 150;
 const MAX_RESERVED_CHANGES: usize = 400;
 const MAX_OOMS: usize = 100;
 
-/// What a survey needs before it begins.
+/// What a survey needs at its start.
 #[derive(Debug, Clone, Default)]
 pub struct SurveyOptions {
     /// Start of the complete part.
@@ -34,25 +34,21 @@ pub struct SurveyOptions {
     pub wanted: Vec<(MemoryKind, Nanos)>,
 }
 
-/// The driver's figures, in bytes.
+/// The driver's figures, in bytes: in use by all processes, and by the job if known.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsageReading {
-    /// The time.
     pub time: Nanos,
-    /// In use by all processes.
     pub used: u64,
-    /// In use by the job, if known.
     pub process: Option<u64>,
 }
 
-/// An out-of-memory error.
+/// An out-of-memory error, with its message and the bytes refused by the driver, if known.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomMark {
-    /// The time.
     pub time: Nanos,
-    /// The message, if known.
     pub text: String,
-    /// Bytes that the driver refused, if seen.
     pub refused: Option<u64>,
 }
 

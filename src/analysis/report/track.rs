@@ -5,16 +5,13 @@ use crate::model::{MemoryKind, Nanos};
 
 use super::segment_map::SegmentMap;
 
-/// A key moment.
+/// A key moment, in bytes: `total` by counter or blocks, `shared` of it estimated in proportion.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportMoment {
-    /// The time.
     pub time: Nanos,
-    /// Allocated bytes, by counter or blocks.
     pub total: u64,
-    /// Reserved bytes, if known.
     pub reserved: Option<u64>,
-    /// The part estimated in proportion.
     pub shared: u64,
 }
 
@@ -29,31 +26,25 @@ pub struct ReportStack {
     pub is_remainder: bool,
 }
 
-/// Blocks of one stack and one lifetime.
+/// Blocks of one stack, live at the moments `from..to`; `to` is past the last if still live.
+/// `count` is 0 for a remainder.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockSpan {
-    /// Index of the stack.
     pub stack: u32,
-    /// Their first moment.
     pub from: u32,
-    /// The first moment without them; past the last if still live.
     pub to: u32,
-    /// Their bytes.
     pub bytes: u64,
-    /// How many; 0 for a remainder.
     pub count: u64,
 }
 
-/// Blocks of one stack that lived between two moments.
+/// Blocks of one stack that lived between two moments; `before` is the later one.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChurnedBytes {
-    /// Index of the stack.
     pub stack: u32,
-    /// The moment after their free.
     pub before: u32,
-    /// Their bytes.
     pub bytes: u64,
-    /// How many.
     pub count: u64,
 }
 
@@ -64,7 +55,7 @@ pub struct MemoryTrack {
     pub kind: MemoryKind,
     /// The moments, earliest first.
     pub moments: Vec<ReportMoment>,
-    /// The peak of the other reports.
+    /// The time of the peak in the other reports.
     pub peak_time: Option<Nanos>,
     /// Stacks; the first joins the small ones.
     pub stacks: Vec<ReportStack>,

@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use super::{OwnerGroup, OwnerKind};
 use crate::ownership::name_pattern;
 
-/// A pattern whose bytes or storages changed.
+/// A pattern whose bytes or storages changed, by how much, and the latest group with it alone.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerChange {
-    /// The latest group with this pattern, without its others.
     pub group: OwnerGroup,
-    /// Storages now minus before.
     pub storages: i64,
-    /// Bytes now minus before.
     pub bytes: i64,
 }
 

@@ -38,10 +38,10 @@ pub enum OwnerKind {
 /// Storages with one owner and one name pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerPattern {
-    /// The pattern of whole names: `server: sessions[*].layers[*].keys`; for saved tensors, module
-    /// and node class.
+    /// Of whole names: `server: sessions[*].layers[*].keys`; for saved tensors, module and node
+    /// class.
     pub pattern: String,
-    /// The pattern after the owner's name: `[*].layers[*].keys`.
+    /// The same after the owner's name: `[*].layers[*].keys`.
     pub tail: String,
     /// Sums and sizes.
     pub size: GroupSize,
@@ -49,14 +49,12 @@ pub struct OwnerPattern {
     pub held: Vec<usize>,
 }
 
-/// The size of a group.
+/// The size of a group in bytes; `range` is the smallest and largest storage, if known.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSize {
-    /// Bytes.
     pub bytes: u64,
-    /// Storages.
     pub storages: u64,
-    /// Bytes of the smallest and largest storage, if known.
     pub range: Option<(u64, u64)>,
 }
 
@@ -73,15 +71,15 @@ pub struct OwnerGroup {
     pub owner: String,
     /// Sums and sizes.
     pub size: GroupSize,
-    /// Number of graphs, models or optimizers joined; else 0 or 1.
+    /// Graphs, models or optimizers joined; else 0 or 1.
     pub members: u64,
     /// Name of the largest storage.
     pub largest: String,
-    /// Addresses of its storages; empty in recordings.
+    /// Empty in recordings.
     pub addresses: Vec<u64>,
     /// A tensor for `memspy referrers`.
     pub example: Option<String>,
-    /// Shape and type of the largest storage, if known.
+    /// Of the largest storage, if known.
     pub largest_shape: Option<String>,
     /// Its patterns, the largest first.
     pub patterns: Vec<OwnerPattern>,
@@ -119,7 +117,7 @@ pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     breakdown(snapshot).into_iter().filter(|(device, _)| device.is_cuda()).map(of).collect()
 }
 
-/// Groups of a recorded snapshot, the largest first.
+/// The same for a recorded snapshot.
 pub fn recorded_owner_groups(device: &OwnedOnDevice) -> Vec<OwnerGroup> {
     tree::group(items::of_recording(device))
 }

@@ -1,8 +1,8 @@
 //! The highest moment of a followed device between two snapshots.
 //!
-//! A training loop reaches its peak in each iteration, and the first is known worst. So several
-//! moments are kept; the best has the most known bytes and is most like the others. A moment with
-//! other block sizes is another phase, shown only if it is the highest.
+//! A training loop peaks in each iteration, and the first peak is known worst. So several moments
+//! are kept: the best has the most known bytes and is most like the others. A moment with other
+//! block sizes is another phase, shown only if it is the highest.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -180,7 +180,6 @@ mod tests {
     use super::*;
     use crate::analysis::followed::highest_moment::tests::moment_of;
 
-    /// Time of the best moment.
     fn best_of(moments: Vec<HighestMoment>) -> u64 {
         let mut between = HighestBetween::default();
         for moment in moments {
@@ -190,7 +189,7 @@ mod tests {
         between.best().unwrap().time.0
     }
 
-    /// At first, most bytes are older than the recording; at last, some are guessed.
+    /// At first, most bytes are older than the recording; at last, some are probable.
     #[test]
     fn of_equal_moments_the_best_known_is_shown() {
         let first = moment_of(1, &[(0, 6000), (1, 400)], 0);

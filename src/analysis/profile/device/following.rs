@@ -17,7 +17,7 @@ use crate::analysis::followed::follow_replay::GroupAddresses;
 use crate::model::{FollowedChange, Pool, SnapshotConsistency};
 
 impl DeviceProfile {
-    /// Takes a counter delta. Its stacks must be defined already.
+    /// Takes a counter delta, after the definitions of its stacks.
     pub(crate) fn follow(
         &mut self,
         change: &FollowedChange,
@@ -35,17 +35,15 @@ impl DeviceProfile {
         }
     }
 
-    /// Whether the allocator was followed.
     pub(crate) fn is_followed(&self) -> bool {
         self.followed.is_some()
     }
 
-    /// `None` unless followed.
     pub(crate) fn followed_totals(&self) -> Option<AllocatedTotals> {
         self.followed.as_ref().map(FollowedSteps::allocated)
     }
 
-    /// Keeps the blocks of the last consistent snapshot until the next consistent one.
+    /// Keeps the last consistent snapshot until the next one.
     pub(super) fn keep_complete(&mut self, snapshot: &SnapshotBlocks) {
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
         match &self.followed {
@@ -70,7 +68,7 @@ impl DeviceProfile {
                 let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
                 followed.forget(&until);
             }
-            // The next snapshot is explained from the last consistent one on.
+            // The last consistent snapshot will explain the next one.
             SnapshotConsistency::Degraded { .. } if self.complete.is_some() => {}
             // A block missing now and listed next time may be older than this snapshot.
             SnapshotConsistency::Degraded { .. } => {
@@ -85,8 +83,7 @@ impl DeviceProfile {
         let live = live_bytes(&snapshot.blocks);
         let until = Arc::new(followed.until_map(snapshot.time.0, live));
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
-        // A consistent snapshot lists all blocks: those that only later snapshots showed came after
-        // it.
+        // A consistent snapshot lists all blocks: those only in later snapshots came after it.
         let overlooked = self.complete.is_none().then_some(&self.overlooked);
         let old = self.complete.as_ref().unwrap_or(&self.living).iter();
         let old = old.chain(overlooked.into_iter().flatten());
@@ -146,7 +143,6 @@ fn take_charges(
     }
 }
 
-/// In the small and in the large pool.
 fn live_bytes(blocks: &FxHashMap<u64, LiveBlock>) -> [i64; 2] {
     let of = |pool| {
         let sizes = blocks.values().filter(|b| b.kind.pool == pool).map(|b| b.kind.size as i64);

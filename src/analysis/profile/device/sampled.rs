@@ -12,7 +12,7 @@ use crate::analysis::attribution::rules::{
 };
 use crate::model::{Metric, Nanos};
 
-/// Number of blocks of each size class without an attribution.
+/// Blocks without an attribution, by size class.
 pub(super) fn new_blocks(blocks: &FxHashMap<u64, LiveBlock>) -> FxHashMap<BlockGroup, u64> {
     let mut new: FxHashMap<BlockGroup, u64> = FxHashMap::default();
     for block in blocks.values().filter(|block| block.attribution.is_none()) {
@@ -56,8 +56,8 @@ impl DeviceProfile {
         (attribute_allocations(&self.ledger, &new, &between), work)
     }
 
-    /// Attributes by samples the blocks that the polls missed, because the poller rested or did not
-    /// run. A guess: later findings replace it. `new`: all new blocks of the snapshot.
+    /// Attributes by samples what the polls missed while the poller rested or did not run; later
+    /// evidence replaces this. `new`: all new blocks of the snapshot.
     pub(super) fn charge_unseen(
         &mut self,
         snapshot: &mut SnapshotBlocks,
@@ -112,7 +112,7 @@ impl DeviceProfile {
         }
     }
 
-    /// Adds an interval for bytes in the snapshot beyond the counters of its tick: allocated later.
+    /// Adds an interval for bytes allocated after the counters of the snapshot's tick.
     fn add_later_allocations(
         &mut self,
         in_blocks: PerPool,

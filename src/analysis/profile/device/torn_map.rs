@@ -1,5 +1,5 @@
-//! Leaves blocks out of an inconsistent snapshot, so that the sum does not exceed the counter: the
-//! snapshot can list a block freed during the read beside one allocated after that.
+//! Leaves blocks out of an inconsistent snapshot whose sum exceeds the counter: it can list a block
+//! freed during the read beside one allocated after that.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
