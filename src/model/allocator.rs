@@ -12,19 +12,19 @@ pub enum AllocatorBackend {
     NotInitialized,
     /// The native caching allocator: counters and blocks are readable.
     Native,
-    /// `backend:cudaMallocAsync`, the driver's pool: it lacks PyTorch's native counters and blocks.
+    /// `backend:cudaMallocAsync`: the driver's pool, without PyTorch's native counters and blocks.
     CudaMallocAsync,
-    /// The program's own (`CUDAPluggableAllocator`), with its C++ type.
+    /// `CUDAPluggableAllocator`, with its C++ type.
     Pluggable(String),
     /// An unknown allocator, with what was found.
     Unknown(String),
 }
 
 impl AllocatorBackend {
-    /// Prefix of the text for another process's allocator.
+    /// Prefix for another process's allocator.
     pub const COPY: &str = "a copy";
 
-    /// Whether a fork copied it from another process.
+    /// Whether a fork copied it.
     pub fn is_copy(&self) -> bool {
         matches!(self, AllocatorBackend::Unknown(what) if what.starts_with(AllocatorBackend::COPY))
     }
@@ -32,8 +32,7 @@ impl AllocatorBackend {
 
 /// One statistic (`struct Stat` in c10/core/CachingDeviceAllocator.h).
 ///
-/// `reset_peak_memory_stats` resets `peak`; `reset_accumulated_memory_stats` resets `allocated` and
-/// `freed`.
+/// `reset_peak_memory_stats` resets `peak`; `reset_accumulated_memory_stats` resets the sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Stat {
     /// Value now.
@@ -54,19 +53,19 @@ pub enum Metric {
     Allocation,
     /// Segments from the driver.
     Segment,
-    /// Blocks allocated or waiting to be freed.
+    /// Allocated or pending blocks.
     Active,
-    /// Free blocks in segments that are in use.
+    /// Free blocks in used segments.
     InactiveSplit,
-    /// Rounded bytes of allocated blocks: `torch.cuda.memory_allocated`.
+    /// `torch.cuda.memory_allocated`: after rounding.
     AllocatedBytes,
-    /// Bytes from the driver: `torch.cuda.memory_reserved`.
+    /// `torch.cuda.memory_reserved`: from the driver.
     ReservedBytes,
     /// Bytes in active blocks.
     ActiveBytes,
     /// Bytes in inactive split blocks.
     InactiveSplitBytes,
-    /// Bytes requested, before rounding.
+    /// Requested, before rounding.
     RequestedBytes,
 }
 
@@ -84,7 +83,7 @@ impl Metric {
         Metric::RequestedBytes,
     ];
 
-    /// First part of its `memory_stats` keys.
+    /// First part of its key in `memory_stats`.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Allocation => "allocation",
@@ -105,8 +104,7 @@ impl Metric {
     }
 }
 
-/// The pools of a statistic (`enum class StatType` in c10/core/Allocator.h,
-/// CachingDeviceAllocator.h).
+/// Pools of a statistic (`enum class StatType` in c10/core/Allocator.h, CachingDeviceAllocator.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Pool {
@@ -122,7 +120,7 @@ impl Pool {
     /// All, in the order of a `StatArray`.
     pub const ALL: [Pool; 3] = [Pool::All, Pool::Small, Pool::Large];
 
-    /// Second part of a `memory_stats` key.
+    /// Second part of the key.
     pub fn name(self) -> &'static str {
         match self {
             Pool::All => "all",
@@ -132,14 +130,14 @@ impl Pool {
     }
 }
 
-/// A device's counters, as in `torch.cuda.memory_stats`; `None`: this PyTorch lacks the counter.
+/// A device's `torch.cuda.memory_stats`; `None`: this PyTorch lacks the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AllocatorCounters {
     /// `[Metric][Pool]`.
     pub stats: [[Stat; 3]; 9],
-    /// `cudaMalloc` calls retried after freeing the cache.
+    /// `cudaMalloc` retries after freeing the cache.
     pub num_alloc_retries: i64,
-    /// Out-of-memory errors thrown.
+    /// Out-of-memory errors.
     pub num_ooms: i64,
     /// Allocations larger than `max_split_size`.
     pub oversize_allocations: Stat,
@@ -151,7 +149,7 @@ pub struct AllocatorCounters {
     pub num_device_alloc: Option<i64>,
     /// Driver frees (torch 2.3+).
     pub num_device_free: Option<i64>,
-    /// Larger blocks are not split, in bytes; `None`: unreadable.
+    /// Larger blocks, in bytes, are not split; `None`: unreadable.
     pub max_split_size: Option<i64>,
 }
 
@@ -204,7 +202,7 @@ impl StatField {
     pub const ALL: [StatField; 4] =
         [StatField::Current, StatField::Peak, StatField::Allocated, StatField::Freed];
 
-    /// Third part of a `memory_stats` key.
+    /// Third part of the key.
     pub fn name(self) -> &'static str {
         match self {
             StatField::Current => "current",
@@ -217,12 +215,10 @@ impl StatField {
 
 /// A key of `torch.cuda.memory_stats`, such as `active_bytes.all.peak`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
 pub struct StatKey {
-    /// First part.
     pub metric: Metric,
-    /// Second part.
     pub pool: Pool,
-    /// Third part.
     pub field: StatField,
 }
 
@@ -254,7 +250,7 @@ impl fmt::Display for StatKey {
     }
 }
 
-/// Text that is no key of `torch.cuda.memory_stats`.
+/// No key of `torch.cuda.memory_stats`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownStatKey(pub String);
 

@@ -1,11 +1,11 @@
 //! Facts about a core file.
 
-/// A core file that memspy reads in place of a process.
+/// A core file read in place of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreOrigin {
     /// The file.
     pub file: String,
-    /// The fatal signal (`SIGABRT`); `None`: none, as in `gcore`'s copy.
+    /// The fatal signal (`SIGABRT`); `None` in `gcore`'s copies.
     pub signal: Option<String>,
     /// The thread that received it.
     pub thread: Option<u32>,

@@ -1,6 +1,6 @@
 //! A keyframe: live blocks and their allocation sites where a recording begins late.
 //!
-//! A recorder that keeps only the last minutes attributes memory before it drops the records.
+//! A recorder of only the last minutes attributes memory before it drops the records.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::events::{CounterSnapshot, MemoryKind, SiteId};
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Live memory at the first whole moment of a recording. Records before it give the state then;
-/// later observations follow.
+/// Live memory at the first whole moment of a recording. Earlier records give the state then;
+/// observations follow.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Keyframe {
     /// The moment.
@@ -25,10 +25,9 @@ pub struct Keyframe {
 pub enum AllocationSource {
     /// Older than the recording.
     Before,
-    /// Older than the recording: its first owners, each with path (outermost step first) and
-    /// weight.
+    /// Older than the recording, with its first owners: path (outermost step first) and weight.
     BeforeOwned(Vec<(Arc<[Arc<str>]>, u64)>),
-    /// In a snapshot, without an event.
+    /// In a snapshot, without event.
     NoEvent,
     /// Site lost.
     Lost,
@@ -42,7 +41,7 @@ pub enum AllocationSource {
         shares: Vec<AttributionShare>,
         /// Length of the interval that contains the allocation.
         span: Option<Nanos>,
-        /// Whether the stacks seen do not say which of them allocated.
+        /// Whether the stacks do not say which of them allocated.
         contested: bool,
     },
 }
@@ -59,11 +58,11 @@ pub struct AttributionShare {
 /// A kind of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyframeMemory {
-    /// The kind, with PyTorch's device.
+    /// With PyTorch's device.
     pub memory_kind: MemoryKind,
     /// Time of the last snapshot, if any.
     pub mapped: Option<Nanos>,
-    /// PyTorch's counters after the last exact event, if any.
+    /// PyTorch's counters after the last exact event.
     pub levels: Option<CounterSnapshot>,
     /// Bytes freed since that event.
     pub freed_since: u64,
@@ -80,17 +79,17 @@ pub struct KeyframeBlock {
     pub size: u64,
     /// Bytes requested; 0: unknown.
     pub requested: u64,
-    /// Bytes that it represents if stacks are sampled; else its size.
+    /// Bytes that it represents if stacks are sampled, else its size.
     pub stands_for: u64,
     /// Latest possible allocation time; 0: before the recording.
     pub allocated_at: Nanos,
-    /// Whether it is known to be of the small pool.
+    /// Whether it surely is of the small pool.
     pub small: bool,
     /// Index in [`Keyframe::allocation_sources`].
     pub allocation_source: u32,
 }
 
-/// A condition of the recording was met.
+/// A met condition of the recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TriggerFired {
     /// When it was seen.

@@ -1,10 +1,10 @@
-//! Separates the program's files from those of libraries.
+//! Tells the program's files from those of libraries.
 
-/// File names of generated code: frozen modules, attrs, decorator, NumPy, torch.fx.
+/// Generated code: frozen modules, attrs, decorator, NumPy, torch.fx.
 const GENERATED_PREFIXES: [&str; 5] =
     ["<frozen ", "<attrs generated ", "<decorator-gen-", "<__array_function__ ", "<eval_with_key>"];
 
-/// Whether a file is of a package, the standard library or the interpreter.
+/// Whether it is of a package, the standard library or the interpreter.
 pub fn is_library(file: &str) -> bool {
     file.contains("/site-packages/")
         || file.contains("/dist-packages/")
