@@ -1,12 +1,12 @@
-//! A moving window over the file: memory use does not depend on the file's size.
+//! A moving window over the file, so that memory does not grow with it.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Unless one block is larger. Copied, not mapped: access to a truncated file's lost page would
-/// kill memspy.
+/// Unless a block is larger. Copied, not mapped: access to a truncated file's lost page would kill
+/// memspy.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl TraceWindow {
                 found.ok_or(WindowError::Shrunk(bytes.len() as u64))
             }
             TraceWindow::File { file, start, bytes } => {
-                // These bytes are good, but little else will be in a file that is being truncated.
+                // Good bytes, but little else will be good in a shrinking file.
                 let now = file.metadata().map_err(WindowError::Failed)?.len();
                 if end > now {
                     return Err(WindowError::Shrunk(now));
@@ -66,7 +66,7 @@ impl TraceWindow {
                     if span as usize > bytes.capacity()
                         || bytes.capacity() as u64 > 2 * WINDOW_BYTES
                     {
-                        // Free the old range first, so that there are never two.
+                        // First free the old range: never have two.
                         *bytes = Vec::with_capacity(span as usize);
                     }
                     bytes.resize(span as usize, 0);

@@ -1,4 +1,4 @@
-//! Definitions in a file, and the reader's numbers for them.
+//! A file's definitions, and the reader's numbers for them.
 
 use super::exact;
 use super::records::{self, WireBlockHead, appended, structure};
@@ -18,7 +18,7 @@ struct NextIds {
     stack: u32,
 }
 
-/// From the file's to the reader's.
+/// From file's to reader's.
 #[derive(Debug, Default)]
 pub(crate) struct ReaderIds {
     functions: IdMap,
@@ -30,7 +30,7 @@ pub(crate) struct ReaderIds {
 }
 
 impl ReaderIds {
-    /// The head gives the first numbers.
+    /// The head has the first numbers.
     pub(super) fn begin_block(&mut self, head: &WireBlockHead) {
         self.next = NextIds { function: head.functions, frame: head.frames, stack: head.stacks };
     }

@@ -5,7 +5,7 @@ use bincode::{BorrowDecode, Decode, Encode};
 use super::MalformedPayload;
 use crate::model;
 
-/// Its number, the next one, precedes it.
+/// After its number, the next one.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireAllocationSite<'a> {
     pub(crate) number: u32,
@@ -183,7 +183,7 @@ impl WireCounterCheck {
     }
 }
 
-/// Follows the end's fields.
+/// After the end's fields.
 #[derive(Encode, Decode)]
 pub(crate) struct WireEventTotals {
     allocations: u64,
@@ -211,7 +211,7 @@ impl From<&model::EventTotals> for WireEventTotals {
     }
 }
 
-/// Native frames' totals follow at the end of the record.
+/// Native frames' totals follow at the record's end.
 impl From<WireEventTotals> for model::EventTotals {
     fn from(totals: WireEventTotals) -> Self {
         model::EventTotals {
