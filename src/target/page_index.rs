@@ -1,4 +1,4 @@
-//! Finds a page's copy by small tables, since most reads fall into few regions.
+//! Finds a page's copy by small tables: most reads fall into few regions.
 
 use rustc_hash::FxHashMap;
 
@@ -6,7 +6,7 @@ use super::memory::MemoryError;
 
 /// 2 MiB.
 const REGION_PAGES: usize = 512;
-/// In a table; places count from 2.
+/// In a table, whose places count from 2.
 const UNKNOWN: u32 = 0;
 const FAILED: u32 = 1;
 const FIRST_PLACE: u32 = 2;
@@ -23,7 +23,7 @@ pub(super) struct PageIndex {
 pub(super) type LastRegion = Option<(u64, u32)>;
 
 impl PageIndex {
-    /// The place, or why there is no copy; `None`: never requested.
+    /// Its place, or why there is no copy; `None`: never requested.
     pub(super) fn get(
         &self,
         number: u64,

@@ -1,4 +1,4 @@
-//! Reads files below `/proc` up to a limit; nothing else in memspy opens `/proc`.
+//! Reads files below `/proc` up to a limit; all of memspy's access to it.
 //!
 //! The job chooses some lengths: its command line may be gigabytes of memory (`PR_SET_MM_MAP`).
 
@@ -13,25 +13,25 @@ pub const MAX_FIELDS: usize = 1 << 20;
 pub const MAX_COMMAND_LINE: usize = 64 << 10;
 /// `execve` accepts at most 6 MiB.
 pub const MAX_ENVIRONMENT: usize = 6 << 20;
-/// A million mappings of some 100 bytes.
+/// A million, of some 100 bytes.
 pub const MAX_MAPPINGS: usize = 128 << 20;
 
-/// A file's first bytes, up to a limit.
+/// A file's first bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FirstBytes {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The file is longer.
+    /// Whether the file is longer.
     pub is_cut: bool,
 }
 
-/// `process`: `self`, a pid or `PID/task/TID`. For links and folders; read files with the functions
+/// `process`: `self`, a pid or `PID/task/TID`. For links and folders; for files use the functions
 /// below.
 pub(super) fn path(process: impl std::fmt::Display, name: &str) -> PathBuf {
     root().join(process.to_string()).join(name)
 }
 
-/// The first `limit` bytes of a process's file.
+/// The file's first `limit` bytes.
 pub fn read(process: impl std::fmt::Display, name: &str, limit: usize) -> io::Result<FirstBytes> {
     first_bytes(&path(process, name), limit)
 }
@@ -57,7 +57,7 @@ pub fn own_descriptor(descriptor: BorrowedFd<'_>) -> PathBuf {
     path("self/fd", &descriptor.as_raw_fd().to_string())
 }
 
-/// memspy's own program, even if replaced.
+/// memspy's program, even if replaced.
 pub fn own_program() -> PathBuf {
     path("self", "exe")
 }
@@ -91,7 +91,7 @@ pub(super) fn pids_in(proc: &Path) -> impl Iterator<Item = u32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Gives lines without their ends to `take` until it returns `false`.
+/// Gives lines without ends to `take` until it returns `false`.
 ///
 /// # Errors
 /// Unreadable, or longer than `limit` bytes.
@@ -127,7 +127,7 @@ pub(super) fn whole_text(path: &Path) -> io::Result<String> {
 
 fn first_bytes_of(from: impl Read, limit: usize) -> io::Result<FirstBytes> {
     let mut bytes = Vec::new();
-    // One more byte shows whether the file is longer.
+    // One more shows whether the file is longer.
     from.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     let is_cut = bytes.len() > limit;
     bytes.truncate(limit);

@@ -1,4 +1,4 @@
-//! USDT notes: a library's probe points and where their arguments are.
+//! USDT notes: a library's probe points and their arguments.
 //!
 //! SystemTap notes (`.note.stapsdt`, type 3) of <sys/sdt.h>: program counter, address of
 //! `.stapsdt.base` at link time, address of the semaphore; provider, name, and arguments as text
@@ -18,7 +18,7 @@ const TYPE: u32 = 3;
 /// Why a file's notes could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum UsdtError {
-    /// Unreadable, damaged or no ELF file.
+    /// Unreadable, damaged or not ELF.
     #[error("cannot read the file: {0}")]
     Io(#[from] io::Error),
     /// A note is truncated or unknown.
@@ -66,7 +66,7 @@ impl Register {
         self.index
     }
 
-    /// Number among registers that a perf event samples.
+    /// Number for perf events.
     pub fn perf_number(self) -> u8 {
         self.perf
     }
@@ -108,7 +108,7 @@ pub struct UsdtProbe {
     pub provider: String,
     /// Such as `malloc`.
     pub name: String,
-    /// The instruction's offset in the file.
+    /// In the file, of the instruction.
     pub offset: u64,
     /// File offset of the counter (u16) that enables it while not 0.
     pub semaphore: Option<u64>,

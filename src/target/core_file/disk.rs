@@ -1,4 +1,4 @@
-//! Reads what a core file leaves out from the files on disk.
+//! Reads what a core file lacks from the files on disk.
 //!
 //! The kernel dumps the first page of each mapped ELF file (bit 4 of `/proc/PID/coredump_filter`),
 //! nearly always with the build id. The file on disk must begin with that page.
@@ -28,7 +28,7 @@ pub(super) struct DiskFiles {
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// Its code is missing, not only data that the program mapped.
+    /// Its code is missing, so it is not just mapped data.
     is_library: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The core file of a crashed process, or of `gcore`.
 //!
-//! It may hold anything, so sizes are checked, and it is never mapped: access to a truncated
+//! Its sizes are checked, as it may hold anything. It is never mapped: access to a truncated
 //! mapping would kill memspy. Code and constants are read from the files on disk (`disk.rs`).
 
 mod disk;
@@ -30,7 +30,7 @@ use start_stack::StartStack;
 /// Why a core file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// Could not be opened or read.
+    /// Unreadable.
     #[error("cannot read the core file {}: {source}", path.display())]
     Io {
         /// The file.
@@ -76,7 +76,7 @@ pub(super) struct CoreFile {
     mappings: Mappings,
     notes: CoreNotes,
     start: Option<StartStack>,
-    /// Bytes that the headers promise and the file lacks.
+    /// Bytes that the headers promise but the file lacks.
     cut: u64,
     disk: Mutex<DiskFiles>,
     bounded: BoundedWorker,
@@ -119,12 +119,12 @@ impl CoreFile {
         &self.mappings
     }
 
-    /// The one that received the signal is first.
+    /// The receiver of the signal is first.
     pub(super) fn threads(&self) -> &[CoreThread] {
         &self.notes.threads
     }
 
-    /// Only the main thread's name is known, and no states.
+    /// Only the main thread's name is known; no states are.
     pub(super) fn os_threads(&self) -> impl Iterator<Item = OsThread> {
         self.threads().iter().map(|thread| OsThread {
             id: thread.id,
@@ -191,7 +191,7 @@ impl CoreFile {
     }
 
     fn on_disk(&self, path: &Path) -> Result<Arc<File>, Refusal> {
-        // The check reads only the core file, so it does not lock again.
+        // Checks by the core file alone, so does not lock again.
         self.disk.lock().get(path, &self.bounded, &|| self.first_page_of(path))
     }
 
@@ -206,7 +206,7 @@ impl CoreFile {
         self.segments[..next].last().filter(|segment| addr.0 < segment.end)
     }
 
-    /// `false` if the core file lacks some bytes.
+    /// `false` if the core file lacks some.
     fn read_dumped(&self, addr: Addr, out: &mut [u8]) -> bool {
         let Some(segment) = self.segment(addr) else { return false };
         let inside = addr.0 - segment.start;

@@ -14,7 +14,7 @@ use super::{CoreError, CoreThread};
 const LE: LittleEndian = LittleEndian;
 /// `NT_FILE` of <linux/elf.h>.
 const NT_FILE: NoteType = NoteType(0x4649_4c45);
-/// 65,536 threads and mapped files need less.
+/// Enough for 65,536 threads and mapped files.
 const MAX_NOTES: u64 = 256 << 20;
 /// Above `/proc/sys/kernel/threads-max`.
 const MAX_THREADS: usize = 1 << 17;
@@ -123,7 +123,7 @@ impl CoreNotes {
 fn thread(status: &[u8]) -> Option<CoreThread> {
     let signal = status.get(STATUS_SIGNAL..STATUS_SIGNAL + 2)?;
     let registers = (0..MAX_REGISTERS).map_while(|n| number(status, STATUS_REGISTERS + 8 * n));
-    // After the registers come a word, `pr_fpvalid`, and padding.
+    // Then come a word, `pr_fpvalid`, and padding.
     let mut registers: Vec<u64> = registers.collect();
     registers.pop();
     Some(CoreThread {
