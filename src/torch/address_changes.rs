@@ -8,10 +8,9 @@ use crate::target::Addr;
 
 /// What changed between two reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct AddressChanges {
-    /// New blocks.
     pub allocated: Vec<AddressedBlock>,
-    /// Addresses no longer allocated.
     pub freed: Vec<u64>,
 }
 
@@ -35,7 +34,7 @@ impl AddressChanges {
     }
 }
 
-/// Counter changes that the tables lack; negative if the tables are ahead.
+/// Counter changes that the tables lack; negative: the tables are ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MissingChanges {
     /// Allocations.
@@ -67,12 +66,12 @@ impl MissingChanges {
     }
 }
 
-/// Table changes, with the counters of that instant.
+/// Table changes, with the counters at that instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressDelta {
     /// The counters' totals.
     pub totals: AllocationTotals,
-    /// Changes since the previous read; `None` for the first one, and if too many.
+    /// Since the previous read; `None` for the first, and if too many.
     pub changes: Option<AddressChanges>,
     /// What the tables should show and do not.
     pub missing: MissingChanges,
@@ -83,7 +82,7 @@ pub struct AddressDelta {
 pub enum AddressOutcome {
     /// All changed tables were read.
     Read(AddressDelta),
-    /// Read, with changes that earlier reads missed: a table had changed unnoticed.
+    /// Read, with changes that earlier reads missed.
     Late {
         /// The changes found.
         reading: AddressDelta,
@@ -92,12 +91,12 @@ pub enum AddressOutcome {
     },
     /// No allocation or free since the last read.
     Unchanged,
-    /// The target changes them: a thread is between tables and counters.
+    /// Changing: a thread is between tables and counters.
     Moving,
 }
 
-/// The entries only in `new` and only in `old`, both sorted. A replaced block at the same address
-/// is in both.
+/// Entries only in `new` and only in `old`, both sorted. A replaced block at the same address is in
+/// both.
 pub(super) fn differences(
     old: &[(u64, Addr)],
     new: &[(u64, Addr)],

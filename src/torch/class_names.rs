@@ -12,7 +12,7 @@ const MAX_NAME_LEN: usize = 512;
 const TYPE_NAME: usize = 24;
 const PY_NODE: &str = "N5torch8autograd6PyNodeE";
 
-/// Names of node classes, each read once.
+/// Names, each read once.
 #[derive(Debug, Default)]
 pub struct ClassNames {
     head: PyObjectHeader,
@@ -27,7 +27,7 @@ impl ClassNames {
         ClassNames { head, ..ClassNames::default() }
     }
 
-    /// Such as `AddmmBackward0`. `python_type`: that of the node's `THPFunction`, else 0.
+    /// `AddmmBackward0`. `python_type`: of the node's `THPFunction`, else 0.
     pub fn name(&mut self, memory: &dyn Memory, vtable: u64, python_type: u64) -> Option<Arc<str>> {
         if python_type != 0
             && let Some(name) = self.python_name(memory, python_type)
@@ -46,12 +46,12 @@ impl ClassNames {
         name
     }
 
-    /// vtable of nodes written in Python, once seen.
+    /// vtable of Python nodes, once seen.
     pub fn py_node(&self) -> Option<u64> {
         self.py_node
     }
 
-    /// A new type may reuse a freed one's address; the address of its name differs.
+    /// A new type may reuse an address; its name's differs.
     fn python_name(&mut self, memory: &dyn Memory, class: u64) -> Option<Arc<str>> {
         let at = memory.pointer(Addr(class) + self.head.shift(TYPE_NAME) as u64).ok()?;
         if let Some((known, name)) = self.by_type.get(&class)
@@ -70,7 +70,7 @@ pub(super) fn class_of_vtable(memory: &dyn Memory, vtable: u64) -> Option<String
 }
 
 /// The `type_info` before a vtable has the name (Itanium C++ ABI). A vector's buffer may look
-/// alike, so the vtable must have a function and the `type_info` a vtable.
+/// alike, so the vtable must have a function, and the `type_info` a vtable.
 fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     let vtable = Addr(vtable);
     if !vtable.is_plausible() || !vtable.0.is_multiple_of(8) {

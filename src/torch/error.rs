@@ -9,10 +9,10 @@ pub enum TorchError {
     /// Reading process information failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A library's ELF file is invalid.
+    /// An invalid ELF file.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// The library lacks the variable to start from.
+    /// The library lacks the first variable.
     #[error("{library} of PyTorch {version} does not export {symbol}")]
     NoAllocatorVariable {
         /// The library's file.
@@ -22,7 +22,7 @@ pub enum TorchError {
         /// The missing symbol.
         symbol: &'static str,
     },
-    /// An unsupported allocator or build of PyTorch.
+    /// Unsupported allocator or PyTorch.
     #[error("{what} cannot be read: {why}")]
     NotSupported {
         /// What was requested.
@@ -30,7 +30,7 @@ pub enum TorchError {
         /// The reason.
         why: String,
     },
-    /// Forked after CUDA started: the allocator is a copy of the parent's.
+    /// Forked after CUDA began: the allocator is a copy.
     #[error(
         "{} of the allocator of {}: this process was forked from that one after CUDA had begun there, and holds no GPU \
          memory of its own",
@@ -38,10 +38,10 @@ pub enum TorchError {
         match of { Some(pid) => format!("process {pid}"), None => "a process that has ended".to_owned() }
     )]
     ForkedCopy {
-        /// The process in which CUDA started; `None` if it has ended.
+        /// The process in which CUDA began, unless ended.
         of: Option<u32>,
     },
-    /// CUDA is not initialised; ask again after `TorchReader::refresh`.
+    /// Not yet; ask again after `TorchReader::refresh`.
     #[error("CUDA has not been initialised in the target yet")]
     NotInitialized,
     /// No such device.
@@ -55,7 +55,7 @@ pub enum TorchError {
         /// The failed expectation.
         what: String,
     },
-    /// The target changed it during every attempt.
+    /// It changed during every attempt.
     #[error("the target changed {what} during each of {attempts} attempts to read it")]
     Torn {
         /// What was read.

@@ -37,7 +37,7 @@ pub(super) struct WalkedBlocks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WalkError {
     Incomplete,
-    /// The copy is torn, or the layout wrong.
+    /// Torn copy, or wrong layout.
     Inconsistent(&'static str),
 }
 
@@ -258,7 +258,7 @@ impl BlockWalk<'_, '_> {
 
     fn all_blocks(&mut self) -> Result<(), WalkError> {
         let queue = std::mem::take(&mut self.scratch.queue);
-        // A neighbour is active only if it is one of these.
+        // Only these can be active neighbours.
         for (at, addr) in queue.iter().enumerate() {
             self.place(*addr, at < self.active)?;
         }
@@ -401,8 +401,8 @@ fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
             size: 0,
             stream: first.block.stream,
             small: pool.small,
-            // Its address range exceeds the device, so part of it is always unmapped. Other
-            // segments have no unmapped blocks.
+            // Its address range exceeds the device, so part is always unmapped. Other segments have
+            // no unmapped blocks.
             expandable: first.prev.is_some(),
             granule: first.granule,
             retired: pool.retired,

@@ -1,6 +1,6 @@
-//! The history that a job records of itself, found by shape. Since torch 2.3
-//! `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`, before it has separate
-//! members. Unknown entry layouts are refused.
+//! The history that a job records of itself, found by shape. `DeviceCachingAllocator::alloc_buffer`
+//! is a `RingBuffer<TraceEntry>` since torch 2.3; before, it has separate members. Unknown entry
+//! layouts are refused.
 
 mod clock;
 mod entry;
@@ -23,7 +23,7 @@ use traceback::TracebackReader;
 
 const ATTEMPTS: u32 = 16;
 
-/// A job's recording of one device.
+/// A recorded device.
 #[derive(Debug, Default)]
 pub struct RecordedHistory {
     /// Whether stacks are recorded now.
@@ -32,15 +32,15 @@ pub struct RecordedHistory {
     pub max_entries: u64,
     /// Oldest first.
     pub events: Vec<HistoryEvent>,
-    /// Oldest events overwritten during the read.
+    /// Oldest events overwritten meanwhile.
     pub overwritten: u64,
     /// Oldest events beyond the limit.
     pub beyond_limit: u64,
     /// Of events, blocks and segments (`Block.context` members).
     pub stacks: Vec<RecordedStack>,
-    /// Allocation stacks of blocks, by device address.
+    /// Of blocks, by device address.
     pub block_stacks: Vec<(u64, u32)>,
-    /// Allocation stacks of segments, by device address of their first block.
+    /// Of segments, by device address of their first block.
     pub segment_stacks: Vec<(u64, u32)>,
     /// Unreadable stacks.
     pub unreadable_stacks: u64,

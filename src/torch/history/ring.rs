@@ -26,7 +26,7 @@ pub(super) struct RingLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RingState {
     pub(super) max_entries: u64,
-    /// Index of the oldest entry, once the ring is full.
+    /// Of the oldest entry, once the ring is full.
     next: u64,
     begin: Addr,
     end: Addr,
@@ -112,7 +112,7 @@ impl RingState {
         device: Addr,
         place: RingLayout,
     ) -> Result<Option<RingState>, MemoryError> {
-        // A thread that holds the lock may write entries.
+        // The lock's holder may write entries.
         let is_busy = memory.u32(MUTEX_OWNER.in_target(device))? != 0;
         let next = memory.u64(device + place.next as u64)?;
         let max_entries = memory.u64(device + place.max_entries as u64)?;
@@ -133,7 +133,7 @@ impl RingState {
         self.begin
     }
 
-    /// `None` if the ring is another, or all entries may be overwritten.
+    /// `None` if another ring, or all may be overwritten.
     pub(super) fn overwritten(
         &self,
         memory: &dyn Memory,

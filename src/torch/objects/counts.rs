@@ -4,8 +4,8 @@ use super::layout::EDGE_OF_SHARED;
 use super::tensor::TensorDecoder;
 use crate::target::Addr;
 
-/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): the lower half of its word since
-/// 2.10.
+/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): since 2.10 the lower half of its
+/// word.
 const STRONG: u64 = 8;
 /// `std::enable_shared_from_this`: pointers to object and control block.
 const SHARED_SELF: u64 = 8;
@@ -14,7 +14,7 @@ const SHARED_COUNTS: u64 = 16;
 const SHARED_USES: u64 = 8;
 
 impl TensorDecoder<'_> {
-    /// Includes the reference of its Python object.
+    /// With the reference of its Python object.
     pub fn references_of_tensor(&self, tensor: Addr) -> Option<i64> {
         self.memory.u32(tensor + STRONG).ok().map(i64::from)
     }

@@ -34,16 +34,16 @@ const MAX_HOOKS: u64 = 1 << 16;
 /// `PySavedVariableHooks.data_`: what the hook packed.
 const PACKED: Field<Addr> = Field::at(24);
 
-/// A tensor saved for the backward pass.
+/// A saved tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SavedTensor {
     /// Its `TensorImpl`.
     pub tensor: Addr,
     /// How it is saved.
     pub by: SavedIn,
-    /// It is an output of the node.
+    /// Whether it is an output of the node.
     pub is_output: bool,
-    /// Its version: in-place changes when saved.
+    /// Version (in-place changes) when saved.
     pub version: u32,
 }
 
@@ -52,19 +52,19 @@ pub struct SavedTensor {
 pub struct AutogradNode {
     /// Its address.
     pub at: Addr,
-    /// `AddmmBackward0`; for Python that of the `THPFunction`, or `PyNode`.
+    /// `AddmmBackward0`; for Python the `THPFunction`'s, or `PyNode`.
     pub class: Arc<str>,
-    /// Next in the backward pass.
+    /// Next in backward.
     pub next: Vec<Addr>,
     /// Saved tensors.
     pub saved: Vec<SavedTensor>,
-    /// Packed by hooks instead of tensors.
+    /// What hooks packed instead of tensors.
     pub packed: Vec<Addr>,
     /// The leaf that it accumulates into.
     pub variable: Option<Addr>,
     /// Elements of each output; `None` for an unknown shape.
     pub outputs: Vec<Option<u64>>,
-    /// The `THPFunction`, if written in Python.
+    /// `THPFunction`, if written in Python.
     pub function: Option<Addr>,
     /// Dictionaries of Python hooks.
     pub hooks: Vec<Addr>,
@@ -75,12 +75,12 @@ pub struct AutogradNode {
 pub struct AutogradGraph {
     /// In discovery order.
     pub nodes: Vec<AutogradNode>,
-    /// Nodes of unknown size (malloc is not glibc's); freed data behind may count as theirs.
+    /// Nodes of unknown size (not glibc's malloc); freed data behind may count as theirs.
     pub unsized_nodes: u64,
 }
 
 impl TensorDecoder<'_> {
-    /// The graph reachable from these nodes.
+    /// What is reachable from these nodes.
     pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> AutogradGraph {
         let mut graph = AutogradGraph::default();
         let mut seen = FxHashSet::default();
@@ -182,7 +182,7 @@ impl TensorDecoder<'_> {
     /// glibc: malloc/malloc.c, `struct malloc_chunk`.
     fn chunk(&self, at: Addr) -> Option<u64> {
         let header = self.memory.u64(at - 8).ok().filter(|_| self.has_sizes)?;
-        // Flags; bit 1: mapped separately, as small chunks never are.
+        // Bit 1: mapped separately, as small chunks never are.
         let len = (header & !7).checked_sub(8)?;
         let whole = header & 2 == 0 && (len + 8).is_multiple_of(16);
         (whole && CHUNKS.contains(&len)).then_some(len)
@@ -209,7 +209,7 @@ impl TensorDecoder<'_> {
                 offset += 24;
                 continue;
             }
-            // Without a known size, the next object ends the range.
+            // Without a size, the next object ends the range.
             if !self.has_sizes
                 && by == SavedIn::Field
                 && self.classes.class_at(self.memory, at + offset as u64).is_some()
@@ -269,7 +269,7 @@ impl TensorDecoder<'_> {
         }
         let header = self.memory.u64(Addr(begin) - 8).ok()?;
         let chunk = (header & !7).checked_sub(8)?;
-        // Rounded up to 16 bytes, and 16 more if the remainder is too small for a chunk.
+        // To 16 bytes, and 16 more if the remainder is too small for a chunk.
         (room..=room + 24).contains(&chunk).then_some(len)
     }
 

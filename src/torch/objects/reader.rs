@@ -24,7 +24,7 @@ pub struct TensorTypes {
     pub parameter: Addr,
 }
 
-/// Reads tensors and autograd nodes, with or without CUDA.
+/// Reads tensors and autograd nodes, even without CUDA.
 pub struct TensorReader {
     version: Option<String>,
     variable_class: Addr,
@@ -60,7 +60,7 @@ impl TensorReader {
         self.version.as_deref()
     }
 
-    /// `None` while PyTorch is being imported.
+    /// `None` during PyTorch's import.
     pub fn types(
         &self,
         memory: &dyn Memory,
@@ -114,7 +114,7 @@ impl TensorReader {
     ) -> Result<TensorDecoder<'a>, TorchError> {
         let minor = self.version.as_deref().and_then(minor_version);
         let mut families: Vec<&ObjectsLayout> = FAMILIES.iter().collect();
-        // This version's family first: builds may differ from the wheels.
+        // This version's first: builds may differ from wheels.
         families.sort_by_key(|family| minor.is_some_and(|minor| family.since > minor));
         // Evenly spaced: neighbours are alike.
         let step = objects.len().div_ceil(VERIFIED_BY).max(1);
