@@ -147,7 +147,7 @@ fn keyed(
     let values = values.map(plausible).transpose()?;
     let mut found = Vec::with_capacity(entries.count.min(ENTRIES_AT_ONCE));
     let mut done = 0;
-    // In pieces, to notice damage before much is copied.
+    // In pieces, to notice damage early.
     while done < entries.count {
         let here = (entries.count - done).min(ENTRIES_AT_ONCE);
         let (mut table, mut beside) = ([0; 24 * ENTRIES_AT_ONCE], [0; 8 * ENTRIES_AT_ONCE]);
@@ -272,7 +272,7 @@ fn places(
         _ => match class.dict_offset {
             0 => AttributeStorage::default(),
             offset @ 1.. => AttributeStorage { dict: some(before(offset)?), values: None },
-            // Counted from the end of an object with items (`_PyObject_GetDictPtr`).
+            // From the end of an object with items (`_PyObject_GetDictPtr`).
             offset => {
                 let count = (memory.u64(layout.object.shift(VAR_SIZE).in_target(at))? as i64)
                     .unsigned_abs();
@@ -303,7 +303,7 @@ pub(super) fn owned_by_instance(
 ) -> Result<InstanceAttributes, ObjectDecodeError> {
     let places = places(memory, layout, at, class)?;
     let values = match (places.dict, places.values, layout.instance.attributes) {
-        // Before 3.13, a new dictionary takes over the values.
+        // Before 3.13 a new dictionary takes over the values.
         (Some(_), _, AttributeLayout::Split { .. } | AttributeLayout::Tagged { .. }) => None,
         (_, values, _) => values,
     };

@@ -16,23 +16,23 @@ const SEARCHED: usize = 64;
 const STATE: usize = 512;
 const MAX_COUNT: u32 = 1 << 30;
 const HEADER: u64 = 16;
-/// Flags in the low bits of both pointers.
+/// In the low bits of both pointers.
 const FLAGS: u64 = 3;
 /// More than small jobs allocate between collections.
 const MAX_NEW: usize = 5000;
-/// Changes tolerated per list. The limit also ends a walk in a ring left from old lists.
+/// Changes tolerated per list. Also ends a walk in a ring left from old lists.
 const MAX_CHANGES: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrackedObject {
     pub(super) at: Addr,
     pub(super) class: Addr,
-    /// Lower half of `ob_refcnt`; negative for immortal objects since 3.12.
+    /// Lower half of `ob_refcnt`; negative for immortal objects (3.12+).
     pub(super) references: i32,
 }
 
 const PORTION: usize = 1 << 14;
-/// Upper bound of an object, its parts, and our record of it.
+/// Maximum of an object, its parts, and our record of it.
 const BYTES_PER_OBJECT: u64 = 1 << 10;
 
 pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {

@@ -33,7 +33,7 @@ pub struct LocalVariable {
     /// Its frame's `PyThreadState`; null for a suspended generator.
     pub thread: Addr,
     pub(in crate::python) frame: Addr,
-    /// Where the reference is: in the frame or a cell.
+    /// In the frame or a cell.
     pub(in crate::python) slot: Addr,
     pub(in crate::python) cell_at: Option<Addr>,
 }
@@ -48,7 +48,7 @@ impl PythonHeap<'_> {
         found
     }
 
-    /// Which `objects` are on stacks, such as a loop's iterator. Any equal word counts, as some
+    /// Which `objects` are on stacks, such as a loop's iterator. Any equal word counts: some
     /// versions store no stack depth.
     pub fn held_on_stacks(&self, objects: &FxHashSet<Addr>) -> Vec<LocalVariable> {
         let mut found = Vec::new();

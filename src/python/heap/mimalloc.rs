@@ -1,7 +1,7 @@
 //! Tracked objects of a CPython without a GIL: as Python/gc_free_threading.c (`gc_visit_heaps`)
-//! finds them in mimalloc heaps, which are found by shape. A thread stopped during an allocation or
-//! free makes the counts of one page differ by one; its block is no tracked object. Any other
-//! inconsistency requires another read.
+//! finds them, in mimalloc heaps found by shape. A thread stopped during an allocation or free
+//! makes the counts of one page differ by one; its block is no tracked object. Other
+//! inconsistencies require another read.
 
 mod block_area;
 mod segments;
@@ -18,7 +18,7 @@ use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
 const SEARCHED: usize = 2048;
-/// Heaps per thread; those of tracked objects, with bytes before each object
+/// Per thread; those of tracked objects, with bytes before each object
 /// (Include/internal/pycore_mimalloc.h).
 const HEAPS: u8 = 4;
 const OBJECTS: [(u8, u64); 2] = [(2, 0), (3, 16)];
@@ -85,7 +85,7 @@ struct MimallocWalk<'a> {
     reader: PageReader<'a>,
     heaps: Option<(u64, &'static MimallocLayout)>,
     ended_segments: Vec<Addr>,
-    /// Offset of the pool in an interpreter state, and that interpreter.
+    /// Its offset in an interpreter state, and that interpreter.
     pool: Option<(u64, Addr)>,
     /// Each thread changes one page at a time.
     threads: u32,
@@ -145,7 +145,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Rough mode ignores an error: other parts may be sound.
+    /// Rough mode ignores errors: other parts may be sound.
     fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
         match (self.listing, read) {
             (HeapListing::Rough, Err(error)) if !error.is_limit() => Ok(()),

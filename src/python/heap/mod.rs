@@ -1,5 +1,5 @@
-//! The objects that CPython's garbage collector tracks, and their references. In a running target,
-//! lists change ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
+//! The objects that CPython's garbage collector tracks, and their references. A running target
+//! changes the lists ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
 
 mod blocks;
 mod c_type_fields;
@@ -44,7 +44,7 @@ pub enum HeapError {
     /// A list changed: the target runs.
     #[error("Python's list of objects changed while it was read")]
     Changing,
-    /// Neither the collector's lists nor heaps were found.
+    /// Neither lists nor heaps were found.
     #[error("the list of objects of this CPython ({version}) could not be found")]
     NoLists {
         /// CPython's version.
@@ -69,7 +69,7 @@ pub enum HeapError {
 }
 
 impl HeapError {
-    /// Whether another attempt may succeed.
+    /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self, HeapError::Collecting | HeapError::Changing)
     }
@@ -91,13 +91,13 @@ pub struct HeapObject {
     pub at: Addr,
     /// Its class.
     pub class: Arc<PyClass>,
-    /// Its reference count; negative if immortal (3.12+).
+    /// Negative if immortal (3.12+).
     pub references: i32,
 }
 
 type KnownClasses = FxHashMap<Addr, Option<Arc<PyClass>>>;
 
-/// The heap of one CPython at one moment.
+/// A CPython's heap at one moment.
 pub struct PythonHeap<'a> {
     memory: &'a PageCache,
     layout: PythonLayout,
@@ -175,12 +175,12 @@ impl<'a> PythonHeap<'a> {
         &self.objects
     }
 
-    /// The memory that it is read from.
+    /// What it is read from.
     pub fn pages(&self) -> &'a PageCache {
         self.memory
     }
 
-    /// Objects with missing references.
+    /// Number of objects with missing references.
     pub fn unreadable(&self) -> u64 {
         self.unreadable.get()
     }

@@ -1,5 +1,5 @@
 //! Names stacks walked by a kernel program, which copies a code object when it first sees it and
-//! reports freed ones. Until the next copy an address identifies one code object.
+//! reports freed ones. Until the next copy an address is one code object.
 
 use rustc_hash::FxHashMap;
 
@@ -76,7 +76,7 @@ pub(in crate::python) fn unwind_info(
     })
 }
 
-/// Offset from `pthread_self()` to the slot of `autoTSSkey`, the first in which most threads store
+/// Offset from `pthread_self()` to the slot of `autoTSSkey`: the first in which most threads store
 /// their state. Other libraries (pybind11) use higher slots for some threads.
 fn own_thread_slot(memory: &dyn Memory, threads: &[ThreadEntry]) -> Option<u32> {
     let mut votes: FxHashMap<usize, usize> = FxHashMap::default();
@@ -147,7 +147,7 @@ impl StackSymbolizer {
 
     fn read(&self, memory: &CopyOrLive<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
         let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
-        // What exceeds the copy comes from the live object, which must still be the copied one.
+        // The rest comes from the live object, which must still be the copied one.
         let reached_beyond = !memory.has(object.name.at, object.name.stored.len())
             || !memory.has(object.file.at, object.file.stored.len())
             || !memory.has(object.table_at, object.table.len());
@@ -190,7 +190,7 @@ impl StackSymbolizer {
         }
     }
 
-    /// Forgets assigned ids: the next stack has another table.
+    /// Forgets all ids: the next stack has another table.
     pub fn forget_numbers(&mut self) {
         for known in self.by_address.values_mut() {
             known.number = None;
@@ -198,7 +198,7 @@ impl StackSymbolizer {
         }
     }
 
-    /// Frames per call of the interpreter's C function. On CPython 3.11 the probe must take native
+    /// Frames per call of the interpreter's C function. On CPython 3.11 probes must take native
     /// stacks.
     pub fn frames_by_call(&self, probed: &[BpfFrame]) -> Vec<u32> {
         let (mut calls, mut frames) = (Vec::new(), 0);
