@@ -82,8 +82,8 @@ impl BpfProbes {
         Ok(probe)
     }
 
-    /// Links deaths of code objects first, and frees before allocations: nothing recorded can die
-    /// unseen.
+    /// Links deaths of code objects first, and frees before allocations, so that nothing recorded
+    /// dies unseen.
     fn place(
         &mut self,
         process: &Process,
@@ -254,7 +254,7 @@ impl BpfProbes {
             self.decoder.decode(&record, &mut |raw| goes_on = take(raw));
             taken += 1;
         }
-        // All copies that these events refer to have arrived.
+        // All copies for these events have arrived.
         for _ in 0..MAX_BATCH {
             let Some(record) = self.native_ring.as_mut().and_then(RingBuf::next) else { break };
             self.decoder.decode(&record, &mut |raw| _ = take(raw));
@@ -295,7 +295,7 @@ impl BpfProbes {
         steps: Option<&WatchedSteps>,
         number: u32,
     ) -> Result<(), ProbeError> {
-        // A program that reads the old set at this moment continues with it.
+        // A program reading the old set continues with it.
         self.half ^= 1;
         self.programs.watch(self.half, step_counter::place(steps, number))
     }

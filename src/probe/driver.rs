@@ -1,6 +1,6 @@
-//! The driver's functions that allocate and free memory (cuda.h).
+//! The driver's allocating and freeing functions (cuda.h).
 
-/// Index of each argument's register in `struct pt_regs`.
+/// Of each argument's register in `struct pt_regs`.
 const ARGUMENTS: [u8; 5] = [14, 13, 12, 11, 9];
 const NONE: u8 = 0xff;
 
@@ -16,7 +16,7 @@ const LIBRARY: u8 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProbeRole {
-    /// Notes arguments at entry, reports the result at return.
+    /// Notes arguments at entry, reports at return.
     Allocates,
     Frees,
     Marks,
@@ -123,7 +123,7 @@ pub(super) static CALLS: &[DriverFunction] = &[
 
 const MAX_CALLS: usize = 64;
 
-/// Index in `struct pt_regs`, invalid if the argument has no register.
+/// Index in `struct pt_regs`; invalid without register.
 pub(super) fn register(argument: usize) -> u8 {
     ARGUMENTS.get(argument).copied().unwrap_or(NONE)
 }

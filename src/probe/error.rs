@@ -10,7 +10,7 @@ pub enum ProbeError {
     /// This memspy has no BPF program.
     #[error("this memspy was built without its kernel program: {why}")]
     NotBuilt {
-        /// What was missing at build time.
+        /// What the build lacked.
         why: String,
     },
     /// The kernel refused an action.
@@ -28,10 +28,10 @@ pub enum ProbeError {
         program: String,
         /// The kernel's error.
         source: io::Error,
-        /// The end of the verifier's log.
+        /// End of the verifier's log.
         log: String,
     },
-    /// The BPF program could not be prepared for this kernel.
+    /// The program does not fit this kernel.
     #[error("cannot prepare the kernel program: {why}")]
     Unprepared {
         /// The cause.

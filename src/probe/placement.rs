@@ -14,7 +14,7 @@ use super::uprobe::{OPEN_UPROBE, uprobe};
 use crate::model::ProbeBackend;
 use crate::target::proc_files;
 
-/// Bytes of the stack sampled if an argument is on it.
+/// Bytes of stack sampled if an argument is on it.
 const STACK: u32 = 512;
 
 pub(super) struct Placement<'a> {
@@ -62,14 +62,14 @@ impl Placement<'_> {
         if let Some(link) = keeper.and_then(|keeper| keeper.place(self)) {
             return Ok(vec![link]);
         }
-        // This attempt gives the reason for a refusal.
+        // Says why it was refused.
         let placed = self.place()?;
         Ok(placed.into_iter().map(|own| ProbeLink { own, _kept: None }).collect())
     }
 
     /// Returns each probe's descriptors, which keep it in place.
     pub(super) fn place(&self) -> Result<Vec<Vec<OwnedFd>>, ProbeError> {
-        // The descriptor's own path leads to the mapped file, even if that has no other path.
+        // The descriptor's own path leads to the mapped file, even if no other path does.
         let path = proc_files::own_descriptor(self.file.as_fd());
         let path = CString::new(path.into_os_string().into_vec()).unwrap_or_default();
         let one = |point: &ProbePoint| match &self.action {
@@ -123,7 +123,7 @@ impl Placement<'_> {
 
 /// Keeps probes in the target until dropped.
 pub struct ProbeLink {
-    /// Closed first: closing the last copy makes the kernel remove the probes.
+    /// First: closing the last copy makes the kernel remove the probes.
     own: Vec<OwnedFd>,
     _kept: Option<KeptProbes>,
 }

@@ -1,4 +1,4 @@
-//! What to probe, and what the probes need to know.
+//! What to probe, and what probes must know.
 
 use crate::abi::{AutogradInfo, CounterAddresses, UnwindInfo};
 use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
@@ -13,23 +13,23 @@ pub(super) const NATIVE_RING_BYTES: u32 = 16 << 20;
 /// The plan of a recording.
 #[derive(Debug, Clone)]
 pub struct ProbePlan {
-    /// The requested way; `None`: the first allowed.
+    /// `None`: the first allowed.
     pub backend: Option<ProbeBackend>,
-    /// How to walk Python stacks; `None`: no Python.
+    /// Walks Python stacks; `None`: no Python.
     pub walk: Option<UnwindInfo>,
-    /// How to find autograd nodes; `None`: no PyTorch, or not found.
+    /// Finds autograd nodes; `None`: no PyTorch, or not found.
     pub backward: Option<AutogradInfo>,
     /// Whether to probe new forward nodes.
     pub backward_lines: bool,
-    /// The devices' counter addresses.
+    /// Counter addresses by device.
     pub levels: Vec<(CudaIndex, CounterAddresses)>,
     /// How to observe frees.
     pub frees: FreeTracking,
-    /// Smaller allocations get no stack.
+    /// Minimum bytes for a stack.
     pub stacks_from: u64,
-    /// One stack per this many bytes on average; 0: all.
+    /// Mean bytes per stack; 0: all.
     pub stacks_every: u64,
-    /// Allocations from this size get a copy of the thread's stack.
+    /// Minimum bytes for a copy of the thread's stack.
     pub native_from: Option<u64>,
     /// Whether to watch words that count steps.
     pub watches: bool,

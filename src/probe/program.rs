@@ -21,11 +21,12 @@ use crate::model::ProbeBackend;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 /// Those of a few iterations of a large model.
 const FORWARD_NODES: u32 = 262_144;
-/// Distance between generations of keys: above the deaths of code objects missed while one begins.
+/// Distance between generations of keys: more than the deaths of code objects missed while one
+/// begins.
 const GENERATION: u64 = 1 << 12;
 static WHY_NOT: &str = include_str!(concat!(env!("OUT_DIR"), "/probe.bpf.why"));
 
-/// Why there is no BPF program, if so.
+/// Why there is no BPF program.
 pub fn why_not_built() -> Option<&'static str> {
     OBJECT.is_empty().then_some(WHY_NOT)
 }
@@ -50,7 +51,7 @@ impl BpfPrograms {
         let kernel = Btf::from_sys_fs().map_err(ProbeError::unprepared)?;
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&kernel)).map_max_entries("RING", plan.ring_bytes);
-        // The kernel allocates it at once, so only if it is used.
+        // Allocated at once, so only if used.
         loader.map_max_entries("FORWARD", if plan.backward_lines { FORWARD_NODES } else { 1 });
         if plan.native_from.is_some() {
             loader.map_max_entries("NATIVE_RING", NATIVE_RING_BYTES);
@@ -225,7 +226,7 @@ fn kind(error: &(dyn std::error::Error + 'static)) -> std::io::ErrorKind {
     std::io::ErrorKind::Other
 }
 
-/// With all causes, which aya's own text leaves out.
+/// With all causes, unlike aya's own text.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

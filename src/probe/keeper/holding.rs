@@ -19,7 +19,7 @@ const MAX_THREADS: usize = 64;
 /// Descriptors of one request, in closing order within each group.
 type PlacedProbes = Vec<Vec<OwnedFd>>;
 
-/// Keeps probes for the process at the socket on standard input; fails without such a socket.
+/// Keeps probes for the process at the socket on standard input; fails without one.
 pub fn keep_probes() -> io::Result<()> {
     // Only memspy may end it.
     let _ = SigSet::all().thread_block();
@@ -51,10 +51,10 @@ pub fn keep_probes() -> io::Result<()> {
                     (RequestedAction::Run { .. }, None) => continue,
                 };
                 let placement = Placement { file: file.as_fd(), points: &points, pid, action };
-                // No answer is a refusal; memspy then asks the kernel for the reason.
+                // No answer refuses; memspy then asks the kernel why.
                 let Ok(placed) = placement.place() else { continue };
                 let all: Vec<_> = placed.iter().flatten().map(AsFd::as_fd).collect();
-                // Without the answer memspy places its own probes.
+                // Without an answer memspy places its own probes.
                 match answer(&to, &all) {
                     Ok(()) => _ = held.insert(number, placed),
                     Err(_) => end_all(placed),
@@ -67,7 +67,7 @@ pub fn keep_probes() -> io::Result<()> {
                     drop(to);
                 };
                 ending.retain(|thread| !thread.is_finished());
-                // If no thread starts, dropping the closure ends the probes.
+                // Without a thread, dropping the closure ends them.
                 ending.extend(thread::Builder::new().spawn(end));
             }
             Some(ProbeRequest::Check) => {
