@@ -35,12 +35,11 @@ pub struct WatchedInteger {
     pub size_bit: u8,
 }
 
-/// The frame of a variable.
+/// A variable's frame and its `PyThreadState`, by address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub struct WatchedFrame {
-    /// Its `PyThreadState`.
     pub thread: u64,
-    /// Its address.
     pub frame: u64,
 }
 

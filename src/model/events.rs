@@ -101,16 +101,14 @@ pub enum DriverEvent {
     LibraryLoaded,
 }
 
-/// The device's counters right after an allocation, in bytes.
+/// A device's counters right after an allocation, in bytes: `.all.current`, and
+/// `allocated_bytes.all.peak`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(missing_docs)]
 pub struct CounterSnapshot {
-    /// `allocated_bytes.all.current`.
     pub allocated: i64,
-    /// `allocated_bytes.all.peak`.
     pub peak: i64,
-    /// `reserved_bytes.all.current`.
     pub reserved: i64,
-    /// `active_bytes.all.current`.
     pub active: i64,
 }
 

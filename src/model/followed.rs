@@ -4,22 +4,18 @@ use super::gpu::CudaIndex;
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Growth of a pool's counters on one device.
+/// Growth of a pool's counters on one device: `allocated` and `freed` of `allocation`,
+/// `allocated_bytes` (after rounding) and `requested_bytes`.
 ///
 /// Negative only after a reset ([`FollowedChange::totals_reset`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(missing_docs)]
 pub struct CounterDelta {
-    /// `allocation.POOL.allocated`.
     pub allocations: i64,
-    /// `allocation.POOL.freed`.
     pub frees: i64,
-    /// `allocated_bytes.POOL.allocated`, rounded.
     pub allocated_bytes: i64,
-    /// `allocated_bytes.POOL.freed`, rounded.
     pub freed_bytes: i64,
-    /// `requested_bytes.POOL.allocated`.
     pub requested_bytes: i64,
-    /// `requested_bytes.POOL.freed`.
     pub freed_requested_bytes: i64,
 }
 

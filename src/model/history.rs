@@ -87,14 +87,12 @@ pub struct HistoryEvent {
     pub user_metadata: Option<Arc<str>>,
 }
 
-/// A Python frame.
+/// A Python frame: `co_name`, `co_filename`, line (0: none).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub struct HistoryFrame {
-    /// `co_name`.
     pub name: Arc<str>,
-    /// `co_filename`.
     pub file: Arc<str>,
-    /// 0: none.
     pub line: u32,
 }
 

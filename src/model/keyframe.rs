@@ -46,12 +46,11 @@ pub enum AllocationSource {
     },
 }
 
-/// A share in a block's attribution.
+/// A share in a block's attribution: thread and stack, if seen, and relative weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
 pub struct AttributionShare {
-    /// Thread and stack, if seen.
     pub by: Option<(ThreadId, StackId)>,
-    /// Relative weight.
     pub weight: u64,
 }
 

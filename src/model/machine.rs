@@ -39,18 +39,14 @@ pub struct DeviceProcess {
 /// A device's processes, or why they are unknown.
 pub type DeviceProcesses = Result<Vec<DeviceProcess>, String>;
 
-/// A MIG device.
+/// A MIG device, by its number on the GPU, `MIG-…` UUID, and name with profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct MigDevice {
-    /// Number on the GPU.
     pub index: u32,
-    /// `MIG-…` UUID.
     pub uuid: Option<String>,
-    /// Name and profile.
     pub name: Option<String>,
-    /// Its memory.
     pub memory: Option<DeviceMemory>,
-    /// Its processes.
     pub processes: DeviceProcesses,
 }
 

@@ -164,14 +164,12 @@ pub struct PoolUser {
     pub pool: PoolId,
 }
 
-/// GPU tensors of another process, which forked this one after CUDA began.
+/// GPU tensors of another process (unless ended, pid `of`), which forked this one after CUDA began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct CopiedTensors {
-    /// The owner's pid, unless ended.
     pub of: Option<u32>,
-    /// Number of storages.
     pub storages: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 

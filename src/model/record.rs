@@ -245,14 +245,11 @@ pub enum MissReason {
 
 /// A failed observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct MissedObservation {
-    /// When.
     pub time: Nanos,
-    /// The reader.
     pub reader: ReaderKind,
-    /// Why.
     pub why: MissReason,
-    /// How many.
     pub count: u64,
 }
 

@@ -27,14 +27,12 @@ enum ReaderBackend {
     PySpy(Box<PySpyReader>),
 }
 
-/// What a reader covers.
+/// What a reader covers; `uncovered`: limits, one sentence each.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct ReaderCoverage {
-    /// CPython's version.
     pub version: String,
-    /// Its layout's source.
     pub layout: LayoutSource,
-    /// Limits, one sentence each.
     pub uncovered: Vec<&'static str>,
 }
 

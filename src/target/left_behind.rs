@@ -159,14 +159,12 @@ fn is_main_program(proc: &Path, own: ProcessRelations) -> bool {
     first.is_some_and(|first| own.started.saturating_sub(first.started) < MAIN_PROGRAM_TICKS)
 }
 
-/// Has GPU device files open.
+/// A process with GPU device files open (`/dev/nvidia0`); `name`: `/proc/PID/comm`.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct DeviceFileHolder {
-    /// Its pid.
     pub pid: u32,
-    /// From `/proc/PID/comm`.
     pub name: String,
-    /// Such as `/dev/nvidia0`.
     pub files: Vec<String>,
 }
 

@@ -47,12 +47,11 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// A range of the target's memory.
+/// A range of the target's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct AddressRange {
-    /// First byte.
     pub addr: Addr,
-    /// Bytes.
     pub len: usize,
 }
 

@@ -13,7 +13,6 @@ const FIRST_PLACE: u32 = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct PageIndex {
-    /// The table of each region.
     regions: FxHashMap<u64, u32>,
     tables: Vec<[u32; REGION_PAGES]>,
     failed: FxHashMap<u64, MemoryError>,

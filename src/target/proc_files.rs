@@ -16,12 +16,11 @@ pub const MAX_ENVIRONMENT: usize = 6 << 20;
 /// A million, of some 100 bytes.
 pub const MAX_MAPPINGS: usize = 128 << 20;
 
-/// A file's first bytes.
+/// A file's first bytes, and whether it is longer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct FirstBytes {
-    /// The bytes.
     pub bytes: Vec<u8>,
-    /// Whether the file is longer.
     pub is_cut: bool,
 }
 

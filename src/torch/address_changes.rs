@@ -36,12 +36,10 @@ impl AddressChanges {
 
 /// Counter changes that the tables lack; negative: the tables are ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct MissingChanges {
-    /// Allocations.
     pub allocations: i64,
-    /// Frees.
     pub frees: i64,
-    /// Bytes allocated.
     pub allocated_bytes: i64,
 }
 

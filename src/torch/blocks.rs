@@ -126,7 +126,7 @@ impl SnapshotReader {
                         std::thread::yield_now();
                     }
                 }
-                // A mixed copy is no proof against a layout.
+                // A mixed copy proves no wrong layout.
                 Ok(Err(AttemptError::Inconsistent(_))) if self.set.is_volatile() => torn += 1,
                 Ok(Err(AttemptError::Inconsistent(what))) => {
                     broken += 1;

@@ -207,7 +207,6 @@ impl RecordingJoin<'_> {
         self.sink.record(record)
     }
 
-    /// The gap ends at `to`.
     fn pass_gap(&mut self, to: Nanos) -> SinkResult {
         match self.missing.take() {
             Some(MissingRange { why, from }) => {

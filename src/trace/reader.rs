@@ -259,7 +259,6 @@ impl Replay<'_> {
         })
     }
 
-    /// The first good block's offset.
     fn next_block_after(&mut self, at: u64) -> Result<Option<u64>, ReadError> {
         let overlap = SYNC.len() as u64 - 1;
         // A block begins after `at`, its zstd magic after its header.

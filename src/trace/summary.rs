@@ -46,22 +46,19 @@ impl ReplaySummary {
     }
 }
 
-/// A damaged place.
+/// A damaged place; `offset` in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct TraceDamage {
-    /// In bytes.
     pub offset: u64,
-    /// The kind of damage.
     pub why: &'static str,
 }
 
-/// Progress of a replay.
+/// Progress of a replay: bytes read of all, and records given to the sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct ReplayProgress {
-    /// Bytes read.
     pub bytes: u64,
-    /// Bytes of the file.
     pub total: u64,
-    /// Records given to the sink.
     pub records: u64,
 }

@@ -55,14 +55,12 @@ pub struct TraceWriter<W: Write> {
     failed: Option<(io::ErrorKind, String)>,
 }
 
-/// A finished trace's content.
+/// A finished trace's length and content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct WrittenTrace {
-    /// Of the file.
     pub bytes: u64,
-    /// Blocks in it.
     pub blocks: u64,
-    /// Records in it.
     pub records: u64,
 }
 

@@ -21,7 +21,7 @@ use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, AddressRange, KernelWait, Memory, MemoryError, Process};
 
 const MAX_TORN_READS: u32 = 24;
-/// Then a sample seeks nothing new.
+/// Reads after which a sample seeks nothing new.
 const MAX_READS: u32 = 96;
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_WAIT_CHECKS: u32 = 8;

@@ -92,7 +92,7 @@ impl ThreadNames {
         }
     }
 
-    /// The first offset whose kernel ids differ in all `struct pthread`s.
+    /// The first offset with a distinct kernel id in every `struct pthread`.
     fn find_tid(&self, memory: &dyn Memory, pthreads: &[u64]) -> Option<u64> {
         let heads: Vec<Vec<u8>> =
             pthreads.iter().map(|&at| memory.vec(Addr(at), PTHREAD).ok()).collect::<Option<_>>()?;

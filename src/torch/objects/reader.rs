@@ -15,12 +15,11 @@ use super::tensor::{FoundLayout, LayoutFit, TensorDecoder};
 const TYPE_BASE: usize = 256;
 const VERIFIED_BY: usize = 64;
 
-/// The Python types of tensors.
+/// `torch._C.TensorBase` and `torch.nn.Parameter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct TensorTypes {
-    /// `torch._C.TensorBase`.
     pub base: Addr,
-    /// `torch.nn.Parameter`.
     pub parameter: Addr,
 }
 

@@ -18,7 +18,7 @@ struct NextIds {
     stack: u32,
 }
 
-/// From file's to reader's.
+/// From the file's to the reader's.
 #[derive(Debug, Default)]
 pub(crate) struct ReaderIds {
     functions: IdMap,
