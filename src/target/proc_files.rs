@@ -1,4 +1,4 @@
-//! Reads files below `/proc` up to a limit; all of memspy's access to it.
+//! Reads files below `/proc` up to a limit; nothing else in memspy opens any.
 //!
 //! The job chooses some lengths: its command line may be gigabytes of memory (`PR_SET_MM_MAP`).
 

@@ -1,6 +1,7 @@
 //! Maps a file's numbers to dense ones: after lost definitions, later ones move up.
 //!
-//! [`crate::model::StackTable`] takes definitions without gaps. Numbers of an undamaged trace stay.
+//! [`crate::model::StackTable`] takes definitions without gaps. An undamaged trace keeps its
+//! numbers.
 
 use std::collections::BTreeMap;
 
