@@ -1,11 +1,11 @@
 //! The header of every CPython object.
 
-/// `PyObject`: reference counts, then class (Include/object.h). Length in bytes, and offset of the
-/// class pointer.
+/// `PyObject`: reference counts, then the class (Include/object.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct PyObjectHeader {
+    /// Its bytes.
     pub len: usize,
+    /// Offset of the class pointer.
     pub class: usize,
 }
 

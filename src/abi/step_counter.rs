@@ -35,11 +35,12 @@ pub struct WatchedInteger {
     pub size_bit: u8,
 }
 
-/// A variable's frame and its `PyThreadState`, by address.
+/// The frame of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub struct WatchedFrame {
+    /// Its `PyThreadState`.
     pub thread: u64,
+    /// Its address.
     pub frame: u64,
 }
 

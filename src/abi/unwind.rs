@@ -19,8 +19,8 @@ pub struct UnwindInfo {
     pub threads_head: u64,
     /// The main thread's `PyThreadState`.
     pub main_thread: u64,
-    /// From `pthread_self()` to the slot of `autoTSSkey`, the thread's `PyThreadState`; `None`:
-    /// search the list.
+    /// Offset from `pthread_self()` to the slot of `autoTSSkey`, the thread's `PyThreadState`;
+    /// `None`: search the list.
     pub own_thread_slot: Option<u32>,
     /// `PyThreadState.next`.
     pub thread_next: u32,
@@ -84,13 +84,13 @@ pub struct CounterAddresses {
 pub struct AutogradInfo {
     /// TLS module id of libtorch_cpu.
     pub module: u64,
-    /// Of `current_evaluating_node`, first a `Node*`.
+    /// Offset of `current_evaluating_node`, which begins with a `Node*`.
     pub node: u64,
-    /// Of `current_graph_task`, first a `GraphTask*`.
+    /// Offset of `current_graph_task`, which begins with a `GraphTask*`.
     pub graph_task: Option<u64>,
-    /// Of `at::sequence_number`'s counter.
+    /// Offset of `at::sequence_number`'s counter.
     pub sequence: u64,
-    /// Of RecordFunction's `current_thread_id_`.
+    /// Offset of RecordFunction's `current_thread_id_`.
     pub thread_number: u64,
     /// `Node::sequence_nr_`.
     pub node_sequence: u32,

@@ -1,4 +1,4 @@
-//! Creates files: at once, or when complete.
+//! Creates files: under the final name at once, or when complete.
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
@@ -29,12 +29,12 @@ const NEW: OFlags = OFlags::WRONLY
 pub struct FileCreation {
     /// Whether to replace or refuse an existing file.
     pub replace: bool,
-    /// `None`: the replaced file's, else owner only.
+    /// Requested mode; `None`: the replaced file's, else owner only.
     pub mode: Option<u32>,
 }
 
 impl FileCreation {
-    /// `replace`, with default mode.
+    /// Whether to replace an existing file; default mode.
     pub fn replacing(replace: bool) -> FileCreation {
         FileCreation { replace, mode: None }
     }

@@ -36,7 +36,7 @@ impl MachineReader {
         })
     }
 
-    /// A process's use of the device; `None`: unknown.
+    /// A process's use of the device; `None`: unknown memory.
     pub fn usage(&self, status: &DeviceStatus, pid: u32, time: Nanos) -> Option<DeviceUsage> {
         let memory = status.memory?;
         Some(DeviceUsage {

@@ -16,9 +16,10 @@ pub enum DeviceOrder {
 
 /// The target's two variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct CudaVisibility {
+    /// `CUDA_DEVICE_ORDER`.
     pub order: DeviceOrder,
+    /// `CUDA_VISIBLE_DEVICES`.
     pub visible: Option<String>,
 }
 

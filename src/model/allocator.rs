@@ -14,7 +14,7 @@ pub enum AllocatorBackend {
     Native,
     /// `backend:cudaMallocAsync`: the driver's pool, without PyTorch's native counters and blocks.
     CudaMallocAsync,
-    /// `CUDAPluggableAllocator`, with its C++ type.
+    /// The program's own (`CUDAPluggableAllocator`), with its C++ type.
     Pluggable(String),
     /// An unknown allocator, with what was found.
     Unknown(String),
@@ -32,7 +32,8 @@ impl AllocatorBackend {
 
 /// One statistic (`struct Stat` in c10/core/CachingDeviceAllocator.h).
 ///
-/// `reset_peak_memory_stats` resets `peak`; `reset_accumulated_memory_stats` resets the sums.
+/// `reset_peak_memory_stats` resets `peak`; `reset_accumulated_memory_stats` resets `allocated` and
+/// `freed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Stat {
     /// Value now.
@@ -57,15 +58,15 @@ pub enum Metric {
     Active,
     /// Free blocks in used segments.
     InactiveSplit,
-    /// `torch.cuda.memory_allocated`: after rounding.
+    /// Rounded bytes of allocated blocks: `torch.cuda.memory_allocated`.
     AllocatedBytes,
-    /// `torch.cuda.memory_reserved`: from the driver.
+    /// Bytes from the driver: `torch.cuda.memory_reserved`.
     ReservedBytes,
     /// Bytes in active blocks.
     ActiveBytes,
     /// Bytes in inactive split blocks.
     InactiveSplitBytes,
-    /// Requested, before rounding.
+    /// Bytes requested, before rounding.
     RequestedBytes,
 }
 
@@ -149,7 +150,7 @@ pub struct AllocatorCounters {
     pub num_device_alloc: Option<i64>,
     /// Driver frees (torch 2.3+).
     pub num_device_free: Option<i64>,
-    /// Larger blocks, in bytes, are not split; `None`: unreadable.
+    /// Larger blocks are not split, in bytes; `None`: unreadable.
     pub max_split_size: Option<i64>,
 }
 
@@ -250,7 +251,7 @@ impl fmt::Display for StatKey {
     }
 }
 
-/// No key of `torch.cuda.memory_stats`.
+/// Text that is no key of `torch.cuda.memory_stats`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownStatKey(pub String);
 

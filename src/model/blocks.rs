@@ -6,7 +6,7 @@ use super::record::Nanos;
 /// A block's state, as in `torch.cuda.memory_snapshot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockState {
-    /// `active_allocated`.
+    /// `active_allocated`: allocated to the program.
     Allocated,
     /// `active_pending_free`: freed, but another stream may still use it.
     PendingFree,
@@ -42,12 +42,12 @@ pub struct Segment {
     pub stream: u64,
     /// Whether it serves blocks of up to 1 MiB.
     pub small: bool,
-    /// Whether it is mapped in an expandable segment.
+    /// Whether it is a mapped part of an expandable segment.
     pub expandable: bool,
     /// Bytes that PyTorch maps and unmaps at once; 0: not expandable.
     pub granule: u64,
-    /// Whether its private pool has lost its CUDA graph or `MemPool`: its free memory is
-    /// releasable.
+    /// Whether its private pool has no CUDA graph or `MemPool` any more, so free memory can be
+    /// returned.
     pub retired: bool,
     /// Its pool.
     pub pool: PoolId,
@@ -115,7 +115,7 @@ pub struct AllocatorSnapshot {
     pub time: Nanos,
     /// Number in the target.
     pub device: CudaIndex,
-    /// Repeated reads.
+    /// Reads repeated because the target changed it.
     pub retries: u32,
     /// Whether it shows one instant.
     pub consistency: SnapshotConsistency,

@@ -22,9 +22,9 @@ pub enum StackSource {
     Borrowed,
     /// The thread runs no Python, and its caller is unknown.
     NoPython,
-    /// Left out by an option.
+    /// Left out by an option (small, or not sampled).
     NotTaken,
-    /// Unreadable or unnamed: a page not in memory, or a dead code object.
+    /// Unreadable or unnamed: a page was not in memory, a code object died, or its name was lost.
     Unknown,
     /// The thread's last sampled stack, for events without one.
     Sampled,
@@ -52,13 +52,13 @@ pub struct AllocationSite {
 /// The native frames of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NativeFrames {
-    /// Left out by an option.
+    /// Left out by an option, or too small.
     #[default]
     NotTaken,
     /// The ring was full, or unwinding was late.
     Lost,
-    /// For [`StackSource::Own`] with the frames of [`AllocationSite::stack`], else only the
-    /// allocating thread's.
+    /// A stack with them. For [`StackSource::Own`] it includes [`AllocationSite::stack`]; else it
+    /// is only the allocating thread's.
     Stack(StackId),
 }
 
@@ -101,14 +101,16 @@ pub enum DriverEvent {
     LibraryLoaded,
 }
 
-/// A device's counters right after an allocation, in bytes: `.all.current`, and
-/// `allocated_bytes.all.peak`.
+/// The device's counters right after an allocation, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[allow(missing_docs)]
 pub struct CounterSnapshot {
+    /// `allocated_bytes.all.current`.
     pub allocated: i64,
+    /// `allocated_bytes.all.peak`.
     pub peak: i64,
+    /// `reserved_bytes.all.current`.
     pub reserved: i64,
+    /// `active_bytes.all.current`.
     pub active: i64,
 }
 
@@ -147,7 +149,7 @@ pub enum EventKind {
         /// `CUresult`; 2 is out of memory.
         code: u32,
     },
-    /// Takes memory of unknown size.
+    /// A call took memory of unknown size.
     Marked(DriverEvent),
 }
 
@@ -186,7 +188,7 @@ pub struct Event {
     pub time: Nanos,
     /// What happened.
     pub change: EventKind,
-    /// For frees only if requested.
+    /// Its site; for frees only if requested.
     pub site: Option<SiteId>,
 }
 

@@ -4,18 +4,22 @@ use super::gpu::CudaIndex;
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Growth of a pool's counters on one device: `allocated` and `freed` of `allocation`,
-/// `allocated_bytes` (after rounding) and `requested_bytes`.
+/// Growth of a pool's counters on one device.
 ///
-/// Negative only after a reset ([`FollowedChange::totals_reset`]).
+/// Differences of running totals: negative only after a reset ([`FollowedChange::totals_reset`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[allow(missing_docs)]
 pub struct CounterDelta {
+    /// `allocation.POOL.allocated`.
     pub allocations: i64,
+    /// `allocation.POOL.freed`.
     pub frees: i64,
+    /// `allocated_bytes.POOL.allocated`: bytes after rounding.
     pub allocated_bytes: i64,
+    /// `allocated_bytes.POOL.freed`: bytes after rounding.
     pub freed_bytes: i64,
+    /// `requested_bytes.POOL.allocated`.
     pub requested_bytes: i64,
+    /// `requested_bytes.POOL.freed`.
     pub freed_requested_bytes: i64,
 }
 
@@ -46,7 +50,7 @@ impl StackReading {
 /// Whether a thread waited at the polls before and after a delta.
 ///
 /// Waiting: off the processor in a system call that sleeps or waits for a lock, file, socket or
-/// child. Waits for the GIL or the allocator's lock do not count: they interrupt work.
+/// child. Waits for the GIL or the allocator's lock do not count: they happen amid work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ThreadWait {
     /// At neither, or unknown.

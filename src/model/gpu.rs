@@ -19,7 +19,7 @@ pub struct GpuDevice {
     pub pci_bus_id: Option<String>,
     /// Product name.
     pub name: Option<String>,
-    /// Bytes.
+    /// Memory bytes.
     pub total: Option<u64>,
 }
 

@@ -87,12 +87,14 @@ pub struct HistoryEvent {
     pub user_metadata: Option<Arc<str>>,
 }
 
-/// A Python frame: `co_name`, `co_filename`, line (0: none).
+/// A Python frame.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub struct HistoryFrame {
+    /// `co_name`.
     pub name: Arc<str>,
+    /// `co_filename`.
     pub file: Arc<str>,
+    /// 0: none for this instruction.
     pub line: u32,
 }
 

@@ -46,11 +46,12 @@ pub enum AllocationSource {
     },
 }
 
-/// A share in a block's attribution: thread and stack, if seen, and relative weight.
+/// A share in a block's attribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
 pub struct AttributionShare {
+    /// Thread and stack, if seen.
     pub by: Option<(ThreadId, StackId)>,
+    /// Relative weight.
     pub weight: u64,
 }
 
@@ -88,7 +89,7 @@ pub struct KeyframeBlock {
     pub allocation_source: u32,
 }
 
-/// A met condition of the recording.
+/// A condition of the recording was met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TriggerFired {
     /// When it was seen.

@@ -13,7 +13,7 @@ pub struct DeviceMemory {
     pub free: u64,
     /// Without `reserved` (`nvmlDeviceGetMemoryInfo_v2`), as in nvidia-smi.
     pub used: u64,
-    /// Of driver and firmware.
+    /// Kept by driver and firmware.
     pub reserved: u64,
 }
 
@@ -32,21 +32,25 @@ pub struct DeviceProcess {
     pub compute: bool,
     /// Whether it draws.
     pub graphics: bool,
-    /// If the driver accounts them.
+    /// Its bytes, if the driver accounts them.
     pub bytes: Option<u64>,
 }
 
 /// A device's processes, or why they are unknown.
 pub type DeviceProcesses = Result<Vec<DeviceProcess>, String>;
 
-/// A MIG device, by its number on the GPU, `MIG-…` UUID, and name with profile.
+/// A MIG device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct MigDevice {
+    /// Its number on the GPU.
     pub index: u32,
+    /// `MIG-…` UUID.
     pub uuid: Option<String>,
+    /// Name and profile.
     pub name: Option<String>,
+    /// Its memory.
     pub memory: Option<DeviceMemory>,
+    /// Its processes.
     pub processes: DeviceProcesses,
 }
 

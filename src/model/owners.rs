@@ -164,12 +164,14 @@ pub struct PoolUser {
     pub pool: PoolId,
 }
 
-/// GPU tensors of another process (unless ended, pid `of`), which forked this one after CUDA began.
+/// GPU tensors of another process: this one was forked after CUDA began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct CopiedTensors {
+    /// The owner's pid, unless ended.
     pub of: Option<u32>,
+    /// Number of storages.
     pub storages: u64,
+    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -237,11 +239,12 @@ impl OwnershipSnapshot {
     }
 }
 
-/// Counts training steps.
+/// An object that counts training steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
 pub struct CountingObject {
+    /// Its kind.
     pub kind: CountingKind,
+    /// Its `id()`.
     pub object: u64,
 }
 

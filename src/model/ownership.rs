@@ -24,7 +24,7 @@ impl OwnedBytes {
     }
 }
 
-/// A device's tensors with Python objects, views included.
+/// A device's tensors with Python objects; views count again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PythonTensors {
     /// Number of tensors.
@@ -46,9 +46,9 @@ pub struct DeviceOwnership {
     pub unnamed: OwnedBytes,
     /// What `gc.collect()` would free.
     pub garbage: OwnedBytes,
-    /// Of [`Segment::releasable`](super::Segment::releasable).
+    /// Sum of [`Segment::releasable`](super::Segment::releasable).
     pub releasable: u64,
-    /// Of the allocator.
+    /// Bytes of the allocator's rounding.
     pub rounding: u64,
     /// Allocated blocks without known tensor: work spaces, C++ tensors.
     pub without_tensor: OwnedBytes,
@@ -119,7 +119,7 @@ pub struct OwnedOnDevice {
     pub device: CudaIndex,
     /// `allocated_bytes`, by the blocks.
     pub allocated: u64,
-    /// Of the allocator.
+    /// Bytes of the allocator's rounding.
     pub rounding: u64,
     /// Allocated blocks without known tensor.
     pub without_tensor: u64,

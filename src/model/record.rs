@@ -71,7 +71,7 @@ pub enum Record {
     Step(TrainingStep),
     /// Replaces a dropped beginning: once, after records of the state at its first moment.
     Keyframe(Keyframe),
-    /// A met condition of the recording.
+    /// A condition of the recording was met.
     TriggerFired(TriggerFired),
     /// Result of a search for an out-of-memory exception.
     OomException(OomException),
@@ -170,7 +170,7 @@ pub struct ThreadSample {
     pub thread: ThreadId,
     /// Its stack.
     pub stack: StackId,
-    /// Whether it held the GIL; `false` without one.
+    /// Whether it held the GIL; `false` if unknown (free-threaded).
     pub gil: bool,
     /// Whether it ran.
     pub activity: ThreadActivity,
@@ -201,8 +201,8 @@ pub struct TrainingStep {
     pub epoch: Option<u64>,
     /// Its source.
     pub clock: StepSource,
-    /// Maximum delay from the step to `time`. 0: exactly between events; those before `time` belong
-    /// to the step before. `None`: seen in a sample, or when the counter was read.
+    /// How long before `time` the step happened, at most. 0: between two events, and those before
+    /// `time` belong to the step before. `None`: seen in a sample, or when the counter was read.
     pub uncertainty: Option<Nanos>,
     /// Whether the variable is gone: the step ended, none has begun.
     pub is_over: bool,
@@ -237,7 +237,7 @@ pub enum ReaderKind {
 pub enum MissReason {
     /// The target changed during every attempt.
     Torn,
-    /// memspy was late (one record per period).
+    /// memspy was late (counted per period).
     Late,
     /// Unreadable, with the reason.
     Failed(String),

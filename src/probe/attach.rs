@@ -176,7 +176,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Makes the program describe these again.
+    /// Makes the program describe these code objects again.
     pub fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.forget_codes(codes),

@@ -1,6 +1,6 @@
 //! The driver's allocating and freeing functions (cuda.h).
 
-/// Of each argument's register in `struct pt_regs`.
+/// Index of each argument's register in `struct pt_regs`.
 const ARGUMENTS: [u8; 5] = [14, 13, 12, 11, 9];
 const NONE: u8 = 0xff;
 

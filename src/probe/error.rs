@@ -31,7 +31,7 @@ pub enum ProbeError {
         /// End of the verifier's log.
         log: String,
     },
-    /// The program does not fit this kernel.
+    /// The BPF program could not be prepared for this kernel.
     #[error("cannot prepare the kernel program: {why}")]
     Unprepared {
         /// The cause.

@@ -234,7 +234,7 @@ impl PerfProbes {
     }
 }
 
-/// Returns the lost samples.
+/// Returns how many samples were lost.
 fn empty(
     sites: &[SampledSite],
     samplers: &mut [ThreadSamples],
@@ -320,7 +320,7 @@ impl SampledSite {
         Ok(sampler)
     }
 
-    /// Returns the lost samples.
+    /// Returns how many samples were lost.
     fn drain(
         &self,
         sampler: &mut Sampler,

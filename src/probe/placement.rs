@@ -62,7 +62,7 @@ impl Placement<'_> {
         if let Some(link) = keeper.and_then(|keeper| keeper.place(self)) {
             return Ok(vec![link]);
         }
-        // Says why it was refused.
+        // This attempt gives the reason for a refusal.
         let placed = self.place()?;
         Ok(placed.into_iter().map(|own| ProbeLink { own, _kept: None }).collect())
     }
@@ -123,7 +123,7 @@ impl Placement<'_> {
 
 /// Keeps probes in the target until dropped.
 pub struct ProbeLink {
-    /// First: closing the last copy makes the kernel remove the probes.
+    /// Closed first: closing the last copy makes the kernel remove the probes.
     own: Vec<OwnedFd>,
     _kept: Option<KeptProbes>,
 }

@@ -13,11 +13,11 @@ pub(super) const NATIVE_RING_BYTES: u32 = 16 << 20;
 /// The plan of a recording.
 #[derive(Debug, Clone)]
 pub struct ProbePlan {
-    /// `None`: the first allowed.
+    /// The requested way; `None`: the first allowed.
     pub backend: Option<ProbeBackend>,
-    /// Walks Python stacks; `None`: no Python.
+    /// How to walk Python stacks; `None`: no Python.
     pub walk: Option<UnwindInfo>,
-    /// Finds autograd nodes; `None`: no PyTorch, or not found.
+    /// How to find autograd nodes; `None`: no PyTorch, or not found.
     pub backward: Option<AutogradInfo>,
     /// Whether to probe new forward nodes.
     pub backward_lines: bool,

@@ -26,7 +26,7 @@ const FORWARD_NODES: u32 = 262_144;
 const GENERATION: u64 = 1 << 12;
 static WHY_NOT: &str = include_str!(concat!(env!("OUT_DIR"), "/probe.bpf.why"));
 
-/// Why there is no BPF program.
+/// Why there is no BPF program, if so.
 pub fn why_not_built() -> Option<&'static str> {
     OBJECT.is_empty().then_some(WHY_NOT)
 }

@@ -33,7 +33,7 @@ const FRAME: usize = 16;
 const CODE_HEAD: usize = 64;
 const OWNER_BIT: u32 = 56;
 const NATIVE_HEAD: usize = 152;
-/// Number of a lost stack copy.
+/// Replaces the number of a lost stack copy.
 const NATIVE_STACK_LOST: u32 = u32::MAX;
 /// Parts of `struct code_record`: object, name, file's name, line table.
 const PARTS: [usize; 4] = [6 * 64, 5 * 64, 7 * 64, 33 * 64];

@@ -60,13 +60,13 @@ pub enum NativeCopy {
 pub struct RawStep {
     /// CLOCK_MONOTONIC, nanoseconds.
     pub time: u64,
-    /// From [`AttachedProbes::watch`](super::AttachedProbes::watch).
+    /// The number given to [`AttachedProbes::watch`](super::AttachedProbes::watch).
     pub place: u32,
     /// First value seen: the step may have begun earlier.
     pub is_first: bool,
-    /// The step counter.
+    /// The step counter's value.
     pub step: u64,
-    /// The epoch counter; 0 without one.
+    /// The epoch counter's value; 0 without one.
     pub epoch: u64,
 }
 
@@ -95,11 +95,11 @@ pub enum RingRecord<'a> {
     },
     /// A thread's registers and stack at an event.
     NativeStack {
-        /// As in [`RawEvent::native`].
+        /// The number in [`RawEvent::native`].
         number: u32,
         /// By DWARF number: 7 is the stack pointer, 16 the instruction pointer.
         registers: [u64; DWARF_REGISTERS],
-        /// From the stack pointer on.
+        /// The stack from the stack pointer on.
         stack: &'a [u8],
         /// Whether its outer part is missing.
         is_cut: bool,
@@ -127,7 +127,7 @@ pub struct ProgramTime {
     pub runs: u64,
     /// Timed runs, a random part.
     pub timed: u64,
-    /// Of the timed runs.
+    /// Nanoseconds of the timed runs.
     pub nanos: u64,
 }
 

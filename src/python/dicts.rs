@@ -272,7 +272,7 @@ fn places(
         _ => match class.dict_offset {
             0 => AttributeStorage::default(),
             offset @ 1.. => AttributeStorage { dict: some(before(offset)?), values: None },
-            // From the end of an object with items (`_PyObject_GetDictPtr`).
+            // Counted from the end of an object with items (`_PyObject_GetDictPtr`).
             offset => {
                 let count = (memory.u64(layout.object.shift(VAR_SIZE).in_target(at))? as i64)
                     .unsigned_abs();

@@ -27,12 +27,14 @@ enum ReaderBackend {
     PySpy(Box<PySpyReader>),
 }
 
-/// What a reader covers; `uncovered`: limits, one sentence each.
+/// What a reader covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct ReaderCoverage {
+    /// CPython's version.
     pub version: String,
+    /// Its layout's source.
     pub layout: LayoutSource,
+    /// What it cannot read, one sentence each.
     pub uncovered: Vec<&'static str>,
 }
 

@@ -17,9 +17,9 @@ pub struct AccessFacts {
     /// Yama's `ptrace_scope`: 0 same user, 1 descendants, 2 administrators, 3 nobody; `None`: no
     /// Yama.
     pub ptrace_scope: Option<u8>,
-    /// memspy's effective one.
+    /// memspy's effective user id.
     pub user: u32,
-    /// `None` if unreadable.
+    /// The target's user id; `None` if unreadable.
     pub target_user: Option<u32>,
     /// memspy has CAP_SYS_PTRACE.
     pub sys_ptrace: bool,

@@ -11,9 +11,9 @@ const PAGE: u64 = 4096;
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     until: Option<Instant>,
-    /// memspy's at the start, in bytes.
+    /// memspy's resident bytes at the start.
     resident: u64,
-    /// Growth in bytes.
+    /// Allowed growth in bytes.
     bytes: u64,
 }
 

@@ -28,7 +28,7 @@ pub struct FunctionTable {
 impl FunctionTable {
     pub(super) fn read(file: File) -> io::Result<FunctionTable> {
         let mut functions = ElfFile::read(&file)?.functions()?;
-        // A function's first name, from the full table, stays.
+        // Keep a function's first name, from the full table.
         functions.sort_by_key(|it| (it.start, it.len));
         functions.dedup_by_key(|it| (it.start, it.len));
         functions.shrink_to_fit();

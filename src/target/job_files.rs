@@ -21,7 +21,7 @@ use super::process::Process;
 
 /// `openat2` wants a retry while names change.
 const MAX_ATTEMPTS: u32 = 32;
-/// <linux/auxvec.h>: the program has more rights than its starter.
+/// <linux/auxvec.h>: the program has more rights than the user who started it.
 const AT_SECURE: u64 = 23;
 /// Finds without opening.
 const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -185,7 +185,7 @@ impl UserRights {
         if self.group != own_group {
             let group = nix::unistd::Gid::from_raw(self.group);
             setfsgid(group);
-            // Returns the previous id, not success.
+            // The call returns the previous id, not success.
             fits &= setfsgid(group) == group;
         }
         // More groups than the job's are fine if the user is memspy's.

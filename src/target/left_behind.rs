@@ -21,7 +21,7 @@ struct ProcessRelations {
 fn relations(proc: &Path, pid: u32) -> Option<ProcessRelations> {
     let path = proc.join(pid.to_string()).join("stat");
     let stat = proc_files::first_bytes(&path, MAX_FIELDS).ok()?.bytes;
-    // Before it, the name may contain parentheses.
+    // The name before it may contain parentheses.
     let stat = String::from_utf8_lossy(&stat);
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
@@ -46,7 +46,7 @@ fn text(proc: &Path, pid: u32, name: &str, limit: usize) -> String {
 pub struct Orphan {
     /// If known.
     pub launcher: Option<u32>,
-    /// An environment variable, or the process group.
+    /// How the launcher is known: an environment variable, or the process group.
     pub evidence: Option<String>,
     /// When the orphan started.
     pub started: Option<SystemTime>,
@@ -159,12 +159,14 @@ fn is_main_program(proc: &Path, own: ProcessRelations) -> bool {
     first.is_some_and(|first| own.started.saturating_sub(first.started) < MAIN_PROGRAM_TICKS)
 }
 
-/// A process with GPU device files open (`/dev/nvidia0`); `name`: `/proc/PID/comm`.
+/// Has device files of GPUs open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct DeviceFileHolder {
+    /// Its pid.
     pub pid: u32,
+    /// From `/proc/PID/comm`.
     pub name: String,
+    /// Such as `/dev/nvidia0`.
     pub files: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The target's memory mappings.
+//! The target's memory mappings and their files.
 
 use std::ffi::OsStr;
 use std::io;

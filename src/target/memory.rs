@@ -95,9 +95,9 @@ impl MemoryError {
 
 /// Memory of a live process, or captured.
 pub trait Memory: Send + Sync {
-    /// Reads `spans` in order into `out`, as long as they are.
+    /// Reads `spans` in order into `out`, which has the sum of their lengths.
     ///
-    /// The target runs meanwhile: each span is copied slightly after the one before.
+    /// The target runs meanwhile: each span is copied slightly later than the one before.
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError>;
 
     /// Fills `out` from `addr` on.

@@ -41,7 +41,7 @@ impl PageReader<'_> {
         self.u64(addr).map(Addr)
     }
 
-    /// Allows the caller `bytes` above the budget.
+    /// Allows `bytes` above the budget for the caller's own memory.
     pub fn needs(&mut self, bytes: u64) {
         self.pages.needed = self.pages.needed.max(bytes);
     }

@@ -159,7 +159,7 @@ impl PageCache {
         pages.count() - pages.copied
     }
 
-    /// Reads refused by a limit or the closed cache.
+    /// Reads refused by a limit or because the process continues.
     pub fn refused(&self) -> u64 {
         self.pages.lock().refused
     }

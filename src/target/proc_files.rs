@@ -13,14 +13,15 @@ pub const MAX_FIELDS: usize = 1 << 20;
 pub const MAX_COMMAND_LINE: usize = 64 << 10;
 /// `execve` accepts at most 6 MiB.
 pub const MAX_ENVIRONMENT: usize = 6 << 20;
-/// A million, of some 100 bytes.
+/// A million mappings of some 100 bytes.
 pub const MAX_MAPPINGS: usize = 128 << 20;
 
-/// A file's first bytes, and whether it is longer.
+/// A file's first bytes, up to a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct FirstBytes {
+    /// The bytes.
     pub bytes: Vec<u8>,
+    /// The file is longer.
     pub is_cut: bool,
 }
 

@@ -305,7 +305,7 @@ impl Process {
         })
     }
 
-    /// `name` in its initial environment.
+    /// The value of `name` in its environment at the start.
     ///
     /// # Errors
     /// Unreadable, or longer than a program can start with.
@@ -439,7 +439,7 @@ impl Process {
     }
 }
 
-/// Bytes that are not UTF-8 become `\xff`. The last word says if it is cut.
+/// Bytes that are not UTF-8 become `\xff`. The last word says if the line is cut.
 pub(super) fn command_of(pid: u32) -> io::Result<Vec<String>> {
     Ok(command_words(&proc_files::read(pid, "cmdline", MAX_COMMAND_LINE)?))
 }

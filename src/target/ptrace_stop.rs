@@ -156,7 +156,7 @@ impl StoppedProcess {
                 let since = pause.since;
                 let registers = if with_registers { pause.registers() } else { Vec::new() };
                 if sender.send(Ok((since, registers))).is_ok() {
-                    // Ends by dropping `hold`, or when the time is up.
+                    // Ends when `hold` is dropped or the time is up.
                     let _ = held.recv_timeout(limit.saturating_sub(since.elapsed()));
                 }
                 release.begun.store(true, Ordering::SeqCst);
@@ -346,7 +346,7 @@ impl PtraceStop {
             ended @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => Ok(ended),
             // Only stops: it may end between the calls.
             _ => Ok(match waitid(Id::Pid(thread), now | WaitPidFlag::WSTOPPED)? {
-                // waitpid reports a stop before a signal so.
+                // waitpid reports a stop before a signal like this.
                 WaitStatus::PtraceEvent(pid, signal, 0) => WaitStatus::Stopped(pid, signal),
                 other => other,
             }),

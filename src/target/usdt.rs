@@ -66,7 +66,7 @@ impl Register {
         self.index
     }
 
-    /// Number for perf events.
+    /// Number among registers that a perf event samples.
     pub fn perf_number(self) -> u8 {
         self.perf
     }

@@ -27,7 +27,7 @@ impl ClassNames {
         ClassNames { head, ..ClassNames::default() }
     }
 
-    /// `AddmmBackward0`. `python_type`: of the node's `THPFunction`, else 0.
+    /// Such as `AddmmBackward0`. `python_type`: that of the node's `THPFunction`, else 0.
     pub fn name(&mut self, memory: &dyn Memory, vtable: u64, python_type: u64) -> Option<Arc<str>> {
         if python_type != 0
             && let Some(name) = self.python_name(memory, python_type)
@@ -51,7 +51,7 @@ impl ClassNames {
         self.py_node
     }
 
-    /// A new type may reuse an address; its name's differs.
+    /// A new type may reuse a freed one's address; the address of its name differs.
     fn python_name(&mut self, memory: &dyn Memory, class: u64) -> Option<Arc<str>> {
         let at = memory.pointer(Addr(class) + self.head.shift(TYPE_NAME) as u64).ok()?;
         if let Some((known, name)) = self.by_type.get(&class)

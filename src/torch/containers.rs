@@ -30,7 +30,7 @@ impl TreeHeader {
         let node = |a: Addr| a.is_plausible() && a.0.is_multiple_of(16);
         let empty = header.root.0 == 0 && header.leftmost == at && header.rightmost == at;
         let filled = node(header.root) && node(header.leftmost) && node(header.rightmost);
-        // Red (0), unlike a root.
+        // The header is red (0), unlike a root.
         let sound =
             color == 0 && if header.count == 0 { empty } else { filled && header.count < 1 << 32 };
         sound.then_some(header)

@@ -27,7 +27,7 @@ impl CounterReader {
         CounterReader { spans, now: bytes.clone(), before: bytes }
     }
 
-    /// `between_calls`: only while no thread is inside.
+    /// `between_calls`: only while no thread is inside an allocator.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,

@@ -198,7 +198,7 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     let words = (pools - start) / 8;
     // Before `max_split_size`: three counters since 2.3, `num_oom_rejections` since 2.12.
     let counters = if words >= 4 { 3 } else { 0 };
-    // In MiB, before no counter.
+    // In MiB; what follows is no counter.
     let is_limit =
         |value: i64| value == -1 || (value > MIN_MAX_SPLIT_BYTES && value % (1 << 20) == 0);
     if let Some(at) = (counters..words).find(|at| is_limit(number(*at))) {

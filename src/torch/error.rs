@@ -12,7 +12,7 @@ pub enum TorchError {
     /// An invalid ELF file.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// The library lacks the first variable.
+    /// The library lacks the variable to start from.
     #[error("{library} of PyTorch {version} does not export {symbol}")]
     NoAllocatorVariable {
         /// The library's file.
@@ -38,10 +38,10 @@ pub enum TorchError {
         match of { Some(pid) => format!("process {pid}"), None => "a process that has ended".to_owned() }
     )]
     ForkedCopy {
-        /// The process in which CUDA began, unless ended.
+        /// The process in which CUDA started; `None` if it has ended.
         of: Option<u32>,
     },
-    /// Not yet; ask again after `TorchReader::refresh`.
+    /// CUDA is not initialised; ask again after `TorchReader::refresh`.
     #[error("CUDA has not been initialised in the target yet")]
     NotInitialized,
     /// No such device.
@@ -55,7 +55,7 @@ pub enum TorchError {
         /// The failed expectation.
         what: String,
     },
-    /// It changed during every attempt.
+    /// The target changed it during every attempt.
     #[error("the target changed {what} during each of {attempts} attempts to read it")]
     Torn {
         /// What was read.

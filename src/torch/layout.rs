@@ -193,7 +193,7 @@ impl BlockLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateLayout {
-    /// Before `graph_pools_freeable`, with pools that no graph uses
+    /// `graph_pools_freeable` follows, with pools that no graph uses
     /// (c10/cuda/CUDACachingAllocator.cpp).
     pub(super) table: usize,
     pub(super) pools: [usize; 2],

@@ -11,16 +11,22 @@ pub struct CounterPoller {
     devices: Vec<(CudaIndex, Addr)>,
 }
 
-/// One pool's totals, allocated and freed, and its `allocated_bytes.POOL.current`.
+/// One pool's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
 pub struct PoolCounters {
+    /// `allocation.POOL.allocated`.
     pub allocations: i64,
+    /// `allocation.POOL.freed`.
     pub frees: i64,
+    /// `allocated_bytes.POOL.allocated`.
     pub allocated_bytes: i64,
+    /// `allocated_bytes.POOL.freed`.
     pub freed_bytes: i64,
+    /// `requested_bytes.POOL.allocated`.
     pub requested_bytes: i64,
+    /// `requested_bytes.POOL.freed`.
     pub freed_requested_bytes: i64,
+    /// `allocated_bytes.POOL.current`.
     pub live: i64,
 }
 
@@ -38,11 +44,12 @@ pub struct PolledCounters {
     pub fit: bool,
 }
 
-/// Totals of `allocation.all` since the start or a reset, unique per allocator state.
+/// Totals since the start or a reset, unique per allocator state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
 pub struct AllocationTotals {
+    /// `allocation.all.allocated`.
     pub allocations: i64,
+    /// `allocation.all.freed`.
     pub frees: i64,
 }
 

@@ -258,7 +258,7 @@ impl BlockWalk<'_, '_> {
 
     fn all_blocks(&mut self) -> Result<(), WalkError> {
         let queue = std::mem::take(&mut self.scratch.queue);
-        // Only these can be active neighbours.
+        // A neighbour is active only if it is one of these.
         for (at, addr) in queue.iter().enumerate() {
             self.place(*addr, at < self.active)?;
         }

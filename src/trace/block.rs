@@ -3,7 +3,7 @@
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::get_frame_content_size;
 
-/// Changed line ends damage these bytes.
+/// A transfer that changes line ends damages these bytes.
 pub(crate) const MAGIC: [u8; 8] = *b"MEMSPY\r\n";
 pub(crate) const FILE_HEAD: usize = 10;
 pub(crate) const BLOCK_HEAD: usize = 8;

@@ -88,7 +88,7 @@ pub enum ReadError {
         /// What its first bytes suggest.
         looks_like: &'static str,
     },
-    /// From a later memspy.
+    /// A later memspy wrote it.
     #[error(
         "{} has trace format version {found}; this memspy reads versions up to {supported}: \
          read it with a newer memspy",

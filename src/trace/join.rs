@@ -32,7 +32,7 @@ pub fn segments(folder: &Path) -> Result<Vec<PathBuf>, ReadError> {
 /// A joined recording.
 #[derive(Debug, Default)]
 pub struct JoinResult {
-    /// Those read.
+    /// The segments read.
     pub segments: Vec<(PathBuf, ReplaySummary)>,
     /// Problems, one sentence each; empty for one whole recording.
     pub warnings: Vec<String>,

@@ -9,7 +9,7 @@ use crate::model::{
     OwnershipBreakdown, Pool, ProcessUsage, Record, RecordingEnd, SnapshotConsistency, Stat,
 };
 
-/// One device at one moment: a pebibyte. 1,024 devices at most sum to an exbibyte.
+/// Of one device at one moment: a pebibyte. At most 1,024 devices sum to an exbibyte.
 const MAX_LEVEL: u64 = 1 << 50;
 /// Since a process or recording began: two exbibytes, weeks of a tebibyte per second.
 const MAX_TOTAL: u64 = 1 << 61;

@@ -21,7 +21,7 @@ impl DefinitionTables {
         match record {
             Record::Definition(Definition::Reset) => *self = DefinitionTables::default(),
             Record::Definition(definition) => {
-                // A misfit is missing for its users.
+                // A definition that does not fit is missing for its users.
                 let _ = self.table.define(definition.clone());
             }
             Record::Source(source) => {

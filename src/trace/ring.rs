@@ -21,12 +21,12 @@ const MIN_BLOCK_BYTES: u64 = 4 << 10;
 /// How much of a recording is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
-    /// At least this last part.
+    /// At least the last part of this length.
     Time(Duration),
     /// At most this many bytes on disk, plus one segment. Two, if a segment's opening is larger (a
     /// job of very many blocks).
     Bytes(u64),
-    /// This last part, limited to this many bytes.
+    /// The last part of this length, limited to this many bytes.
     Either(Duration, u64),
 }
 
@@ -79,7 +79,7 @@ pub struct TraceRing {
     number: u64,
     recording: RecordingNumber,
     max_bytes: u64,
-    /// That removed the last segment.
+    /// Of the last removed segment.
     bound: Option<RetentionLimit>,
 }
 
@@ -150,7 +150,7 @@ impl TraceRing {
         if self.number == 1 {
             writer = writer.with_early_blocks();
         }
-        // A second could double the segment's size.
+        // A second of recorded time could grow the segment to twice its size.
         if let Some(bytes) = self.keep.bytes() {
             writer = writer.with_block_size((bytes / SEGMENT_COUNT).max(MIN_BLOCK_BYTES) as usize);
         }
@@ -171,7 +171,7 @@ impl TraceRing {
     pub fn is_due(&self, now: Nanos) -> bool {
         let Some((segment, writer)) = &self.open else { return true };
         let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
-        // Growth after the opening, or short segments would be mostly keyframes.
+        // Count growth after the opening, or short segments would consist mostly of keyframes.
         let grown = writer.bytes_written().saturating_sub(segment.opening);
         let worth = grown >= segment.opening;
         let by_time = self.keep.time().is_some_and(|time| {

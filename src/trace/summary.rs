@@ -46,19 +46,22 @@ impl ReplaySummary {
     }
 }
 
-/// A damaged place; `offset` in bytes.
+/// A damaged place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct TraceDamage {
+    /// In bytes.
     pub offset: u64,
+    /// The kind of damage.
     pub why: &'static str,
 }
 
-/// Progress of a replay: bytes read of all, and records given to the sink.
+/// Progress of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct ReplayProgress {
+    /// Bytes read.
     pub bytes: u64,
+    /// Bytes of the file.
     pub total: u64,
+    /// Records given to the sink.
     pub records: u64,
 }

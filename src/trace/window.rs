@@ -54,7 +54,7 @@ impl TraceWindow {
                 found.ok_or(WindowError::Shrunk(bytes.len() as u64))
             }
             TraceWindow::File { file, start, bytes } => {
-                // Good bytes, but little else will be good in a shrinking file.
+                // These bytes are good, but little else will be in a file that is being truncated.
                 let now = file.metadata().map_err(WindowError::Failed)?.len();
                 if end > now {
                     return Err(WindowError::Shrunk(now));

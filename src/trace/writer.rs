@@ -16,12 +16,12 @@ use crate::model::{Record, RecordSink, SinkResult};
 const MAX_BLOCK_BYTES: usize = 256 << 10;
 /// Recorded time of a block.
 const MAX_BLOCK_AGE: u64 = 1_000_000_000;
-/// First block's time in a recording that may be killed at any moment; doubles per block.
+/// Of the first block of a recording that may be killed at any moment; doubles block by block.
 const FIRST_AGE: u64 = 100_000_000;
 /// Higher levels cost the recording machine time for a few per cent.
 const ZSTD_LEVEL: i32 = 6;
 
-/// In each block's head.
+/// In each block's head; identifies the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordingNumber(u64);
 
@@ -29,7 +29,7 @@ impl RecordingNumber {
     pub(super) fn random() -> RecordingNumber {
         // With the time, in case the random keys repeat.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-        // Equal length: the highest bit is set.
+        // The highest bit makes all numbers equally long.
         RecordingNumber(RandomState::new().hash_one(now) | 1 << 63)
     }
 }

@@ -51,10 +51,10 @@ pub fn keep_probes() -> io::Result<()> {
                     (RequestedAction::Run { .. }, None) => continue,
                 };
                 let placement = Placement { file: file.as_fd(), points: &points, pid, action };
-                // No answer refuses; memspy then asks the kernel why.
+                // No answer is a refusal; memspy then asks the kernel for the reason.
                 let Ok(placed) = placement.place() else { continue };
                 let all: Vec<_> = placed.iter().flatten().map(AsFd::as_fd).collect();
-                // Without an answer memspy places its own probes.
+                // Without the answer memspy places its own probes.
                 match answer(&to, &all) {
                     Ok(()) => _ = held.insert(number, placed),
                     Err(_) => end_all(placed),
@@ -67,7 +67,7 @@ pub fn keep_probes() -> io::Result<()> {
                     drop(to);
                 };
                 ending.retain(|thread| !thread.is_finished());
-                // Without a thread, dropping the closure ends them.
+                // If no thread starts, dropping the closure ends the probes.
                 ending.extend(thread::Builder::new().spawn(end));
             }
             Some(ProbeRequest::Check) => {

@@ -21,7 +21,7 @@ const MAX_BYTES: usize = 1 << 14;
 const MAX_POINTS: usize = 512;
 
 pub(super) enum ProbeRequest {
-    /// `number`: of the keeper's copies of the descriptors.
+    /// `number` names the keeper's copies of the descriptors.
     Place {
         number: u32,
         pid: u32,

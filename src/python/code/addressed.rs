@@ -11,12 +11,14 @@ use crate::python::layouts::layout::CodeLayout;
 use crate::python::objects::text;
 use crate::target::{Addr, Field, Memory};
 
-/// An instruction's `co_name`, `co_filename` and line (0: none).
+/// An instruction's function, file and line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct AddressedCode {
+    /// `co_name`.
     pub name: Arc<str>,
+    /// `co_filename`.
     pub file: Arc<str>,
+    /// 0 for none.
     pub line: u32,
 }
 

@@ -231,7 +231,7 @@ impl CodeCache {
         if self.still {
             code.generation = self.generation;
         }
-        // A thread copied the bytecode meanwhile.
+        // A thread copied the bytecode later.
         let Some(offset) = code.bytecode.offset(raw.instruction) else {
             return CodeLookup::Unknown;
         };

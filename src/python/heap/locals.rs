@@ -33,7 +33,7 @@ pub struct LocalVariable {
     /// Its frame's `PyThreadState`; null for a suspended generator.
     pub thread: Addr,
     pub(in crate::python) frame: Addr,
-    /// In the frame or a cell.
+    /// Where the reference is: in the frame or a cell.
     pub(in crate::python) slot: Addr,
     pub(in crate::python) cell_at: Option<Addr>,
 }

@@ -18,7 +18,7 @@ use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
 const SEARCHED: usize = 2048;
-/// Per thread; those of tracked objects, with bytes before each object
+/// Heaps per thread; those of tracked objects, with bytes before each object
 /// (Include/internal/pycore_mimalloc.h).
 const HEAPS: u8 = 4;
 const OBJECTS: [(u8, u64); 2] = [(2, 0), (3, 16)];
@@ -85,7 +85,7 @@ struct MimallocWalk<'a> {
     reader: PageReader<'a>,
     heaps: Option<(u64, &'static MimallocLayout)>,
     ended_segments: Vec<Addr>,
-    /// Its offset in an interpreter state, and that interpreter.
+    /// Offset of the pool in an interpreter state, and that interpreter.
     pool: Option<(u64, Addr)>,
     /// Each thread changes one page at a time.
     threads: u32,

@@ -91,7 +91,7 @@ pub struct HeapObject {
     pub at: Addr,
     /// Its class.
     pub class: Arc<PyClass>,
-    /// Negative if immortal (3.12+).
+    /// Its reference count; negative if immortal (3.12+).
     pub references: i32,
 }
 
@@ -175,7 +175,7 @@ impl<'a> PythonHeap<'a> {
         &self.objects
     }
 
-    /// What it is read from.
+    /// The memory that it is read from.
     pub fn pages(&self) -> &'a PageCache {
         self.memory
     }

@@ -13,7 +13,7 @@ pub enum LayoutSource {
     DebugOffsets,
     /// The version's row, printed from CPython's headers.
     Row,
-    /// The py-spy crate reads.
+    /// The py-spy crate reads the stacks.
     PySpy,
 }
 

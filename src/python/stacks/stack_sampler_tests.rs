@@ -14,7 +14,7 @@ use crate::target::{AddressRange, MemoryImage, RecordingMemory};
 struct FlakyMemory<M> {
     inner: Arc<M>,
     reads: Arc<AtomicU64>,
-    /// Each read with a multiple of this number fails; 0 for never.
+    /// Each read whose number is a multiple of this fails; 0 for never.
     fails_every: u64,
 }
 

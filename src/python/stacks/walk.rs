@@ -68,7 +68,8 @@ pub(in crate::python) fn walk(
     if !cut && !called_from_c && layout.entry != EntryFrame::Unmarked {
         return WalkOutcome::Torn;
     }
-    // A generator's frame is far from its caller's: then the head must be unchanged, too.
+    // A generator's frame is far from its caller's. Copied so far apart, they also need an
+    // unchanged head.
     let apart = layout.entry != EntryFrame::Unmarked
         && leaf_runs.is_none()
         && out.iter().take(2).any(|frame| frame.at.0.abs_diff(out[0].at.0) > NEAR);

@@ -28,7 +28,7 @@ pub(super) struct DiskFiles {
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// Its code is missing, so it is not just mapped data.
+    /// Its code is missing, not only data that the program mapped.
     is_library: bool,
 }
 

@@ -118,7 +118,7 @@ impl CoreHeader {
     }
 }
 
-/// `sh_info` of the first section: number of segments too large for the header.
+/// `sh_info` of the first section: the number of segments if the header has no room for it.
 fn section_info(file: &File, at: u64) -> Option<u64> {
     let mut bytes = [0; size_of::<SectionHeader64<LittleEndian>>()];
     file.read_exact_at(&mut bytes, at).ok()?;

@@ -206,7 +206,7 @@ impl CoreFile {
         self.segments[..next].last().filter(|segment| addr.0 < segment.end)
     }
 
-    /// `false` if the core file lacks some.
+    /// `false` if the core file lacks some bytes.
     fn read_dumped(&self, addr: Addr, out: &mut [u8]) -> bool {
         let Some(segment) = self.segment(addr) else { return false };
         let inside = addr.0 - segment.start;

@@ -123,7 +123,7 @@ impl CoreNotes {
 fn thread(status: &[u8]) -> Option<CoreThread> {
     let signal = status.get(STATUS_SIGNAL..STATUS_SIGNAL + 2)?;
     let registers = (0..MAX_REGISTERS).map_while(|n| number(status, STATUS_REGISTERS + 8 * n));
-    // Then come a word, `pr_fpvalid`, and padding.
+    // After the registers come a word, `pr_fpvalid`, and padding.
     let mut registers: Vec<u64> = registers.collect();
     registers.pop();
     Some(CoreThread {

@@ -39,7 +39,7 @@ fn has_ended(state: char) -> bool {
 fn state_of(pid: u32, id: u32) -> Option<char> {
     let thread = format!("{pid}/task/{id}");
     let stat = proc_files::read(thread, "stat", proc_files::MAX_FIELDS).ok()?.bytes;
-    // Before it, the name may contain parentheses.
+    // The name before it may contain parentheses.
     let after = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(after + 2).map(|&state| char::from(state))
 }

@@ -9,7 +9,7 @@ use crate::target::{Addr, Field, Memory, time_stamp_counter};
 const REPLICATES: usize = 1001;
 /// Nanoseconds since the epoch, and the counter.
 const PAIR: usize = 16;
-/// From pairs to devices: a flag, and a ring buffer since 2.5.
+/// Between pairs and devices: a flag and a ring buffer since 2.5.
 const MAX_GAP: usize = 0x100;
 /// 2015, before PyTorch existed.
 const MIN_UNIX_NANOS: i64 = 1_420_070_400_000_000_000;

@@ -23,7 +23,7 @@ use traceback::TracebackReader;
 
 const ATTEMPTS: u32 = 16;
 
-/// A recorded device.
+/// A job's recording of one device.
 #[derive(Debug, Default)]
 pub struct RecordedHistory {
     /// Whether stacks are recorded now.
@@ -38,9 +38,9 @@ pub struct RecordedHistory {
     pub beyond_limit: u64,
     /// Of events, blocks and segments (`Block.context` members).
     pub stacks: Vec<RecordedStack>,
-    /// Of blocks, by device address.
+    /// Allocation stacks of blocks, by device address.
     pub block_stacks: Vec<(u64, u32)>,
-    /// Of segments, by device address of their first block.
+    /// Allocation stacks of segments, by device address of their first block.
     pub segment_stacks: Vec<(u64, u32)>,
     /// Unreadable stacks.
     pub unreadable_stacks: u64,

@@ -133,7 +133,7 @@ impl RingState {
         self.begin
     }
 
-    /// `None` if another ring, or all may be overwritten.
+    /// `None` if the ring is another, or all entries may be overwritten.
     pub(super) fn overwritten(
         &self,
         memory: &dyn Memory,

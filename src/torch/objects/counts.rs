@@ -14,7 +14,7 @@ const SHARED_COUNTS: u64 = 16;
 const SHARED_USES: u64 = 8;
 
 impl TensorDecoder<'_> {
-    /// With the reference of its Python object.
+    /// Includes the reference of its Python object.
     pub fn references_of_tensor(&self, tensor: Addr) -> Option<i64> {
         self.memory.u32(tensor + STRONG).ok().map(i64::from)
     }

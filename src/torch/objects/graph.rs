@@ -182,7 +182,7 @@ impl TensorDecoder<'_> {
     /// glibc: malloc/malloc.c, `struct malloc_chunk`.
     fn chunk(&self, at: Addr) -> Option<u64> {
         let header = self.memory.u64(at - 8).ok().filter(|_| self.has_sizes)?;
-        // Bit 1: mapped separately, as small chunks never are.
+        // Flags; bit 1: mapped separately, as small chunks never are.
         let len = (header & !7).checked_sub(8)?;
         let whole = header & 2 == 0 && (len + 8).is_multiple_of(16);
         (whole && CHUNKS.contains(&len)).then_some(len)
@@ -269,7 +269,7 @@ impl TensorDecoder<'_> {
         }
         let header = self.memory.u64(Addr(begin) - 8).ok()?;
         let chunk = (header & !7).checked_sub(8)?;
-        // To 16 bytes, and 16 more if the remainder is too small for a chunk.
+        // Rounded up to 16 bytes, and 16 more if the remainder is too small for a chunk.
         (room..=room + 24).contains(&chunk).then_some(len)
     }
 

@@ -15,11 +15,12 @@ use super::tensor::{FoundLayout, LayoutFit, TensorDecoder};
 const TYPE_BASE: usize = 256;
 const VERIFIED_BY: usize = 64;
 
-/// `torch._C.TensorBase` and `torch.nn.Parameter`.
+/// The Python types of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct TensorTypes {
+    /// `torch._C.TensorBase`.
     pub base: Addr,
+    /// `torch.nn.Parameter`.
     pub parameter: Addr,
 }
 
@@ -113,7 +114,7 @@ impl TensorReader {
     ) -> Result<TensorDecoder<'a>, TorchError> {
         let minor = self.version.as_deref().and_then(minor_version);
         let mut families: Vec<&ObjectsLayout> = FAMILIES.iter().collect();
-        // This version's first: builds may differ from wheels.
+        // This version's family first: builds may differ from the wheels.
         families.sort_by_key(|family| minor.is_some_and(|minor| family.since > minor));
         // Evenly spaced: neighbours are alike.
         let step = objects.len().div_ceil(VERIFIED_BY).max(1);

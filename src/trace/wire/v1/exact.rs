@@ -5,7 +5,7 @@ use bincode::{BorrowDecode, Decode, Encode};
 use super::MalformedPayload;
 use crate::model;
 
-/// After its number, the next one.
+/// Its number, the next one, precedes it.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireAllocationSite<'a> {
     pub(crate) number: u32,
@@ -183,7 +183,7 @@ impl WireCounterCheck {
     }
 }
 
-/// After the end's fields.
+/// Follows the end's fields.
 #[derive(Encode, Decode)]
 pub(crate) struct WireEventTotals {
     allocations: u64,

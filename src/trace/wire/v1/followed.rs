@@ -138,8 +138,8 @@ impl WireFollowedState {
         for entry in threads {
             put(&mut self.columns[THREADS], entry.thread.0.into());
             let same = entry.before == entry.after && entry.before.stack().is_some();
-            // A reader of equal stacks ignores the second. If not taken, the thread did not run in
-            // between.
+            // A reader of equal stacks ignores the second one. If that was not taken, the thread
+            // did not run in between.
             let after = match entry.wait {
                 ThreadWait::Throughout if same => reading_code(StackReading::NotRead),
                 _ => reading_code(entry.after),

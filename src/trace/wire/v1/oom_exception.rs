@@ -4,7 +4,7 @@ use bincode::{BorrowDecode, Encode};
 
 use crate::model::{self, Nanos, StackId, ThreadId};
 
-/// After its time.
+/// Its time precedes it.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireOomException<'a> {
     error: Option<WireRaisedError<'a>>,

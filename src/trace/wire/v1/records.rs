@@ -68,7 +68,7 @@ impl<'a> From<&'a model::RecordingStart> for WireStart<'a> {
 }
 
 impl WireStart<'_> {
-    /// In newer files the rank follows.
+    /// The rank follows it, in newer files.
     pub(crate) fn of_rank(self, rank: Option<u32>) -> model::RecordingStart {
         let start = self;
         model::RecordingStart {
@@ -94,7 +94,7 @@ enum WireBackend<'a> {
     Unknown(&'a str),
 }
 
-/// After its time, like all records below: a difference on the block's clock.
+/// Its time precedes it, as in every record below: a difference on the block's clock.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireRuntime<'a> {
     python: Option<&'a str>,
@@ -406,7 +406,7 @@ impl WireEnd<'_> {
     }
 }
 
-/// After the steps of a [`model::TrainingStep`].
+/// Field after the steps of a [`model::TrainingStep`].
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireStepOrigin {
     epoch: Option<u64>,
@@ -434,7 +434,7 @@ impl From<model::TrainingStep> for WireStepOrigin {
 }
 
 impl WireStepOrigin {
-    /// In newer files `within` follows.
+    /// `within` follows it, in newer files.
     pub(crate) fn at(
         self,
         time: model::Nanos,
@@ -457,7 +457,7 @@ impl WireStepOrigin {
         }
     }
 }
-/// After its end, as the time.
+/// Its end precedes it as the time.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireGap<'a> {
     from: u64,

@@ -4,7 +4,7 @@ use super::varint::{PayloadCursor, put, unzigzag, zigzag};
 use super::{MalformedPayload, tag};
 use crate::model::{StackId, ThreadActivity, ThreadId, ThreadSample};
 
-/// Whose description a damaged block may have lost.
+/// Threads whose description may be lost in a damaged block.
 const MAX_LOST_THREADS: usize = 1 << 16;
 
 /// As known to writer and reader of a block, in the file's numbers.
@@ -25,7 +25,7 @@ impl SampleState {
         &self.threads
     }
 
-    /// Returns the tag.
+    /// Returns the record's tag.
     pub(crate) fn encode(&mut self, threads: &[ThreadSample], out: &mut Vec<u8>) -> u8 {
         if self.any && self.threads == threads {
             return tag::SAMPLE_SAME;
