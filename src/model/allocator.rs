@@ -21,10 +21,10 @@ pub enum AllocatorBackend {
 }
 
 impl AllocatorBackend {
-    /// Prefix for another process's allocator.
+    /// Prefix of the text for another process's allocator.
     pub const COPY: &str = "a copy";
 
-    /// Whether a fork copied it.
+    /// Whether a fork copied it from another process.
     pub fn is_copy(&self) -> bool {
         matches!(self, AllocatorBackend::Unknown(what) if what.starts_with(AllocatorBackend::COPY))
     }
@@ -54,7 +54,7 @@ pub enum Metric {
     Allocation,
     /// Segments from the driver.
     Segment,
-    /// Allocated or pending blocks.
+    /// Blocks allocated or waiting to be freed.
     Active,
     /// Free blocks in used segments.
     InactiveSplit,

@@ -99,7 +99,7 @@ impl Segment {
 pub enum SnapshotConsistency {
     /// Its sums equal the counters read before and after.
     Consistent,
-    /// The job changed it during every attempt.
+    /// The job changed it during every attempt; the sums differ from the counters.
     Degraded {
         /// Bytes of allocated blocks.
         allocated_in_blocks: u64,
@@ -113,7 +113,7 @@ pub enum SnapshotConsistency {
 pub struct AllocatorSnapshot {
     /// When it was read.
     pub time: Nanos,
-    /// Number in the target.
+    /// The device's number in the target.
     pub device: CudaIndex,
     /// Reads repeated because the target changed it.
     pub retries: u32,

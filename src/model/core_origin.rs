@@ -5,7 +5,7 @@
 pub struct CoreOrigin {
     /// The file.
     pub file: String,
-    /// The fatal signal (`SIGABRT`); `None` in `gcore`'s copies.
+    /// The fatal signal (`SIGABRT`); `None`: none, as in `gcore`'s copy.
     pub signal: Option<String>,
     /// The thread that received it.
     pub thread: Option<u32>,

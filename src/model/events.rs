@@ -6,7 +6,7 @@ use super::gpu::CudaIndex;
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Number of an [`AllocationSite`], from 0.
+/// Number of an [`AllocationSite`] in a [`StackTable`](super::StackTable), from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
@@ -39,7 +39,7 @@ pub struct AllocationSite {
     pub stack: Option<StackId>,
     /// Source of `stack`.
     pub source: StackSource,
-    /// Whether it lacks outer frames, beyond the probe's walk.
+    /// Whether outer frames are missing: the stack is deeper than the probe's walk.
     pub truncated: bool,
     /// Class of the evaluated autograd node (`AddmmBackward0`); `None` outside backward.
     pub node: Option<Arc<str>>,
@@ -130,7 +130,7 @@ pub enum EventKind {
         /// Bytes of PyTorch's block, if read.
         block: Option<u64>,
     },
-    /// A free begins: the allocator still has the memory.
+    /// A free begins: the allocator has not taken the memory back yet.
     Freed {
         /// Its address space.
         memory_kind: AddressSpace,
@@ -236,7 +236,8 @@ pub struct ExactSettings {
     /// Whether PyTorch's allocations say if a node was evaluated; frees say so only if steps are
     /// counted.
     pub knows_backward: bool,
-    /// Whether no device had an allocator yet: then recording is complete from 0 bytes.
+    /// Whether no device had a PyTorch allocator yet: then recording is complete and begins at 0
+    /// bytes.
     pub starts_empty: bool,
     /// Probed functions: `pytorch:malloc`, `cuMemAlloc_v2`.
     pub probes: Vec<Arc<str>>,
@@ -270,9 +271,9 @@ pub struct CounterCheck {
 /// Totals of exact events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventTotals {
-    /// Of every kind.
+    /// Allocations, of every kind.
     pub allocations: u64,
-    /// Of every kind.
+    /// Frees, of every kind.
     pub frees: u64,
     /// Lost in a full ring, by the kernel's count.
     pub lost: u64,

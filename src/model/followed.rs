@@ -47,10 +47,11 @@ impl StackReading {
     }
 }
 
-/// Whether a thread waited at the polls before and after a delta.
+/// Whether the kernel had the thread waiting at the polls before and after a delta.
 ///
-/// Waiting: off the processor in a system call that sleeps or waits for a lock, file, socket or
-/// child. Waits for the GIL or the allocator's lock do not count: they happen amid work.
+/// Waiting: off the processor in a system call that sleeps or waits for a lock, a file, a socket or
+/// a child. Waiting for the GIL or the allocator's lock does not count: it happens in the middle of
+/// work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ThreadWait {
     /// At neither, or unknown.
@@ -134,13 +135,13 @@ pub struct FollowedChange {
     pub before: Nanos,
     /// End of the poll with the stacks after.
     pub after: Nanos,
-    /// Number in the target.
+    /// The device's number in the target.
     pub device: CudaIndex,
     /// The small pool (blocks up to 1 MiB).
     pub small: CounterDelta,
     /// The large pool.
     pub large: CounterDelta,
-    /// `allocated_bytes.POOL.current` after it: small, large.
+    /// `allocated_bytes.POOL.current` after the delta: small, large.
     pub live: [i64; 2],
     /// At most [`FollowedChange::MAX_THREADS`], in the reader's order. Earlier versions left out
     /// threads that waited at both polls.
@@ -153,7 +154,7 @@ pub struct FollowedChange {
     pub counters_torn: bool,
     /// Whether the program reset the totals: deltas are lower limits, counted since.
     pub totals_reset: bool,
-    /// Addresses read after it; `None`: not read, or changed during the read.
+    /// Addresses read after this delta; `None`: not read, or the target changed them.
     pub addresses: Option<Box<FollowedAddresses>>,
 }
 
@@ -239,7 +240,7 @@ pub struct FollowTotals {
     pub polls: u64,
     /// Nanoseconds of consecutive polls without sleep; divided by `polls`: their mean distance.
     pub polling_nanos: u64,
-    /// Processor time in nanoseconds.
+    /// Processor time of the poller, in nanoseconds.
     pub cpu_nanos: u64,
     /// 99th percentile of a poll's nanoseconds; 0: unknown.
     pub slow_poll_nanos: u64,

@@ -11,7 +11,7 @@ pub struct CudaIndex(pub u32);
 pub struct GpuDevice {
     /// Its number in the target, if visible and known.
     pub cuda_index: Option<CudaIndex>,
-    /// Its number in NVML and nvidia-smi, if any.
+    /// Its number in NVML and nvidia-smi, if NVML is there.
     pub nvml_index: Option<u32>,
     /// `GPU-…` or `MIG-…` UUID.
     pub uuid: Option<String>,
@@ -44,7 +44,7 @@ pub enum ProcessUsage {
 }
 
 impl ProcessUsage {
-    /// The driver lists only other processes: this one has nothing there, or not yet.
+    /// The reason if the driver lists other processes only: this one has nothing there, or not yet.
     pub const NOT_LISTED: &str = "the driver does not list this process";
 }
 

@@ -112,7 +112,7 @@ pub struct HistoryStack {
 /// One device's history.
 #[derive(Debug, Clone)]
 pub struct DeviceHistory {
-    /// Number in the job.
+    /// The device's number in the job.
     pub device: CudaIndex,
     /// Capacity of the ring buffer.
     pub max_entries: u64,
@@ -122,7 +122,7 @@ pub struct DeviceHistory {
     pub overwritten: u64,
     /// Oldest events beyond memspy's limit.
     pub beyond_limit: u64,
-    /// `None`: changed during every attempt.
+    /// Segments and blocks; `None`: the job changed them during every attempt.
     pub snapshot: Option<AllocatorSnapshot>,
     /// Allocating stacks, by block address.
     pub block_stacks: BTreeMap<u64, u32>,

@@ -8,8 +8,8 @@ use super::events::{CounterSnapshot, MemoryKind, SiteId};
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Live memory at the first whole moment of a recording. Earlier records give the state then;
-/// observations follow.
+/// Live memory at the first whole moment of a recording. Records before it give the state then;
+/// later observations follow.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Keyframe {
     /// The moment.
@@ -27,7 +27,7 @@ pub enum AllocationSource {
     Before,
     /// Older than the recording, with its first owners: path (outermost step first) and weight.
     BeforeOwned(Vec<(Arc<[Arc<str>]>, u64)>),
-    /// In a snapshot, without event.
+    /// In a snapshot, without an event.
     NoEvent,
     /// Site lost.
     Lost,
@@ -58,11 +58,11 @@ pub struct AttributionShare {
 /// A kind of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyframeMemory {
-    /// With PyTorch's device.
+    /// The kind, with PyTorch's device.
     pub memory_kind: MemoryKind,
     /// Time of the last snapshot, if any.
     pub mapped: Option<Nanos>,
-    /// PyTorch's counters after the last exact event.
+    /// PyTorch's counters after the last exact event, if any.
     pub levels: Option<CounterSnapshot>,
     /// Bytes freed since that event.
     pub freed_since: u64,

@@ -75,7 +75,7 @@ pub enum MemoryError {
     /// Another kernel error.
     #[error("process_vm_readv failed: {0}")]
     Os(Errno),
-    /// Not copied while the process was stopped; may have changed.
+    /// Not copied while the process was stopped; it may have changed.
     #[error("the memory at {0} of the target was not copied while it stood still")]
     Closed(Addr),
     /// The time limit is used up ([`Budget`](super::Budget)).

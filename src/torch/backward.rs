@@ -57,7 +57,7 @@ pub enum BackwardError {
     /// Mapped, but not initialised yet.
     #[error("libtorch_cpu is still being loaded")]
     StillLoading,
-    /// A function is missing or has unknown code.
+    /// A function's code is missing or unknown.
     #[error("{function} of libtorch_cpu looks otherwise than in any PyTorch known ({found})")]
     Unknown {
         /// The function.
