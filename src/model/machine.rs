@@ -90,7 +90,7 @@ pub struct LeftBehind {
     pub command: Option<String>,
     /// Open device files, unlisted by the driver; empty for a listed orphan.
     pub files: Vec<String>,
-    /// If known.
+    /// Its launcher, if known.
     pub launcher: Option<u32>,
     /// Evidence for the launcher.
     pub evidence: Option<String>,

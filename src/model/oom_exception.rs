@@ -17,7 +17,7 @@ pub struct OomException {
 pub struct RaisedError {
     /// Thread that raised or handled it, if known.
     pub thread: Option<ThreadId>,
-    /// Where it was raised, by its traceback.
+    /// Where it was raised, if it has a traceback.
     pub stack: Option<StackId>,
     /// PyTorch's message.
     pub text: String,

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(pub u32);
 
-/// Each a parent and a last step.
+/// Paths to owners: a parent and a last step each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnerPaths {
     nodes: Vec<(Option<OwnerId>, Arc<str>)>,

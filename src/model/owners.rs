@@ -77,7 +77,7 @@ pub struct SavedBy {
 pub struct TensorRow {
     /// The tensor.
     pub tensor: TensorInfo,
-    /// `id()` of its Python object.
+    /// `id()` of its Python object, if any.
     pub object: Option<u64>,
     /// The object's class.
     pub python_class: Option<Arc<str>>,
@@ -372,7 +372,7 @@ impl IncompleteSnapshot {
     pub const GRAPH: &str = "the autograd graph";
     /// Modules.
     pub const MODULES: &str = "modules";
-    /// What variables lead to, also tensors without Python object.
+    /// What variables lead to, also tensors without a Python object.
     pub const VARIABLES: &str = "names by variables";
     /// Garbage.
     pub const GARBAGE: &str = "garbage";

@@ -50,7 +50,7 @@ pub struct DeviceOwnership {
     pub releasable: u64,
     /// Bytes of the allocator's rounding.
     pub rounding: u64,
-    /// Allocated blocks without known tensor: work spaces, C++ tensors.
+    /// Allocated blocks without a known tensor: work spaces, C++ tensors.
     pub without_tensor: OwnedBytes,
     /// Freed, but perhaps used by another stream.
     pub pending_free: OwnedBytes,
@@ -121,7 +121,7 @@ pub struct OwnedOnDevice {
     pub allocated: u64,
     /// Bytes of the allocator's rounding.
     pub rounding: u64,
-    /// Allocated blocks without known tensor.
+    /// Bytes of allocated blocks without a known tensor.
     pub without_tensor: u64,
     /// Other tensors that are autograd outputs: activations kept only by Python; `None`: not
     /// recorded.
@@ -139,7 +139,7 @@ pub struct OwnershipBreakdown {
     pub pause: Option<Nanos>,
     /// Its devices.
     pub devices: Vec<OwnedOnDevice>,
-    /// How long before `time` it was stopped: evaluation comes first.
+    /// How long before `time` it was stopped: evaluation precedes recording.
     pub age: Nanos,
     /// Unnamed blocks, to find their sites; only in exact recordings.
     pub unnamed_blocks: Vec<UnnamedBlock>,

@@ -215,7 +215,7 @@ impl TrainingStep {
     }
 }
 
-/// A reader.
+/// A reader that missed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReaderKind {
     /// Python stacks.

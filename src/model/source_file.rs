@@ -4,7 +4,7 @@
 const GENERATED_PREFIXES: [&str; 5] =
     ["<frozen ", "<attrs generated ", "<decorator-gen-", "<__array_function__ ", "<eval_with_key>"];
 
-/// Whether it is of a package, the standard library or the interpreter.
+/// Whether a file is of a package, the standard library or the interpreter.
 pub fn is_library(file: &str) -> bool {
     file.contains("/site-packages/")
         || file.contains("/dist-packages/")

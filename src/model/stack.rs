@@ -87,7 +87,7 @@ pub struct Thread {
     pub os_id: Option<u64>,
     /// `PyThreadState.thread_id`: `pthread_self()`.
     pub python_id: u64,
-    /// `threading.Thread.name`, else the kernel's.
+    /// `threading.Thread.name`, else the kernel's, if known.
     pub name: Option<Arc<str>>,
     /// Whether it is the main thread.
     pub main: bool,
@@ -330,27 +330,27 @@ impl StackTable {
         self.stacks.len().max(self.sites.len()).max(self.frames.len()).max(self.threads.len())
     }
 
-    /// Looks up a site.
+    /// The site with this number.
     pub fn get_site(&self, id: SiteId) -> Option<&AllocationSite> {
         self.sites.get(id.0 as usize)
     }
 
-    /// Looks up a function.
+    /// The function with this number.
     pub fn get_function(&self, id: FunctionId) -> Option<&Function> {
         self.functions.get(id.0 as usize)
     }
 
-    /// Looks up a frame.
+    /// The frame with this number.
     pub fn get_frame(&self, id: FrameId) -> Option<Frame> {
         self.frames.get(id.0 as usize).copied()
     }
 
-    /// Looks up a stack node.
+    /// The stack node with this number.
     pub fn get_stack(&self, id: StackId) -> Option<StackNode> {
         self.stacks.get(id.0 as usize).copied()
     }
 
-    /// Looks up a thread.
+    /// The thread with this number.
     pub fn get_thread(&self, id: ThreadId) -> Option<&Thread> {
         self.threads.get(id.0 as usize)
     }

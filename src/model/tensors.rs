@@ -176,7 +176,7 @@ pub struct TensorInfo {
     pub dtype: DType,
     /// Its device, if it has one.
     pub device: Option<TensorDevice>,
-    /// Of its first element, in elements.
+    /// Offset of its first element, in elements.
     pub offset: i64,
     /// `_version`: in-place changes; `None`: an inference tensor.
     pub version: Option<u32>,

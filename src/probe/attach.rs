@@ -14,7 +14,7 @@ use crate::abi::{CounterAddresses, WatchedSteps};
 use crate::model::{CudaIndex, ProbeBackend};
 use crate::target::Process;
 
-/// Probes in a process; end when dropped, or with memspy.
+/// Probes in a process; they end when dropped, and with memspy.
 pub struct AttachedProbes {
     by: ProbeMechanism,
     torch: bool,
@@ -126,7 +126,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Runs of the kernel programs; `None` without any.
+    /// How often the kernel programs ran; `None` without such programs.
     pub fn program_time(&self) -> Option<ProgramTime> {
         match &self.by {
             ProbeMechanism::Programs(placed) => placed.time(),

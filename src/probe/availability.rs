@@ -38,7 +38,7 @@ pub fn detect(process: &Process) -> Result<ProbeAvailability, ProbeError> {
     })
 }
 
-/// Loads and links a program as for `process`, but on memspy itself.
+/// Loads and links a program as for `process`, but for memspy itself.
 pub fn try_way(process: &Process, way: ProbeBackend) -> Result<(), ProbeError> {
     let path = process.program()?;
     let unreadable = |why: String| ProbeError::Unreadable { path: path.display().to_string(), why };

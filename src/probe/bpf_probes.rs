@@ -295,7 +295,7 @@ impl BpfProbes {
         steps: Option<&WatchedSteps>,
         number: u32,
     ) -> Result<(), ProbeError> {
-        // A program reading the old set continues with it.
+        // A program that reads the old set at this moment continues with it.
         self.half ^= 1;
         self.programs.watch(self.half, step_counter::place(steps, number))
     }

@@ -16,7 +16,7 @@ const LIBRARY: u8 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProbeRole {
-    /// Notes arguments at entry, reports at return.
+    /// Notes arguments at entry, reports the result at return.
     Allocates,
     Frees,
     Marks,

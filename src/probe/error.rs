@@ -10,7 +10,7 @@ pub enum ProbeError {
     /// This memspy has no BPF program.
     #[error("this memspy was built without its kernel program: {why}")]
     NotBuilt {
-        /// What the build lacked.
+        /// What was missing at build time.
         why: String,
     },
     /// The kernel refused an action.

@@ -140,7 +140,7 @@ impl Drop for ProbeKeeper {
     }
 }
 
-/// Drop it after memspy's own descriptors: ends the probes and waits for it.
+/// Drop it after memspy's own descriptors: that ends the probes and waits until they have ended.
 pub(super) struct KeptProbes {
     keeper: Arc<ProbeKeeper>,
     number: u32,

@@ -69,7 +69,7 @@ impl Placement<'_> {
 
     /// Returns each probe's descriptors, which keep it in place.
     pub(super) fn place(&self) -> Result<Vec<Vec<OwnedFd>>, ProbeError> {
-        // The descriptor's own path leads to the mapped file, even if no other path does.
+        // The descriptor's own path leads to the mapped file, even if that has no other path.
         let path = proc_files::own_descriptor(self.file.as_fd());
         let path = CString::new(path.into_os_string().into_vec()).unwrap_or_default();
         let one = |point: &ProbePoint| match &self.action {

@@ -21,8 +21,7 @@ use crate::model::ProbeBackend;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 /// Those of a few iterations of a large model.
 const FORWARD_NODES: u32 = 262_144;
-/// Distance between generations of keys: more than the deaths of code objects missed while one
-/// begins.
+/// Distance between generations of keys: above the deaths of code objects missed while one begins.
 const GENERATION: u64 = 1 << 12;
 static WHY_NOT: &str = include_str!(concat!(env!("OUT_DIR"), "/probe.bpf.why"));
 
@@ -51,7 +50,7 @@ impl BpfPrograms {
         let kernel = Btf::from_sys_fs().map_err(ProbeError::unprepared)?;
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&kernel)).map_max_entries("RING", plan.ring_bytes);
-        // Allocated at once, so only if used.
+        // The kernel allocates it at once, so only if it is used.
         loader.map_max_entries("FORWARD", if plan.backward_lines { FORWARD_NODES } else { 1 });
         if plan.native_from.is_some() {
             loader.map_max_entries("NATIVE_RING", NATIVE_RING_BYTES);

@@ -32,7 +32,7 @@ impl From<WorkerError> for FileError {
     }
 }
 
-/// Runs one piece of work at a time; abandons slow ones.
+/// Runs one piece of work at a time and abandons what takes too long.
 #[derive(Debug, Clone, Default)]
 pub struct BoundedWorker {
     /// Alive while an abandoned thread works.
@@ -40,7 +40,7 @@ pub struct BoundedWorker {
 }
 
 impl BoundedWorker {
-    /// The thread ends with `work`: rights that `work` gives up are lost nowhere else.
+    /// The new thread ends with `work`, so the rights that `work` gives up are lost nowhere else.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
@@ -76,7 +76,7 @@ impl BoundedWorker {
         let thread = thread.map_err(WorkerError::Io)?;
         match from_thread.recv_timeout(limit) {
             Ok(result) => {
-                // The thread must not outlive this call with its rights.
+                // The thread's rights must not outlive this call.
                 let _ = thread.join();
                 result
             }

@@ -13,7 +13,7 @@ pub fn variable(variables: &[String], name: &str) -> Option<String> {
     variables.iter().find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
-/// As `NAME=value`, from the C library's `environ` (glibc, musl).
+/// `NAME=value` of each, from the C library's `environ` (glibc, musl).
 pub fn read(memory: &dyn Memory, mappings: &Mappings) -> Option<Vec<String>> {
     let c_library = |name: &str| {
         name.starts_with("libc.so") || name.starts_with("libc-2.") || name.starts_with("ld-musl")
@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn the_current_environment_is_read() {
         let own = Process::open(std::process::id()).unwrap();
-        // Other tests' threads map and unmap memory.
+        // Other tests' threads map and unmap memory meanwhile.
         let attempt = |_| read(&own.memory(), &own.mappings().unwrap());
         let read = (0..100).find_map(attempt).unwrap();
         assert_eq!(variable(&read, "PATH"), std::env::var("PATH").ok());

@@ -18,7 +18,7 @@ pub struct MemoryImage {
 }
 
 impl MemoryImage {
-    /// Adds `bytes`, in place of older ones.
+    /// Adds `bytes` at `addr`; replaces older ones.
     pub fn insert(&mut self, addr: Addr, bytes: &[u8]) {
         let (mut start, mut merged) = (addr.0, bytes.to_vec());
         let end = start + bytes.len() as u64;

@@ -44,7 +44,7 @@ fn text(proc: &Path, pid: u32, name: &str, limit: usize) -> String {
 /// A process whose launcher has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Orphan {
-    /// If known.
+    /// The launcher's pid, if known.
     pub launcher: Option<u32>,
     /// How the launcher is known: an environment variable, or the process group.
     pub evidence: Option<String>,
@@ -121,7 +121,7 @@ fn environment(proc: &Path, pid: u32) -> Vec<String> {
     all.split('\0').map(str::to_owned).collect()
 }
 
-/// If it has ended: its pid is free, or a younger process's.
+/// If the launcher has ended: its pid is free or has a younger process.
 fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<(u32, String)> {
     let (name, value) = variable.split_once('=')?;
     let upper = name.to_ascii_uppercase();

@@ -126,12 +126,12 @@ impl Mappings {
         (end > addr).then_some(end)
     }
 
-    /// Has the ELF header of the first matching file.
+    /// The mapping with the ELF header of the first matching file.
     pub fn object(&self, mut wanted: impl FnMut(&str) -> bool) -> Option<&Mapping> {
         self.loaded(|m| m.file_name().is_some_and(&mut wanted))
     }
 
-    /// Has the start of the file `path`.
+    /// The mapping with the start of the file `path`.
     pub fn object_at(&self, path: &Path) -> Option<&Mapping> {
         self.loaded(|m| m.path.as_deref() == Some(path))
     }

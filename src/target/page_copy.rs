@@ -29,7 +29,7 @@ pub(super) fn new_chunk() -> io::Result<CopyBuffer> {
     MmapOptions::new().len(CHUNK_PAGES * PAGE).populate().map_anon()
 }
 
-/// Pages to copy, in order.
+/// Which pages to copy, and in which order.
 #[derive(Debug)]
 pub struct PagePlan {
     /// By place: as requested, sorted within each portion to merge neighbours.

@@ -6,7 +6,7 @@ use super::memory::MemoryError;
 
 /// 2 MiB.
 const REGION_PAGES: usize = 512;
-/// In a table, whose places count from 2.
+/// In a table; places count from 2.
 const UNKNOWN: u32 = 0;
 const FAILED: u32 = 1;
 const FIRST_PLACE: u32 = 2;

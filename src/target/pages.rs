@@ -50,7 +50,7 @@ pub(super) struct CachedPages {
     pub(super) resumed: Option<Resumed>,
     /// Copying ends then, unless the copy beside it takes longer.
     until: Option<(Instant, CopyProgress)>,
-    /// Planned, and copied while the process was stopped.
+    /// Pages planned, and pages copied while the process was stopped.
     planned: usize,
     copied: usize,
     pub(super) refused: u64,
@@ -73,13 +73,14 @@ impl PageCache {
         PageCache { memory, pages: Mutex::new(pages) }
     }
 
-    /// Also forgets an exceeded one.
+    /// Also forgets that the old budget was used up.
     pub fn set_budget(&self, budget: Budget) {
         let mut pages = self.pages.lock();
         (pages.budget, pages.exceeded) = (Some(budget), None);
     }
 
-    /// Call when the process continues: other pages become unreadable ([`MemoryError::Closed`]).
+    /// For when the process continues: pages not copied can no longer be read
+    /// ([`MemoryError::Closed`]).
     pub fn close(&self) {
         self.pages.lock().closed = true;
     }
@@ -133,7 +134,7 @@ impl PageCache {
             || copied != now
     }
 
-    /// Pages, in order of their first read.
+    /// The pages read, in order of their first read.
     pub fn pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
         let used = pages.copies.numbers.iter().zip(&pages.used).filter(|(_, used)| **used);

@@ -127,7 +127,7 @@ pub(super) fn whole_text(path: &Path) -> io::Result<String> {
 
 fn first_bytes_of(from: impl Read, limit: usize) -> io::Result<FirstBytes> {
     let mut bytes = Vec::new();
-    // One more shows whether the file is longer.
+    // One more byte shows whether the file is longer.
     from.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     let is_cut = bytes.len() > limit;
     bytes.truncate(limit);

@@ -155,7 +155,7 @@ impl Process {
         self.live().ok_or_else(|| ProcessError::Other { action, pid: self.pid, why: why() })
     }
 
-    /// Opens process `pid`, or that of thread `pid`.
+    /// Opens process `pid`; a thread id works, too.
     pub fn open(pid: u32) -> Result<Self, ProcessError> {
         let number = i32::try_from(pid).map_err(|_| ProcessError::NotFound { pid })?;
         let error = |e| ProcessError::from_proc("open", number, e);

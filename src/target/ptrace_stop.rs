@@ -88,7 +88,7 @@ pub struct PtraceStop {
     since: Instant,
     /// When to give up on a thread.
     until: Option<Instant>,
-    /// Other threads cannot detach.
+    /// Other memspy threads cannot detach.
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
@@ -273,7 +273,7 @@ impl PtraceStop {
         Ok(())
     }
 
-    /// `false`: the thread is ending.
+    /// `false`: the thread is ending and cannot be seized.
     fn seize(&self, thread: Pid) -> Result<bool, StopError> {
         for _ in 0..MAX_RETRIES {
             match ptrace::seize(thread, Options::empty()) {

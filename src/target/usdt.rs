@@ -108,7 +108,7 @@ pub struct UsdtProbe {
     pub provider: String,
     /// Such as `malloc`.
     pub name: String,
-    /// In the file, of the instruction.
+    /// The instruction's offset in the file.
     pub offset: u64,
     /// File offset of the counter (u16) that enables it while not 0.
     pub semaphore: Option<u64>,

@@ -137,7 +137,7 @@ pub enum ReadError {
         /// The reason.
         source: io::Error,
     },
-    /// It refused a record.
+    /// The sink refused a record.
     #[error("the trace's records could not be taken: {source}")]
     Sink {
         /// The reason.

@@ -76,7 +76,7 @@ impl TraceReader {
                     ControlFlow::Continue(())
                 };
                 let outcome = reader.replay_with(&mut &queue, &mut note);
-                // Earlier records still count.
+                // Records read before an error still count.
                 let _ = queue.send();
                 outcome
             };

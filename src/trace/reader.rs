@@ -160,7 +160,7 @@ struct Replay<'a> {
     block_reader: BlockReader,
     decoder: RecordDecoder,
     tally: DecodeCounts,
-    /// Expected if no block is missing.
+    /// Expected number if no block is missing.
     next_block: u64,
     next_record: u64,
     /// Whether damage was noted since the last good block.

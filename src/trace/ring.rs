@@ -158,7 +158,7 @@ impl TraceRing {
         Ok(())
     }
 
-    /// Ends the opening state and writes it.
+    /// Ends the opening state and writes it at once.
     pub fn opened(&mut self) -> io::Result<()> {
         self.flush()?;
         if let Some((segment, _)) = &mut self.open {
@@ -222,7 +222,7 @@ impl TraceRing {
         self.number
     }
 
-    /// What last removed a segment.
+    /// The bound that last removed a segment.
     pub fn bound(&self) -> Option<RetentionLimit> {
         self.bound
     }

@@ -18,7 +18,7 @@ pub(super) struct FoundSegment {
 
 pub(super) struct SegmentSequence {
     pub(super) found: Vec<FoundSegment>,
-    /// Of other files.
+    /// Problems of other files.
     pub(super) warnings: Vec<String>,
 }
 
@@ -33,10 +33,10 @@ struct SegmentOrigin {
     start: RecordingStart,
 }
 
-/// The recording of most `paths`.
+/// The recording that most of `paths` belong to.
 ///
 /// # Errors
-/// The first path's, if none is readable.
+/// The first path's error if none can be read.
 pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
     let mut all: Vec<(PathBuf, OpenedTrace)> = Vec::new();
     for path in paths {

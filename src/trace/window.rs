@@ -66,7 +66,7 @@ impl TraceWindow {
                     if span as usize > bytes.capacity()
                         || bytes.capacity() as u64 > 2 * WINDOW_BYTES
                     {
-                        // First free the old range: never have two.
+                        // Free the old range first, so that there are never two.
                         *bytes = Vec::with_capacity(span as usize);
                     }
                     bytes.resize(span as usize, 0);

@@ -30,7 +30,7 @@ use start_stack::StartStack;
 /// Why a core file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// Unreadable.
+    /// Could not be opened or read.
     #[error("cannot read the core file {}: {source}", path.display())]
     Io {
         /// The file.
@@ -191,7 +191,7 @@ impl CoreFile {
     }
 
     fn on_disk(&self, path: &Path) -> Result<Arc<File>, Refusal> {
-        // Checks by the core file alone, so does not lock again.
+        // The check reads only the core file, so it does not lock again.
         self.disk.lock().get(path, &self.bounded, &|| self.first_page_of(path))
     }
 

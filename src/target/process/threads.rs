@@ -1,4 +1,4 @@
-//! Threads, by the kernel. Ids are of memspy's pid namespace.
+//! The kernel's facts about threads. Ids are in memspy's pid namespace.
 
 use super::{Process, ProcessError, ProcessSource};
 use crate::target::kernel_wait::KernelWait;

@@ -57,7 +57,7 @@ pub(crate) struct RecordDecoder {
     followed: WireFollowedState,
     limits: RecordLimits,
     budget: ReadBudget,
-    // Reused, so that a sample costs no allocation.
+    // Frequent records are reused, so a sample costs no allocation.
     threads_out: StackSample,
     threads_lost: bool,
     counters_out: Box<AllocatorCounters>,

@@ -77,6 +77,7 @@ pub(crate) struct BlockClock {
 }
 
 impl BlockClock {
+    /// In nanoseconds.
     pub(crate) fn new(last: u64, period: u64) -> Self {
         BlockClock { last, expected_sample: None, period }
     }
