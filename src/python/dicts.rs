@@ -147,7 +147,7 @@ fn keyed(
     let values = values.map(plausible).transpose()?;
     let mut found = Vec::with_capacity(entries.count.min(ENTRIES_AT_ONCE));
     let mut done = 0;
-    // In pieces, to notice damage early.
+    // In pieces, to notice damage before much is copied.
     while done < entries.count {
         let here = (entries.count - done).min(ENTRIES_AT_ONCE);
         let (mut table, mut beside) = ([0; 24 * ENTRIES_AT_ONCE], [0; 8 * ENTRIES_AT_ONCE]);

@@ -189,7 +189,7 @@ impl PythonReader {
         }
     }
 
-    /// Sets the allocator's locks, whose waiters are working.
+    /// Sets the allocator's locks: a thread that waits for one is working.
     pub fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
         if let ReaderBackend::Own(own) = &mut self.reader {
             own.set_allocator_locks(locks);

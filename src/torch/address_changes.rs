@@ -69,7 +69,7 @@ impl MissingChanges {
 pub struct AddressDelta {
     /// The counters' totals.
     pub totals: AllocationTotals,
-    /// Since the previous read; `None` for the first, and if too many.
+    /// Changes since the previous read; `None` for the first one, and if too many.
     pub changes: Option<AddressChanges>,
     /// What the tables should show and do not.
     pub missing: MissingChanges,
@@ -80,7 +80,7 @@ pub struct AddressDelta {
 pub enum AddressOutcome {
     /// All changed tables were read.
     Read(AddressDelta),
-    /// Read, with changes that earlier reads missed.
+    /// Read, with changes that earlier reads missed: a table had changed unnoticed.
     Late {
         /// The changes found.
         reading: AddressDelta,

@@ -14,7 +14,7 @@ use crate::target::{Addr, Memory, MemoryError};
 
 /// In the allocator; the tables were seen at 0x1100.
 const SEARCHED: usize = 0x4000;
-/// Of reading changed tables again; each takes 2 to 4 µs.
+/// Rounds of reading changed tables again; each takes 2 to 4 µs.
 const MAX_ROUNDS: usize = 8;
 /// Takes little longer than a check.
 const VERIFIED_AT_ONCE: usize = 6;

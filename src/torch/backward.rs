@@ -54,7 +54,7 @@ pub enum BackwardError {
         /// The cause.
         source: MemoryError,
     },
-    /// Mapped, but not initialised yet.
+    /// Mapped, but its variables are not initialised yet.
     #[error("libtorch_cpu is still being loaded")]
     StillLoading,
     /// A function's code is missing or unknown.
@@ -67,7 +67,7 @@ pub enum BackwardError {
     },
 }
 
-/// For a kernel program that traces the backward pass; `None` without PyTorch.
+/// How a kernel program traces the backward pass; `None` without PyTorch.
 pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, BackwardError> {
     let memory = process.memory();
     let mappings = process.mappings()?;

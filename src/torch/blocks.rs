@@ -302,7 +302,7 @@ fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     (!locked).then(|| object.split_off(STATS))
 }
 
-/// If the target did not change meanwhile.
+/// Only if the target did not change meanwhile.
 fn not_found(
     place: AttemptContext<'_>,
     device: Addr,

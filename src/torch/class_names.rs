@@ -12,7 +12,7 @@ const MAX_NAME_LEN: usize = 512;
 const TYPE_NAME: usize = 24;
 const PY_NODE: &str = "N5torch8autograd6PyNodeE";
 
-/// Names, each read once.
+/// Names of node classes, each read once.
 #[derive(Debug, Default)]
 pub struct ClassNames {
     head: PyObjectHeader,

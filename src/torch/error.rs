@@ -9,7 +9,7 @@ pub enum TorchError {
     /// Reading process information failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// An invalid ELF file.
+    /// A library's ELF file is invalid.
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// The library lacks the variable to start from.
@@ -22,7 +22,7 @@ pub enum TorchError {
         /// The missing symbol.
         symbol: &'static str,
     },
-    /// Unsupported allocator or PyTorch.
+    /// An unsupported allocator or build of PyTorch.
     #[error("{what} cannot be read: {why}")]
     NotSupported {
         /// What was requested.
@@ -30,7 +30,7 @@ pub enum TorchError {
         /// The reason.
         why: String,
     },
-    /// Forked after CUDA began: the allocator is a copy.
+    /// Forked after CUDA started: the allocator is a copy of the parent's.
     #[error(
         "{} of the allocator of {}: this process was forked from that one after CUDA had begun there, and holds no GPU \
          memory of its own",

@@ -93,7 +93,7 @@ impl CounterPoller {
         self.spans().zip(self.changing_spans()).flat_map(|(counters, again)| [counters, again])
     }
 
-    /// Their bytes per device.
+    /// Bytes of these per device.
     pub fn poll_len(&self) -> usize {
         let (from, to) = self.part();
         to - from + STAT_ARRAY

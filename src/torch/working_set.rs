@@ -104,7 +104,7 @@ impl WorkingSet {
     ) -> Result<(), MemoryError> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
-        // The old tail was compared.
+        // The old tail was already compared.
         let start = if self.volatile { self.copies.len() } else { self.tail };
         self.plan.pop();
         let first = self.plan.len();

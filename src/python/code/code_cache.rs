@@ -209,7 +209,7 @@ impl CodeCache {
         });
     }
 
-    /// `raw`: of a completely read stack.
+    /// `raw` must belong to a completely read stack.
     pub(in crate::python) fn frame(
         &mut self,
         raw: &RawFrame,

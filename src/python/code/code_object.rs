@@ -1,4 +1,4 @@
-//! Reads a code object.
+//! Reads a code object: name, file, lines.
 
 use crate::model::Function;
 use crate::python::code::line_table::CodeLines;

@@ -46,7 +46,7 @@ impl CodeLines {
         lines
     }
 
-    /// 0 if it has no line.
+    /// 0 if the instruction has no line.
     pub(in crate::python) fn at(&self, offset: i64) -> u32 {
         if offset < 0 {
             return self.first_line;

@@ -205,7 +205,7 @@ impl StackPoller {
         })
     }
 
-    /// Drops an unreadable span; `false`: another's.
+    /// Drops an unreadable span; `false` if it is another's.
     pub fn fault(&mut self, span: usize) -> bool {
         for polled in &mut self.threads {
             let spans = 1 + polled.pieces.len();

@@ -83,7 +83,7 @@ pub struct PyClass {
     pub kind: ClassKind,
     /// `tp_mro`.
     pub bases: Vec<Addr>,
-    /// Of an instance without items.
+    /// Bytes of an instance without items.
     pub basic_size: u64,
     pub(super) item_size: u64,
     pub(super) flags: u64,

@@ -274,7 +274,7 @@ impl PythonHeap<'_> {
         all.filter_map(|(index, to)| Some((index, to.filter(|to| to.is_plausible())?))).collect()
     }
 
-    /// Those with these names.
+    /// The attributes with these names.
     pub fn attributes_called<const N: usize>(
         &self,
         at: Addr,

@@ -16,11 +16,11 @@ const SEARCHED: usize = 64;
 const STATE: usize = 512;
 const MAX_COUNT: u32 = 1 << 30;
 const HEADER: u64 = 16;
-/// In the low bits of both pointers.
+/// Flags in the low bits of both pointers.
 const FLAGS: u64 = 3;
 /// More than small jobs allocate between collections.
 const MAX_NEW: usize = 5000;
-/// Changes tolerated per list. Also ends a walk in a ring left from old lists.
+/// Changes tolerated per list. The limit also ends a walk in a ring left from old lists.
 const MAX_CHANGES: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub(super) struct TrackedObject {
 }
 
 const PORTION: usize = 1 << 14;
-/// Maximum of an object, its parts, and our record of it.
+/// Upper bound of an object, its parts, and our record of it.
 const BYTES_PER_OBJECT: u64 = 1 << 10;
 
 pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {

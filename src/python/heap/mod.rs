@@ -44,7 +44,7 @@ pub enum HeapError {
     /// A list changed: the target runs.
     #[error("Python's list of objects changed while it was read")]
     Changing,
-    /// Neither lists nor heaps were found.
+    /// Neither the collector's lists nor heaps were found.
     #[error("the list of objects of this CPython ({version}) could not be found")]
     NoLists {
         /// CPython's version.

@@ -100,7 +100,7 @@ impl ReferenceGraph<'_> {
         targets.iter().map(|to| self.objects[*to as usize].at)
     }
 
-    /// `None` if untracked or immortal.
+    /// Its reference count; `None` if untracked or immortal.
     pub fn count_of(&self, object: Addr) -> Option<i64> {
         let references = self.objects[self.number_of(object)? as usize].references;
         (references >= 0).then_some(i64::from(references))

@@ -93,7 +93,7 @@ pub(in crate::python) struct ThreadLayout {
     /// `pthread_self()`.
     pub(in crate::python) python_id: Field<u64>,
     pub(in crate::python) os_id: Option<Field<u64>>,
-    /// Differs after reuse of the memory.
+    /// Differs between threads that reuse the memory.
     pub(in crate::python) identity: Field<u64>,
 }
 
@@ -245,7 +245,7 @@ pub(in crate::python) struct DictLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum AttributeLayout {
     Dict,
-    /// 3.11: dictionary and values, before the object.
+    /// 3.11: dictionary and values, both before the object.
     Split {
         dict: i64,
         values: i64,

@@ -1,5 +1,5 @@
 //! Names stacks walked by a kernel program, which copies a code object when it first sees it and
-//! reports freed ones. Until the next copy an address is one code object.
+//! reports freed ones. Until the next copy an address identifies one code object.
 
 use rustc_hash::FxHashMap;
 
@@ -147,7 +147,7 @@ impl StackSymbolizer {
 
     fn read(&self, memory: &CopyOrLive<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
         let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
-        // The rest comes from the live object, which must still be the copied one.
+        // What exceeds the copy comes from the live object, which must still be the copied one.
         let reached_beyond = !memory.has(object.name.at, object.name.stored.len())
             || !memory.has(object.file.at, object.file.stored.len())
             || !memory.has(object.table_at, object.table.len());

@@ -34,7 +34,7 @@ const VERIFIED_BY: u32 = 200;
 pub struct SampleStats {
     /// Stacks read.
     pub stacks: u32,
-    /// Threads changed during every attempt.
+    /// Threads that changed during every attempt.
     pub torn: u32,
     /// Stacks deeper than 4,096 frames; a marker replaces the outer frames.
     pub cut: u32,

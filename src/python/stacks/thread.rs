@@ -25,7 +25,7 @@ pub(in crate::python) enum ReadOutcome {
     Again,
     /// Consistent, with code objects left to check.
     Unchecked,
-    /// It or its neighbours in the list changed.
+    /// The thread or its neighbours in the list changed.
     Relist,
 }
 

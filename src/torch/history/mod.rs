@@ -32,7 +32,7 @@ pub struct RecordedHistory {
     pub max_entries: u64,
     /// Oldest first.
     pub events: Vec<HistoryEvent>,
-    /// Oldest events overwritten meanwhile.
+    /// Oldest events overwritten during the read.
     pub overwritten: u64,
     /// Oldest events beyond the limit.
     pub beyond_limit: u64,

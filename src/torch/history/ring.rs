@@ -26,7 +26,7 @@ pub(super) struct RingLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RingState {
     pub(super) max_entries: u64,
-    /// Of the oldest entry, once the ring is full.
+    /// Index of the oldest entry, once the ring is full.
     next: u64,
     begin: Addr,
     end: Addr,

@@ -11,7 +11,7 @@ use crate::torch::layout::BlockLayout;
 const OBJECT: usize = 0x58;
 /// Code object, instruction offset.
 const PY_FRAME: u64 = 16;
-/// Minimum of a `jit::StackEntry`; only its presence is reported.
+/// Of a `jit::StackEntry`, at least; only its presence is reported.
 const MIN_SCRIPT_FRAME: u64 = 0x20;
 const MAX_FRAMES: u64 = 1 << 14;
 const BATCH: usize = 1024;

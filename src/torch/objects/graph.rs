@@ -80,7 +80,7 @@ pub struct AutogradGraph {
 }
 
 impl TensorDecoder<'_> {
-    /// What is reachable from these nodes.
+    /// The graph reachable from these nodes.
     pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> AutogradGraph {
         let mut graph = AutogradGraph::default();
         let mut seen = FxHashSet::default();

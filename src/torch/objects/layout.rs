@@ -34,7 +34,7 @@ impl TensorLayout {
         Field::at(self.storage + 8)
     }
 
-    /// In few tensors. Begins with a pointer to symbolic sizes, or null.
+    /// Few tensors have it. It begins with a pointer to symbolic sizes, or null.
     pub(super) const fn extra_meta(self) -> Field<Addr> {
         Field::at(self.storage + 16)
     }
