@@ -1,8 +1,8 @@
 //! Stacks of C and C++ code.
 //!
-//! Turns copies of registers and stacks into [`NativeFrame`](crate::model::NativeFrame)s. May
-//! import `model`, `target`; only this room knows unwind tables (gimli) and mangled names. Never
-//! stops the target, never guesses a caller. Start reading at [`NativeUnwinder`].
+//! Turns copies of registers and stacks into [`NativeFrame`](crate::model::NativeFrame)s.
+//! May import `model`, `target`; only this room knows unwind tables (gimli) and mangled names.
+//! Never stops the target, never guesses a caller. Start reading at [`NativeUnwinder`].
 
 mod frame_rule;
 mod modules;

@@ -1,9 +1,9 @@
 //! Places uprobes and USDT probes in a target.
 //!
-//! Turns a [`ProbePlan`] into [`RingRecord`] events and counts losses. May import `model`, `abi`
-//! and `target`. Only this room uses BPF and perf events. Never names a frame (`python` does),
-//! never changes the target's memory, never blocks. Start reading at [`AttachedProbes`]; the
-//! kernel's programs are in cuda/probe.bpf.c.
+//! Turns a [`ProbePlan`] into [`RingRecord`] events and counts losses.
+//! May import `model`, `abi` and `target`. Only this room uses BPF and perf events.
+//! Never names a frame (`python` does), never changes the target's memory, never blocks.
+//! Start reading at [`AttachedProbes`]; the kernel's programs are in cuda/probe.bpf.c.
 
 mod attach;
 mod availability;

@@ -1,9 +1,10 @@
 //! Reads the target process: memory, mappings, files, ELF symbols.
 //!
-//! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses. May import
-//! `model`. Only this room reads processes, `/proc` and ELF. Never writes to or signals the target,
-//! stops it only by [`PtraceStop`], and never interprets what it reads. Start reading at
-//! [`Process`] and [`Memory`].
+//! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses.
+//! May import `model`. Only this room reads processes, `/proc` and ELF.
+//! Never writes to or signals the target, stops it only by [`PtraceStop`], and never interprets
+//! what it reads.
+//! Start reading at [`Process`] and [`Memory`].
 
 pub mod access;
 mod bounded_worker;

@@ -1,8 +1,9 @@
-//! Writes records to a file and reads them back. `format.md` specifies the file.
+//! Writes records to a file and reads the same records back. `format.md` specifies the file.
 //!
-//! Turns records into the bytes of a file, and back. May import `model` and `files`; only this room
-//! uses bincode, zstd and crc32c. Never knows the clock, the target or the meaning of records, and
-//! never invents a record. Start reading at [`TraceWriter`] and [`TraceReader`].
+//! Turns records into the bytes of a file, and back.
+//! May import `model` and `files`; only this room uses bincode, zstd and crc32c.
+//! Never knows the clock, the target or the meaning of records, and never invents a record.
+//! Start reading at [`TraceWriter`] and [`TraceReader`].
 #![doc = include_str!("format.md")]
 
 mod block;
