@@ -13,7 +13,7 @@ impl PyObjectHeader {
     /// The header with a GIL.
     pub const USUAL: PyObjectHeader = PyObjectHeader { len: 16, class: 8 };
 
-    /// For fields that only the length of the header displaces.
+    /// For fields displaced only by the header's length.
     pub const fn shift(self, usual: usize) -> usize {
         usual + self.len - Self::USUAL.len
     }

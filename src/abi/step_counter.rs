@@ -7,7 +7,7 @@ pub enum StepCounterLocation {
     Word {
         /// Its address.
         at: u64,
-        /// 8 bytes instead of 4.
+        /// 8 bytes, not 4.
         wide: bool,
         /// Address of a word that shows whether the counter still exists.
         check_at: u64,
@@ -46,9 +46,8 @@ pub struct WatchedFrame {
 
 /// Counters of training steps and epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub struct WatchedSteps {
-    /// The steps.
     pub step: StepCounterLocation,
-    /// The epochs.
     pub epoch: Option<StepCounterLocation>,
 }

@@ -1,18 +1,18 @@
-//! What the kernel program needs to walk a target's stacks.
+//! What the kernel program needs to walk stacks.
 
 /// An unnamed Python frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct BpfFrame {
     /// The code object, without tag bits.
     pub code: u64,
-    /// Address of the next instruction in the original bytecode, even if a copy runs; up to CPython
-    /// 3.10 `f_lasti`.
+    /// Address of the next instruction in the original bytecode, even if a copy runs; `f_lasti` up
+    /// to CPython 3.10.
     pub instruction: u64,
-    /// Owner byte, or 0. On CPython 3.11 with native stacks: whether C code called it.
+    /// Owner byte, or 0. For native stacks on CPython 3.11: whether C code called it.
     pub owner: u8,
 }
 
-/// How to find the calling thread's frames.
+/// Finds the calling thread's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnwindInfo {
     /// Address of the pointer to the main interpreter's first `PyThreadState`.
@@ -28,9 +28,9 @@ pub struct UnwindInfo {
     pub thread_id: u32,
     /// Leads to the innermost frame.
     pub thread_head: u32,
-    /// The head in a `_PyCFrame`, if there is one.
+    /// The head in a `_PyCFrame`, if any.
     pub head_through: Option<u32>,
-    /// The code object in a frame; low bits may be a tag.
+    /// Code object in a frame; low bits may be a tag.
     pub frame_code: u32,
     /// The caller in a frame.
     pub frame_previous: u32,
@@ -42,13 +42,14 @@ pub struct UnwindInfo {
     pub frame_owner: Option<u32>,
     /// Not 0 in the outermost frame of a call of the interpreter's C function (CPython 3.11).
     pub frame_entry: Option<u32>,
-    /// The frame's bytecode copy, or 0 (CPython 3.14+ without a GIL).
+    /// Bytecode copy, or 0 (CPython 3.14+ without a GIL).
     pub frame_copy: Option<u32>,
-    /// In a code object: the array of copies, after its length.
+    /// In a code object: array of copies, after its length.
     pub code_copies: Option<u32>,
-    /// In a code object: the original bytecode.
+    /// In a code object: original bytecode.
     pub code_bytecode: u32,
-    /// Frames are consecutive (CPython 3.11+): a page read up to a frame includes its callers.
+    /// Whether frames are consecutive (CPython 3.11+): a page read up to a frame includes its
+    /// callers.
     pub contiguous: bool,
     /// In any object: its class.
     pub object_class: u32,
@@ -77,8 +78,8 @@ pub struct CounterAddresses {
     pub blocks: Option<u64>,
 }
 
-/// Finds the autograd node that the calling thread evaluates, and its creator. glibc's DTV leads to
-/// a variable: `*( *(fs + 8) + 16 * module ) + offset`.
+/// Finds the autograd node that the calling thread evaluates, and its creator. A variable is found
+/// through glibc's DTV: `*( *(fs + 8) + 16 * module ) + offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AutogradInfo {
     /// TLS module id of libtorch_cpu.
@@ -102,7 +103,7 @@ pub struct AutogradInfo {
     /// Probed for new nodes: an instruction of `at::sequence_number::get_and_increment()` that
     /// uprobes emulate.
     pub sequence_site: u64,
-    /// `Engine::execute_with_graph_task`, and which argument (0 = rdi, 1 = rsi, 2 = rdx) points to
-    /// a `GraphTask` pointer.
+    /// `Engine::execute_with_graph_task`, and its argument (0 = rdi, 1 = rsi, 2 = rdx) that points
+    /// to a `GraphTask` pointer.
     pub execute: Option<(u64, u8)>,
 }

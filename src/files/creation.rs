@@ -27,7 +27,7 @@ const NEW: OFlags = OFlags::WRONLY
 /// How to create files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileCreation {
-    /// Whether to replace an existing file or refuse it.
+    /// Whether to replace or refuse an existing file.
     pub replace: bool,
     /// Requested mode; `None`: the replaced file's, else owner only.
     pub mode: Option<u32>,
@@ -40,9 +40,11 @@ impl FileCreation {
     }
 
     /// Opens a new file for writing; open handles and hard links keep a replaced one. Opens a pipe
-    /// or a device as it is.
+    /// or device as it is.
     ///
-    /// # Errors A file that must stay; no permission.
+    /// # Errors
+    ///
+    /// A file that must stay; no permission.
     pub fn create(self, path: &Path) -> Result<File, PlaceError> {
         let failed = |source: io::Error| match source.kind() {
             // Another program was faster.
@@ -67,9 +69,11 @@ impl FileCreation {
         }
     }
 
-    /// Writes a file, complete or not at all. Writes into a pipe or a device.
+    /// Writes a file, complete or not at all. Writes into a pipe or device.
     ///
-    /// # Errors A file that must stay; no permission; `content` fails.
+    /// # Errors
+    ///
+    /// A file that must stay; no permission; `content` fails.
     pub fn write(
         self,
         path: &Path,
@@ -107,7 +111,7 @@ impl FileCreation {
     }
 }
 
-/// It is in the destination's folder, and is removed unless renamed.
+/// In the destination's folder; removed unless renamed.
 struct TemporaryFile<'a> {
     folder: &'a OwnedFd,
     /// `None` after the rename.

@@ -1,4 +1,4 @@
-//! Private folders and small files, in places where others may write.
+//! Private folders and small files, where others may write.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
@@ -14,7 +14,9 @@ const FOLDER: u32 = 0o700;
 
 /// Creates a folder for this user only.
 ///
-/// # Errors Something exists, another user's link is on the path, or no permission.
+/// # Errors
+///
+/// Something exists, another user's link is on the path, or no permission.
 pub fn create_folder(path: &Path) -> Result<(), PlaceError> {
     let failed = |error: Errno| PlaceError::Io { path: path.to_owned(), source: error.into() };
     let place = OutputPlace::find(path)?;
@@ -32,7 +34,9 @@ pub fn create_folder(path: &Path) -> Result<(), PlaceError> {
 
 /// Reuses this user's folder.
 ///
-/// # Errors It is no folder, or others may write to it.
+/// # Errors
+///
+/// No folder, or others may write to it.
 pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
     let failed = |source| PlaceError::Io { path: path.to_owned(), source };
     let found = fs::symlink_metadata(path).map_err(failed)?;
@@ -52,7 +56,7 @@ pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
         .map_err(|error| failed(error.into()))
 }
 
-/// Whether it is this user's folder, and nobody else may write to it.
+/// Whether it is this user's folder, writable by nobody else.
 pub fn is_own_folder(path: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(path).is_ok_and(|found| is_closed_folder(&found) && found.uid() == own)
@@ -64,7 +68,7 @@ fn is_closed_folder(found: &Metadata) -> bool {
 
 /// Reads a small file that only this user or root can write.
 pub fn read_own(path: &Path, limit: u64) -> Option<String> {
-    // Check after opening: the name may lead elsewhere a moment later.
+    // Check after opening: the name may soon lead elsewhere.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = fs::File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
     let found = file.metadata().ok()?;

@@ -1,6 +1,6 @@
 //! Finds what is at an output path, and whether to trust it.
 //!
-//! Opens folder after folder and creates files in the last, so nobody can swap a link in between.
+//! Opens folder after folder and creates files in the last: nobody can swap a link in between.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,7 +20,7 @@ const FOLDER: OFlags =
 /// Why a path is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// It exists, and overwriting was not requested.
+    /// It exists; overwriting was not requested.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
     /// It is a directory.
@@ -97,7 +97,9 @@ pub(super) fn is_trusted(user: u32) -> bool {
 
 /// Examines `path`; follows links of this user and root.
 ///
-/// # Errors Another user's link on the path, or pipe in a shared folder; no access.
+/// # Errors
+///
+/// Another user's link on the path, or pipe in a shared folder; no access.
 pub fn place(path: &Path) -> Result<PathKind, PlaceError> {
     OutputPlace::find(path).map(|place| place.kind)
 }
@@ -189,7 +191,7 @@ impl PathWalk {
         Ok(())
     }
 
-    /// Continues at the link's destination, unless it dangles or only the kernel can follow it.
+    /// Follows the link, unless it dangles or only the kernel can.
     fn follow(&mut self, name: OsString, is_last: bool) -> Result<Option<OutputPlace>, Errno> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -219,7 +221,7 @@ impl PathWalk {
         Ok(None)
     }
 
-    /// Whether another user may have planted this pipe, as in the kernel's `fs.protected_fifos`.
+    /// Whether another user may have planted this pipe (as in the kernel's `fs.protected_fifos`).
     fn is_planted(&self, kind: FileType, user: u32) -> bool {
         let device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
         let open = rustix::fs::fstat(&self.folder).is_ok_and(|folder| {

@@ -131,7 +131,7 @@ impl GpuReader {
         Ok(devices)
     }
 
-    /// Takes milliseconds and a driver lock, so call it a few times a second.
+    /// Takes milliseconds and a driver lock: call it a few times a second.
     pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {
         let pids = self.pids;
         let (memory, processes) = self.nvml.ask(move |nvml| {

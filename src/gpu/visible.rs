@@ -1,4 +1,4 @@
-//! CUDA's device numbers, by its rules (CUDA C++ Programming Guide, "CUDA Environment Variables"):
+//! CUDA's device numbers (CUDA C++ Programming Guide, "CUDA Environment Variables"):
 //! `CUDA_DEVICE_ORDER` sorts; `CUDA_VISIBLE_DEVICES` picks, up to the first entry that names no
 //! device.
 
@@ -8,7 +8,7 @@ use crate::target::{Process, environment};
 /// CUDA's order of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceOrder {
-    /// The default. Known from outside only if all devices are of one kind: then by PCI bus id.
+    /// The default. From outside known only for devices of one kind: by PCI bus id.
     FastestFirst,
     /// The order of NVML and nvidia-smi.
     PciBusId,
@@ -24,7 +24,7 @@ pub struct CudaVisibility {
 }
 
 impl CudaVisibility {
-    /// The current environment, else the initial one.
+    /// From the current environment, else the initial one.
     pub fn of_process(process: &Process) -> Self {
         let memory = process.memory();
         let live = process.mappings().ok().and_then(|maps| environment::read(&memory, &maps));
@@ -64,7 +64,7 @@ impl CudaVisibility {
         };
         for (cuda, entry) in visible.split(',').map(str::trim).enumerate() {
             let found = if let Ok(number) = entry.parse::<usize>() {
-                // The order is unknown, so all further entries are, too.
+                // In an unknown order, all further entries are unknown.
                 if !order_known {
                     return;
                 }

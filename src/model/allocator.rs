@@ -12,7 +12,7 @@ pub enum AllocatorBackend {
     NotInitialized,
     /// The native caching allocator: counters and blocks are readable.
     Native,
-    /// `backend:cudaMallocAsync`, the driver's pool: it lacks PyTorch's native counters and blocks.
+    /// `backend:cudaMallocAsync`: the driver's pool, without PyTorch's native counters and blocks.
     CudaMallocAsync,
     /// The program's own (`CUDAPluggableAllocator`), with its C++ type.
     Pluggable(String),
@@ -56,7 +56,7 @@ pub enum Metric {
     Segment,
     /// Blocks allocated or waiting to be freed.
     Active,
-    /// Free blocks in segments that are in use.
+    /// Free blocks in used segments.
     InactiveSplit,
     /// Rounded bytes of allocated blocks: `torch.cuda.memory_allocated`.
     AllocatedBytes,
@@ -84,7 +84,7 @@ impl Metric {
         Metric::RequestedBytes,
     ];
 
-    /// First part of its `memory_stats` keys.
+    /// First part of its key in `memory_stats`.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Allocation => "allocation",
@@ -105,8 +105,7 @@ impl Metric {
     }
 }
 
-/// The pools of a statistic (`enum class StatType` in c10/core/Allocator.h,
-/// CachingDeviceAllocator.h).
+/// Pools of a statistic (`enum class StatType` in c10/core/Allocator.h, CachingDeviceAllocator.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Pool {
@@ -122,7 +121,7 @@ impl Pool {
     /// All, in the order of a `StatArray`.
     pub const ALL: [Pool; 3] = [Pool::All, Pool::Small, Pool::Large];
 
-    /// Second part of a `memory_stats` key.
+    /// Second part of the key.
     pub fn name(self) -> &'static str {
         match self {
             Pool::All => "all",
@@ -132,14 +131,14 @@ impl Pool {
     }
 }
 
-/// A device's counters, as in `torch.cuda.memory_stats`; `None`: this PyTorch lacks the counter.
+/// A device's `torch.cuda.memory_stats`; `None`: this PyTorch lacks the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AllocatorCounters {
     /// `[Metric][Pool]`.
     pub stats: [[Stat; 3]; 9],
-    /// `cudaMalloc` calls retried after freeing the cache.
+    /// `cudaMalloc` retries after freeing the cache.
     pub num_alloc_retries: i64,
-    /// Out-of-memory errors thrown.
+    /// Out-of-memory errors.
     pub num_ooms: i64,
     /// Allocations larger than `max_split_size`.
     pub oversize_allocations: Stat,
@@ -204,7 +203,7 @@ impl StatField {
     pub const ALL: [StatField; 4] =
         [StatField::Current, StatField::Peak, StatField::Allocated, StatField::Freed];
 
-    /// Third part of a `memory_stats` key.
+    /// Third part of the key.
     pub fn name(self) -> &'static str {
         match self {
             StatField::Current => "current",
@@ -217,12 +216,10 @@ impl StatField {
 
 /// A key of `torch.cuda.memory_stats`, such as `active_bytes.all.peak`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
 pub struct StatKey {
-    /// First part.
     pub metric: Metric,
-    /// Second part.
     pub pool: Pool,
-    /// Third part.
     pub field: StatField,
 }
 

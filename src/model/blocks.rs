@@ -1,9 +1,9 @@
-//! Allocator snapshots: segments from the driver, divided into blocks.
+//! Allocator snapshots: segments, divided into blocks.
 
 use super::gpu::CudaIndex;
 use super::record::Nanos;
 
-/// A block's state, named as in `torch.cuda.memory_snapshot`.
+/// A block's state, as in `torch.cuda.memory_snapshot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockState {
     /// `active_allocated`: allocated to the program.
@@ -21,14 +21,13 @@ pub struct Block {
     pub address: u64,
     /// Rounded bytes.
     pub size: u64,
-    /// Bytes requested; 0 for an inactive block, where PyTorch's value is stale.
+    /// Bytes requested; 0 if inactive: PyTorch's value is stale.
     pub requested: u64,
     /// State.
     pub state: BlockState,
 }
 
-/// PyTorch's memory pool id; `(0, 0)` is the default, all others are private (CUDA graphs,
-/// `torch.cuda.MemPool`).
+/// PyTorch's pool id; all but the default `(0, 0)` are private (CUDA graphs, `torch.cuda.MemPool`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct PoolId(pub u64, pub u64);
 
@@ -39,7 +38,7 @@ pub struct Segment {
     pub address: u64,
     /// Bytes: the sum of its blocks.
     pub size: u64,
-    /// Its CUDA stream (`cudaStream_t`); 0 is the default stream.
+    /// CUDA stream (`cudaStream_t`); 0 is the default one.
     pub stream: u64,
     /// Whether it serves blocks of up to 1 MiB.
     pub small: bool,
@@ -62,17 +61,17 @@ impl Segment {
         self.pool != PoolId::default() && !self.retired
     }
 
-    /// Default granule (`kSmallBuffer`, `kLargeBuffer` in c10/core/AllocatorConfig.h; only
-    /// `large_segment_size_mb` changes it).
+    /// Default granule (`kSmallBuffer`, `kLargeBuffer` in c10/core/AllocatorConfig.h), changed only
+    /// by `large_segment_size_mb`.
     pub fn usual_granule(small: bool) -> u64 {
         if small { 2 << 20 } else { 20 << 20 }
     }
 
-    /// Bytes that `torch.cuda.empty_cache()` would return to the driver.
+    /// Bytes that `torch.cuda.empty_cache()` would release.
     ///
     /// As in `release_cached_blocks` (c10/cuda/CUDACachingAllocator.cpp): streams are synchronized,
-    /// so pending blocks are free. It returns segments without a used block and each free granule
-    /// of expandable ones, but nothing of a private pool in use.
+    /// so pending blocks are free. Unused segments go, and free granules of expandable ones, but
+    /// nothing of a private pool in use.
     pub fn releasable(&self) -> u64 {
         if self.is_private() {
             return 0;
@@ -109,7 +108,7 @@ pub enum SnapshotConsistency {
     },
 }
 
-/// All segments and blocks of a device at one moment.
+/// A device's segments and blocks at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatorSnapshot {
     /// When it was read.
@@ -118,19 +117,19 @@ pub struct AllocatorSnapshot {
     pub device: CudaIndex,
     /// Reads repeated because the target changed it.
     pub retries: u32,
-    /// Whether it is one instant.
+    /// Whether it shows one instant.
     pub consistency: SnapshotConsistency,
     /// Segments in address order.
     pub segments: Vec<Segment>,
 }
 
 impl AllocatorSnapshot {
-    /// All blocks, in address order.
+    /// All, in address order.
     pub fn blocks(&self) -> impl Iterator<Item = (&Segment, &Block)> {
         self.segments.iter().flat_map(|s| s.blocks.iter().map(move |b| (s, b)))
     }
 
-    /// Bytes of the allocated blocks.
+    /// Bytes of allocated blocks.
     pub fn allocated(&self) -> u64 {
         self.blocks().filter(|(_, b)| b.state == BlockState::Allocated).map(|(_, b)| b.size).sum()
     }

@@ -1,6 +1,6 @@
 //! Facts about a core file.
 
-/// A core file that memspy reads in place of a process.
+/// A core file read in place of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreOrigin {
     /// The file.

@@ -10,15 +10,14 @@ use super::stack::{StackId, ThreadId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
-/// How an [`AllocationSite`]'s Python stack was obtained.
+/// Source of an [`AllocationSite`]'s Python stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackSource {
     /// The thread's own frames, read in the probe: exact.
     Own,
-    /// The stack of the thread that called `backward()`, for an autograd thread without Python:
-    /// exact.
+    /// For an autograd thread without Python: the stack that called `backward()`. Exact.
     Backward,
-    /// The main thread's stack, for a thread without Python. It usually waits in `backward()`, but
+    /// For a thread without Python: the main thread's stack. It usually waits in `backward()`, but
     /// may have moved during the read.
     Borrowed,
     /// The thread runs no Python, and its caller is unknown.
@@ -27,7 +26,7 @@ pub enum StackSource {
     NotTaken,
     /// Unreadable or unnamed: a page was not in memory, a code object died, or its name was lost.
     Unknown,
-    /// The thread's last sampled stack: the kernel gave the event without one.
+    /// The thread's last sampled stack, for events without one.
     Sampled,
 }
 
@@ -36,16 +35,15 @@ pub enum StackSource {
 pub struct AllocationSite {
     /// The allocating thread.
     pub thread: ThreadId,
-    /// The Python stack; `source` says why it is `None`.
+    /// Python stack; `source` says why it is `None`.
     pub stack: Option<StackId>,
-    /// How `stack` was obtained.
+    /// Source of `stack`.
     pub source: StackSource,
     /// Whether outer frames are missing: the stack is deeper than the probe's walk.
     pub truncated: bool,
-    /// Class of the autograd node being evaluated (`AddmmBackward0`); `None` outside backward.
+    /// Class of the evaluated autograd node (`AddmmBackward0`); `None` outside backward.
     pub node: Option<Arc<str>>,
-    /// Stack of the forward call that created the node; `None`: not recorded, or before the
-    /// recording.
+    /// The forward call that created the node; `None`: not recorded, or before the recording.
     pub forward: Option<StackId>,
     /// C and C++ frames.
     pub native: NativeFrames,
@@ -57,7 +55,7 @@ pub enum NativeFrames {
     /// Left out by an option, or too small.
     #[default]
     NotTaken,
-    /// Lost: the ring was full, or unwinding was late.
+    /// The ring was full, or unwinding was late.
     Lost,
     /// A stack with them. For [`StackSource::Own`] it includes [`AllocationSite::stack`]; else it
     /// is only the allocating thread's.
@@ -65,7 +63,7 @@ pub enum NativeFrames {
 }
 
 impl NativeFrames {
-    /// The stack, if there is one.
+    /// The stack, if any.
     pub fn stack(self) -> Option<StackId> {
         match self {
             NativeFrames::Stack(stack) => Some(stack),
@@ -77,22 +75,22 @@ impl NativeFrames {
 /// An event's kind of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemoryKind {
-    /// Blocks of PyTorch's caching allocator, in requested bytes.
+    /// PyTorch's blocks, in requested bytes.
     Torch(CudaIndex),
-    /// Driver memory by address: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocAsync`; `None`:
+    /// Driver memory by address (`cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocAsync`); `None`:
     /// unknown device.
     Driver(Option<CudaIndex>),
-    /// Physical memory by handle: `cuMemCreate`, for expandable segments.
+    /// Physical memory by handle (`cuMemCreate`), for expandable segments.
     Physical(Option<CudaIndex>),
-    /// Address ranges: `cuMemMap`. No memory of its own.
+    /// Address ranges (`cuMemMap`), without memory of their own.
     Mapping,
-    /// Managed memory by address: `cuMemAllocManaged`.
+    /// Managed memory (`cuMemAllocManaged`).
     Managed,
-    /// Page-locked host memory by address: `cuMemHostAlloc`, `cuMemAllocHost`, `cuMemHostRegister`.
+    /// Page-locked host memory (`cuMemHostAlloc`, `cuMemAllocHost`, `cuMemHostRegister`).
     PinnedHost,
 }
 
-/// Driver calls that take unknown amounts of device memory.
+/// Driver calls that take unknown amounts of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DriverEvent {
     /// A context was created, or a primary one retained.
@@ -121,7 +119,7 @@ pub struct CounterSnapshot {
 pub enum EventKind {
     /// An allocation.
     Allocated {
-        /// The kind of memory.
+        /// Its kind of memory.
         memory_kind: MemoryKind,
         /// Address, or handle of [`MemoryKind::Physical`].
         address: u64,
@@ -134,17 +132,17 @@ pub enum EventKind {
     },
     /// A free begins: the allocator has not taken the memory back yet.
     Freed {
-        /// The kind of memory.
+        /// Its address space.
         memory_kind: AddressSpace,
         /// Address, or handle.
         address: u64,
-        /// Whether an autograd thread freed it while evaluating a node. Only for PyTorch's blocks,
-        /// with [`ExactSettings::knows_backward`].
+        /// Whether an autograd thread freed it while evaluating a node (only for PyTorch, with
+        /// [`ExactSettings::knows_backward`]).
         in_backward: bool,
     },
     /// The driver refused.
     Failed {
-        /// The kind of memory.
+        /// Its kind of memory.
         memory_kind: MemoryKind,
         /// Requested bytes.
         size: u64,
@@ -160,13 +158,13 @@ pub enum EventKind {
 pub enum AddressSpace {
     /// PyTorch's caching allocator.
     Torch,
-    /// [`MemoryKind::Driver`] or [`MemoryKind::Managed`]: `cuMemFree`, `cuMemFreeAsync`.
+    /// `cuMemFree`, `cuMemFreeAsync`; also [`MemoryKind::Managed`].
     Driver,
-    /// [`MemoryKind::Physical`]: `cuMemRelease`.
+    /// `cuMemRelease`.
     Physical,
-    /// [`MemoryKind::Mapping`]: `cuMemUnmap`.
+    /// `cuMemUnmap`.
     Mapping,
-    /// [`MemoryKind::PinnedHost`]: `cuMemFreeHost`, `cuMemHostUnregister`.
+    /// `cuMemFreeHost`, `cuMemHostUnregister`.
     PinnedHost,
 }
 
@@ -202,7 +200,7 @@ pub enum ProbeBackend {
     UprobeMulti,
     /// BPF programs at perf-event uprobes.
     PerfUprobes,
-    /// Samples of perf-event uprobes, without BPF: exact sizes and addresses, sampled stacks.
+    /// Perf-event samples, without BPF: exact sizes and addresses, sampled stacks.
     PerfSamples,
 }
 
@@ -212,13 +210,13 @@ pub enum FreeTracking {
     /// By a probe.
     #[default]
     Events,
-    /// By a probe, with stacks.
+    /// By a probe with stacks.
     Stacks,
     /// By comparing snapshots.
     Snapshots,
 }
 
-/// Settings of exact recording; once, before the first [`EventBatch`].
+/// Settings of exact recording, once before the first [`EventBatch`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExactSettings {
     /// When the probes were set.
@@ -227,15 +225,15 @@ pub struct ExactSettings {
     pub backend: ProbeBackend,
     /// How frees are observed.
     pub frees: FreeTracking,
-    /// Smaller allocations have no stack; 0: all have one.
+    /// Minimum bytes for a stack; 0: all.
     pub stacks_from: u64,
-    /// Mean bytes between stacks (Poisson); 0: all have one.
+    /// Mean bytes between stacks (Poisson); 0: all.
     pub stacks_every: u64,
     /// Whether backward allocations have forward lines.
     pub backward_lines: bool,
-    /// Allocations of at least this size have native frames; `None`: none have.
+    /// Minimum bytes for native frames; `None`: none.
     pub native_from: Option<u64>,
-    /// Whether PyTorch's events know if a node was being evaluated; frees know only if steps are
+    /// Whether PyTorch's allocations say if a node was evaluated; frees say so only if steps are
     /// counted.
     pub knows_backward: bool,
     /// Whether no device had a PyTorch allocator yet: then recording is complete and begins at 0
@@ -249,24 +247,24 @@ pub struct ExactSettings {
 
 /// Some milliseconds of events, in time order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct EventBatch {
-    /// The events.
     pub events: Vec<Event>,
 }
 
-/// Once a second: growth of the allocator's counters since the start, minus the events seen.
+/// Once a second: growth of the counters since the start, less the events seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterCheck {
     /// When.
     pub time: Nanos,
     /// The device.
     pub device: CudaIndex,
-    /// `allocation.all.allocated` minus allocations.
+    /// `allocation.all.allocated` less allocations.
     pub allocations: i64,
-    /// `allocation.all.freed` minus frees (of all devices if there are several); `None`: no frees,
-    /// or none with a device.
+    /// `allocation.all.freed` less frees (of all devices, if several); `None`: no frees, or without
+    /// device.
     pub frees: Option<i64>,
-    /// `requested_bytes.all.allocated` minus requested bytes.
+    /// `requested_bytes.all.allocated` less requested bytes.
     pub requested: i64,
 }
 
@@ -277,9 +275,9 @@ pub struct EventTotals {
     pub allocations: u64,
     /// Frees, of every kind.
     pub frees: u64,
-    /// Events lost in a full ring, by the kernel's count.
+    /// Lost in a full ring, by the kernel's count.
     pub lost: u64,
-    /// Allocations with a stack deeper than the probe's walk.
+    /// Allocations with deeper stacks than the probe walks.
     pub truncated: u64,
     /// Allocations with the main thread's stack.
     pub borrowed: u64,
@@ -291,6 +289,6 @@ pub struct EventTotals {
     pub no_python: u64,
     /// Allocations with native frames.
     pub native: u64,
-    /// Allocations whose native frames were lost.
+    /// Allocations that lost their native frames.
     pub native_lost: u64,
 }

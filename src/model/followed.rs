@@ -1,4 +1,4 @@
-//! Counter deltas: counters that changed between two polls, with the stacks before and after.
+//! Counter deltas between two polls, with the stacks before and after.
 
 use super::gpu::CudaIndex;
 use super::record::Nanos;
@@ -26,13 +26,13 @@ pub struct CounterDelta {
 /// A thread's Python stack at a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StackReading {
-    /// One instant's stack, as far as can be checked from outside.
+    /// One instant's stack, as far as an outside check shows.
     Whole(StackId),
-    /// The thread moved while its frames were copied, so the copy is dropped.
+    /// Dropped: the thread moved during the copy.
     Torn,
     /// The thread ran no Python.
     NoFrames,
-    /// Not read in this poll.
+    /// Not read by this poll.
     #[default]
     NotRead,
 }
@@ -63,12 +63,12 @@ pub enum ThreadWait {
     After,
     /// At both; it may have run in between.
     Both,
-    /// It did not run in between, so it did not cause the delta.
+    /// It did not run in between, so did not cause the delta.
     Throughout,
 }
 
 impl ThreadWait {
-    /// At the polls before and after.
+    /// Before and after.
     pub fn sides(self) -> [bool; 2] {
         match self {
             ThreadWait::Unknown => [false, false],
@@ -126,18 +126,18 @@ impl FollowedThread {
 /// allocator at the first copy).
 ///
 /// If polls found half-changed counters, `before` is the last of them, and `others_possible` is set
-/// if blocks changed earlier. A device's deltas have no gaps; time without polls falls into the
-/// next one.
+/// if blocks changed earlier. A device's deltas have no gaps: the next one covers time without
+/// polls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedChange {
-    /// Start of the poll that copied the stacks before, with the old counters. Counters are polled
-    /// more often than stacks, so several deltas may share two polls.
+    /// Start of the poll with the stacks before and the old counters. Counters are polled more
+    /// often than stacks, so deltas may share polls.
     pub before: Nanos,
-    /// End of the poll that copied the stacks after.
+    /// End of the poll with the stacks after.
     pub after: Nanos,
     /// The device's number in the target.
     pub device: CudaIndex,
-    /// The small pool (blocks of up to 1 MiB).
+    /// The small pool (blocks up to 1 MiB).
     pub small: CounterDelta,
     /// The large pool.
     pub large: CounterDelta,
@@ -146,13 +146,13 @@ pub struct FollowedChange {
     /// At most [`FollowedChange::MAX_THREADS`], in the reader's order. Earlier versions left out
     /// threads that waited at both polls.
     pub threads: Vec<FollowedThread>,
-    /// Whether an unlisted thread may have caused it (no Python, new, beyond the maximum), or a
-    /// listed one at another line: the counters changed during the copy of the stacks before, which
-    /// is long with many threads.
+    /// Whether an unlisted thread (no Python, new, beyond the maximum) may have caused it, or a
+    /// listed one at another line: the counters changed while the stacks before were copied, which
+    /// takes long with many threads.
     pub others_possible: bool,
-    /// Whether pools did not add up over many polls: the rest is in the next delta.
+    /// Whether pools did not add up over many polls: the next delta has the rest.
     pub counters_torn: bool,
-    /// Whether the program reset the totals: deltas are then lower limits, counted since.
+    /// Whether the program reset the totals: deltas are lower limits, counted since.
     pub totals_reset: bool,
     /// Addresses read after this delta; `None`: not read, or the target changed them.
     pub addresses: Option<Box<FollowedAddresses>>,
@@ -160,15 +160,15 @@ pub struct FollowedChange {
 
 /// Addresses allocated and freed between two reads of the allocator's tables.
 ///
-/// An address allocated and freed in between is in neither list; one freed and allocated again is
-/// in both only if it has another block now. So addresses may be fewer than allocations and frees.
+/// Those allocated and freed in between are in neither list; one freed and allocated again is in
+/// both, if its block is another. So there may be fewer addresses than allocations and frees.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FollowedAddresses {
-    /// Deltas of the device covered, this one the last.
+    /// Deltas of the device covered, up to this one.
     pub changes: u32,
     /// Blocks present only after, by address.
     pub allocated: Vec<AddressedBlock>,
-    /// Addresses present only before, in order.
+    /// Addresses present only before, sorted.
     pub freed: Vec<u64>,
 }
 
@@ -179,12 +179,10 @@ impl FollowedAddresses {
 
 /// An allocated block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[allow(missing_docs)]
 pub struct AddressedBlock {
-    /// Its address on the device.
     pub address: u64,
-    /// Its bytes.
     pub size: u64,
-    /// Bytes requested.
     pub requested: u64,
 }
 
@@ -220,7 +218,7 @@ impl FollowedChange {
         self.small.frees.saturating_add(self.large.frees)
     }
 
-    /// Whether it is exactly one allocation or one free: its bytes are a block's size.
+    /// Whether it is one allocation or one free: its bytes are a block's size.
     pub fn is_single(&self) -> bool {
         !self.counters_torn
             && !self.totals_reset
@@ -230,8 +228,8 @@ impl FollowedChange {
 
 /// Some milliseconds of deltas, ordered by [`FollowedChange::after`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct FollowedChanges {
-    /// The deltas.
     pub changes: Vec<FollowedChange>,
 }
 
@@ -240,20 +238,19 @@ pub struct FollowedChanges {
 pub struct FollowTotals {
     /// Number of polls.
     pub polls: u64,
-    /// Time of consecutive polls without sleep, in nanoseconds: divided by `polls`, their mean
-    /// distance.
+    /// Nanoseconds of consecutive polls without sleep; divided by `polls`: their mean distance.
     pub polling_nanos: u64,
     /// Processor time of the poller, in nanoseconds.
     pub cpu_nanos: u64,
-    /// 99th percentile of a poll, in nanoseconds; 0: unknown.
+    /// 99th percentile of a poll's nanoseconds; 0: unknown.
     pub slow_poll_nanos: u64,
     /// Counter deltas.
     pub changes: u64,
-    /// Deltas of one allocation or one free.
+    /// Deltas of a single allocation or free.
     pub single_changes: u64,
-    /// Deltas with the same whole stack before and after in every candidate thread.
+    /// Deltas with equal whole stacks before and after in every candidate thread.
     pub steady_changes: u64,
-    /// Rests while counters moved: the poller had used its share of the processor, or its polls
-    /// delayed the target.
+    /// Rests while counters moved: the poller had used up its processor share, or delayed the
+    /// target.
     pub held_back: u64,
 }

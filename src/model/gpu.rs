@@ -1,8 +1,8 @@
-//! Devices, and the driver's account of their memory.
+//! Devices and their memory, by the driver.
 
 use super::record::Nanos;
 
-/// A device's number in the target's CUDA runtime (`CUDA_VISIBLE_DEVICES` renumbers).
+/// A device's number in the target (`CUDA_VISIBLE_DEVICES` renumbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CudaIndex(pub u32);
 
@@ -24,7 +24,7 @@ pub struct GpuDevice {
 }
 
 impl GpuDevice {
-    /// Adds it to `devices`, in place of an older entry.
+    /// Adds it to `devices`, or replaces an older entry.
     pub fn merge_into(&self, devices: &mut Vec<GpuDevice>) {
         let same = |d: &&mut GpuDevice| d.nvml_index.is_some() && d.nvml_index == self.nvml_index;
         match devices.iter_mut().find(same) {
@@ -37,9 +37,9 @@ impl GpuDevice {
 /// The target's bytes on a device, by the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessUsage {
-    /// All: context, module code, PyTorch, everything.
+    /// All: context, module code, PyTorch and the rest.
     Bytes(u64),
-    /// Why they are unknown (a hidden pid, no accounting, no NVML).
+    /// Why they are unknown (hidden pid, no accounting, no NVML).
     Unknown(String),
 }
 
@@ -57,8 +57,8 @@ pub struct DeviceUsage {
     pub nvml_index: u32,
     /// Bytes.
     pub total: u64,
-    /// Bytes used by all processes (`nvmlDeviceGetMemoryInfo_v2`: without `reserved`, as in
-    /// nvidia-smi).
+    /// Bytes used by all processes, without `reserved` (`nvmlDeviceGetMemoryInfo_v2`), as in
+    /// nvidia-smi.
     pub used: u64,
     /// Bytes free.
     pub free: u64,

@@ -6,27 +6,27 @@ use std::sync::Arc;
 use super::blocks::{AllocatorSnapshot, PoolId};
 use super::gpu::CudaIndex;
 
-/// An action, named as in `torch.cuda.memory._snapshot()` (`TraceEntry::Action`: to torch 2.12 in
-/// c10/cuda/CUDACachingAllocator.h, since in c10/core/CachingDeviceAllocator.h).
+/// An action, named as in `torch.cuda.memory._snapshot()` (`TraceEntry::Action`: up to torch 2.12
+/// in c10/cuda/CUDACachingAllocator.h, since in c10/core/CachingDeviceAllocator.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HistoryAction {
     /// Block allocated.
     Alloc,
     /// Block freed by the program.
     FreeRequested,
-    /// Block no longer used by any stream.
+    /// No stream uses the block any more.
     FreeCompleted,
     /// Segment obtained from the driver.
     SegmentAlloc,
     /// Segment returned to the driver.
     SegmentFree,
-    /// Memory mapped into an expandable segment.
+    /// Mapped into an expandable segment.
     SegmentMap,
-    /// Memory unmapped from an expandable segment.
+    /// Unmapped from an expandable segment.
     SegmentUnmap,
     /// Snapshot taken.
     Snapshot,
-    /// Allocation failed; the address holds the device's free bytes.
+    /// Allocation failed; `address` holds the device's free bytes.
     Oom,
     /// Text attached to a live block (torch 2.15).
     Annotate,
@@ -77,9 +77,9 @@ pub struct HistoryEvent {
     pub stream: u64,
     /// Microseconds since the epoch.
     pub time_us: i64,
-    /// Index in [`AllocationHistory::stacks`], or among the stacks read with it, if recorded.
+    /// Index in [`AllocationHistory::stacks`], or among stacks read with it, if recorded.
     pub stack: Option<u32>,
-    /// Its pool, if this PyTorch records it.
+    /// Pool, if this PyTorch records it.
     pub pool: Option<PoolId>,
     /// `compile_context`, if this PyTorch records it.
     pub compile_context: Option<Arc<str>>,
@@ -103,9 +103,9 @@ pub struct HistoryFrame {
 pub struct HistoryStack {
     /// Indices in [`AllocationHistory::frames`], innermost first.
     pub frames: Vec<u32>,
-    /// C++ frames, not named.
+    /// Unnamed C++ frames.
     pub native: u32,
-    /// Whether it also has TorchScript frames, not named.
+    /// Whether it also has TorchScript frames, unnamed.
     pub has_script: bool,
 }
 
@@ -118,9 +118,9 @@ pub struct DeviceHistory {
     pub max_entries: u64,
     /// Oldest first.
     pub events: Vec<HistoryEvent>,
-    /// Oldest events left out: the job overwrote them during the read.
+    /// Oldest events lost: overwritten during the read.
     pub overwritten: u64,
-    /// Oldest events left out by memspy's limit.
+    /// Oldest events beyond memspy's limit.
     pub beyond_limit: u64,
     /// Segments and blocks; `None`: the job changed them during every attempt.
     pub snapshot: Option<AllocatorSnapshot>,
@@ -139,7 +139,7 @@ pub struct AllocationHistory {
     pub stacks: Vec<HistoryStack>,
     /// Each once.
     pub frames: Vec<HistoryFrame>,
-    /// Frames with an unreadable code object.
+    /// Frames with unreadable code objects.
     pub unreadable_frames: u64,
     /// Unreadable stacks.
     pub unreadable_stacks: u64,

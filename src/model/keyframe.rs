@@ -1,6 +1,6 @@
 //! A keyframe: live blocks and their allocation sites where a recording begins late.
 //!
-//! A recorder that keeps only the last minutes attributes memory before it drops the records.
+//! A recorder of only the last minutes attributes memory before it drops the records.
 
 use std::sync::Arc;
 
@@ -25,8 +25,7 @@ pub struct Keyframe {
 pub enum AllocationSource {
     /// Older than the recording.
     Before,
-    /// Older than the recording: its first owners, each with path (outermost step first) and
-    /// weight.
+    /// Older than the recording, with its first owners: path (outermost step first) and weight.
     BeforeOwned(Vec<(Arc<[Arc<str>]>, u64)>),
     /// In a snapshot, without an event.
     NoEvent,
@@ -42,7 +41,7 @@ pub enum AllocationSource {
         shares: Vec<AttributionShare>,
         /// Length of the interval that contains the allocation.
         span: Option<Nanos>,
-        /// Whether the stacks seen do not say which of them allocated.
+        /// Whether the stacks do not say which of them allocated.
         contested: bool,
     },
 }
@@ -80,11 +79,11 @@ pub struct KeyframeBlock {
     pub size: u64,
     /// Bytes requested; 0: unknown.
     pub requested: u64,
-    /// Bytes that it represents if stacks are sampled; else its size.
+    /// Bytes that it represents if stacks are sampled, else its size.
     pub stands_for: u64,
     /// Latest possible allocation time; 0: before the recording.
     pub allocated_at: Nanos,
-    /// Whether it is known to be of the small pool.
+    /// Whether it surely is of the small pool.
     pub small: bool,
     /// Index in [`Keyframe::allocation_sources`].
     pub allocation_source: u32,

@@ -11,7 +11,7 @@ pub struct DeviceMemory {
     pub total: u64,
     /// Free.
     pub free: u64,
-    /// Used (`nvmlDeviceGetMemoryInfo_v2`: without `reserved`, as in nvidia-smi).
+    /// Without `reserved` (`nvmlDeviceGetMemoryInfo_v2`), as in nvidia-smi.
     pub used: u64,
     /// Kept by driver and firmware.
     pub reserved: u64,
@@ -22,11 +22,11 @@ pub struct DeviceMemory {
 pub struct DeviceProcess {
     /// The driver's pid.
     pub listed: u32,
-    /// Its pid in memspy's namespace, unless hidden.
+    /// In memspy's namespace, unless hidden.
     pub pid: Option<u32>,
-    /// Its pid in its innermost namespace (a container), if another.
+    /// In its innermost namespace (a container), if another.
     pub pid_inside: Option<u32>,
-    /// Its command line, else its name, if readable.
+    /// Command line, else name, if readable.
     pub command: Option<String>,
     /// Whether it uses CUDA.
     pub compute: bool,
@@ -59,19 +59,19 @@ pub struct MigDevice {
 pub struct DeviceStatus {
     /// The GPU.
     pub device: GpuDevice,
-    /// Driver version, `580.159.04`.
+    /// `580.159.04`.
     pub driver_version: Option<String>,
-    /// Performance state, from 0 (fastest) to 15.
+    /// From 0 (fastest) to 15.
     pub performance_state: Option<u32>,
-    /// Newest PCIe generation of GPU and machine.
+    /// Newest generation of GPU and machine.
     pub pcie_gen_max: Option<u32>,
-    /// Current PCIe generation; the driver lowers it when idle.
+    /// Lowered by the driver when idle.
     pub pcie_gen_current: Option<u32>,
-    /// Chip temperature in °C.
+    /// Of the chip, in °C.
     pub temperature: Option<u32>,
-    /// Percentage of the last period with a kernel running.
+    /// Percentage of the last period with a running kernel.
     pub utilization_gpu: Option<u32>,
-    /// Percentage of it with memory being read or written.
+    /// Percentage of it with memory accesses.
     pub utilization_memory: Option<u32>,
     /// Its memory.
     pub memory: Option<DeviceMemory>,
@@ -81,18 +81,18 @@ pub struct DeviceStatus {
     pub mig: Vec<MigDevice>,
 }
 
-/// A process that may be forgotten but holds a GPU.
+/// A perhaps forgotten process that holds a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftBehind {
     /// Its pid.
     pub pid: u32,
     /// Its command.
     pub command: Option<String>,
-    /// Device files that it has open, unlisted by the driver; empty for a listed orphan.
+    /// Open device files, unlisted by the driver; empty for a listed orphan.
     pub files: Vec<String>,
     /// Its launcher, if known.
     pub launcher: Option<u32>,
-    /// The evidence for the launcher.
+    /// Evidence for the launcher.
     pub evidence: Option<String>,
     /// When it started.
     pub started: Option<SystemTime>,

@@ -7,9 +7,9 @@ use super::stack::{Frame, StackTable};
 /// A native frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NativeFrame {
-    /// Its function; `None`: no symbol covers the address.
+    /// Function; `None`: no symbol covers the address.
     pub function: Option<String>,
-    /// File name of its program or library, if any.
+    /// File name of its program or library.
     pub module: Option<String>,
     /// Address in the file, else in memory.
     pub address: u64,
@@ -33,9 +33,9 @@ pub struct MixedStack {
     pub name: Option<String>,
     /// Whether it runs Python.
     pub has_python: bool,
-    /// Native frames come first if Python's cannot be placed between them.
+    /// Native frames come first if Python's have no place between them.
     pub frames: Vec<MixedFrame>,
-    /// Why Python's frames are apart; `None`: they are in place.
+    /// Why Python's frames are apart; `None`: in place.
     pub apart_because: Option<String>,
     /// Why outer native frames are missing; `None`: complete.
     pub incomplete: Option<String>,

@@ -3,7 +3,7 @@
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Result of searching for an out-of-memory exception after the allocator counted one.
+/// Result of a search for an out-of-memory exception after the allocator counted one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomException {
     /// End of the search.
@@ -15,7 +15,7 @@ pub struct OomException {
 /// The exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaisedError {
-    /// The thread that raised or handled it, if known.
+    /// Thread that raised or handled it, if known.
     pub thread: Option<ThreadId>,
     /// Where it was raised, if it has a traceback.
     pub stack: Option<StackId>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::blocks::{AllocatorSnapshot, PoolId};
 use super::tensors::TensorInfo;
 
-/// A tensor's purpose. A storage with several categories counts as the first.
+/// A tensor's purpose. A storage counts in its first category.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TensorCategory {
     /// Of a module, or an `nn.Parameter`.
@@ -55,7 +55,7 @@ pub enum SavedIn {
     Field,
     /// In a vector (`_saved_tensors` of cat, stack, index).
     Vector,
-    /// By `save_for_backward` of a function written in Python.
+    /// By `save_for_backward` of a Python function.
     Function,
 }
 
@@ -66,9 +66,9 @@ pub struct SavedBy {
     pub node: usize,
     /// How.
     pub by: SavedIn,
-    /// Whether it is the node's output.
+    /// Whether it is an output of the node.
     pub is_output: bool,
-    /// The tensor's version (in-place changes) then.
+    /// Version (in-place changes) when saved.
     pub version: u32,
 }
 
@@ -106,7 +106,7 @@ pub struct GraphNode {
     pub next: Vec<u64>,
     /// Elements of each output, if the shape is known.
     pub outputs: Vec<Option<u64>>,
-    /// Tensors packed by hooks (checkpointing, offload); not unpacked.
+    /// Tensors packed by hooks (checkpointing, offload), not unpacked.
     pub packed: usize,
     /// `TensorImpl` of the leaf whose gradient it accumulates.
     pub variable: Option<u64>,
@@ -115,13 +115,13 @@ pub struct GraphNode {
 /// A module of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelModule {
-    /// Its path: `layers.0`; empty for the model.
+    /// `layers.0`; empty for the model.
     pub path: String,
     /// Its class.
     pub class: Arc<str>,
-    /// Whether its class is of `torch.nn`, whose names say what a module does.
+    /// Whether its class is of `torch.nn`, whose names tell a module's purpose.
     pub is_of_torch: bool,
-    /// `id()` of its direct parameters.
+    /// `id()` of direct parameters.
     pub parameters: Vec<u64>,
     /// Whether it contains modules.
     pub has_children: bool,
@@ -129,36 +129,36 @@ pub struct ModelModule {
     pub inplace: bool,
 }
 
-/// An outermost module and all within.
+/// An outermost module and its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootModule {
-    /// A variable that leads to it, else its class.
+    /// Variable that leads to it, else class.
     pub name: Arc<str>,
     /// Each once, in the order of `modules()`.
     pub modules: Vec<ModelModule>,
-    /// Its `training`, if readable.
+    /// `training`, if readable.
     pub is_training: Option<bool>,
 }
 
-/// An optimizer and its state.
+/// An optimizer with its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Optimizer {
-    /// A variable that leads to it, if found.
+    /// Variable that leads to it, if found.
     pub variable: Option<Arc<str>>,
     /// Its class.
     pub class: Arc<str>,
-    /// `id()` of the parameters with state.
+    /// `id()` of parameters with state.
     pub parameters: Vec<u64>,
     /// `id()` of the state's tensors.
     pub state: Vec<u64>,
 }
 
-/// The user of a private pool.
+/// User of a private pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolUser {
-    /// Its class: `CUDAGraph`, `MemPool`.
+    /// `CUDAGraph`, `MemPool`.
     pub class: Arc<str>,
-    /// A variable that leads to it, if found.
+    /// Variable that leads to it, if found.
     pub name: Option<Arc<str>>,
     /// The pool.
     pub pool: PoolId,
@@ -175,20 +175,20 @@ pub struct CopiedTensors {
     pub bytes: u64,
 }
 
-/// Cycles of Python objects, all alike, that nothing else refers to.
+/// Equal cycles of Python objects to which nothing else refers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GarbageCycle {
-    /// The best class in it, preferably the program's.
+    /// Best class in it, preferably the program's.
     pub class: Arc<str>,
-    /// The shortest cycle through such an object, in Python syntax.
+    /// Shortest cycle through such an object, in Python syntax.
     pub way: String,
-    /// Number of such cycles.
+    /// Number of cycles.
     pub cycles: u64,
     /// `TensorImpl`s kept alive.
     pub tensors: Vec<u64>,
 }
 
-/// All tensors of a process at one moment.
+/// A process's tensors at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnershipSnapshot {
     /// Those with Python objects first.
@@ -203,13 +203,13 @@ pub struct OwnershipSnapshot {
     pub stops: StopTotals,
     /// Why and what it lacks; `None`: complete.
     pub incomplete: Option<IncompleteSnapshot>,
-    /// Time between the release of the process and the end of evaluation.
+    /// Time from the release of the process to the end of evaluation.
     pub age: Duration,
-    /// Python objects that the garbage collector tracks.
+    /// Objects that the garbage collector tracks.
     pub objects: u64,
     /// Unreadable objects.
     pub unreadable: u64,
-    /// Tensors with contradictory fields (damaged memory): their figures may be wrong.
+    /// Tensors with contradictory fields (damaged memory): figures may be wrong.
     pub misfits: u64,
     /// References to the requested tensors.
     pub referrers: Vec<TensorReferrers>,
@@ -251,21 +251,18 @@ pub struct CountingObject {
 /// What counts, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CountingKind {
-    /// `transformers.TrainerState`, in `global_step`.
+    /// `global_step` of `transformers.TrainerState`.
     Trainer,
-    /// A scheduler of `torch.optim.lr_scheduler`, in `last_epoch`: its own steps, perhaps not the
-    /// optimizer's.
+    /// `last_epoch` of a `torch.optim.lr_scheduler`: its own steps, perhaps not the optimizer's.
     Scheduler,
 }
 
 /// Stops of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct StopTotals {
-    /// Number of stops.
     pub count: u32,
-    /// Total duration.
     pub total: Duration,
-    /// Longest stop.
     pub longest: Duration,
 }
 
@@ -292,7 +289,7 @@ pub enum LookLimit {
     Pause(Duration),
     /// Longest snapshot.
     Time(Duration),
-    /// Planning the copy used up its part of the time.
+    /// Planning the copy used up its share of the time.
     Finding {
         /// The part.
         part: Duration,
@@ -301,9 +298,9 @@ pub enum LookLimit {
     },
     /// Longest snapshot: too little was left to copy changes again.
     Repeating(Duration),
-    /// The process changed its objects during each of these copies.
+    /// The process changed its objects during all of these copies.
     Copies(u32),
-    /// Most memory of memspy, without the copied objects, in bytes.
+    /// Most memory of memspy, in bytes, without the copied objects.
     Memory(u64),
 }
 
@@ -360,15 +357,14 @@ impl fmt::Display for LookLimit {
 
 /// An incomplete snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct IncompleteSnapshot {
-    /// The limit.
     pub limit: LookLimit,
-    /// Missing or incomplete parts.
     pub missing: Vec<&'static str>,
 }
 
 impl IncompleteSnapshot {
-    /// Parts in reading order: the objects.
+    /// Parts, in reading order: the objects.
     pub const OBJECTS: &str = "the list of objects";
     /// Fields of tensors.
     pub const TENSORS: &str = "tensors";
@@ -412,9 +408,9 @@ impl IncompleteSnapshot {
 /// References to a tensor's Python object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorReferrers {
-    /// `id()` of the object.
+    /// The object's `id()`.
     pub object: u64,
-    /// Its reference count; `None`: untracked; negative: immortal.
+    /// Reference count; `None`: untracked; negative: immortal.
     pub count: Option<i32>,
     /// Those found; C and C++ may have more.
     pub referrers: Vec<Referrer>,
@@ -427,8 +423,8 @@ pub struct Referrer {
     pub at: Option<u64>,
     /// Its class.
     pub class: Arc<str>,
-    /// A path from a variable, if found.
+    /// Path from a variable, if found.
     pub name: Option<String>,
-    /// The last step: `[0]`, `.inputs`.
+    /// Last step: `[0]`, `.inputs`.
     pub step: String,
 }

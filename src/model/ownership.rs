@@ -10,10 +10,9 @@ use super::tensors::{Storage, TensorDevice};
 
 /// Bytes and storages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct OwnedBytes {
-    /// Bytes.
     pub bytes: u64,
-    /// Storages.
     pub storages: u64,
 }
 
@@ -34,18 +33,18 @@ pub struct PythonTensors {
     pub elements: u64,
     /// Bytes of these elements.
     pub bytes: u64,
-    /// Tensors of symbolic size, in neither sum.
+    /// Of symbolic size, in neither sum.
     pub unknown: u64,
 }
 
 /// A device's memory by owner.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceOwnership {
-    /// A storage counts once, in its first category.
+    /// Each storage once, in its first category.
     pub by_category: BTreeMap<TensorCategory, OwnedBytes>,
-    /// Those without a name, not saved by a node.
+    /// Without a name, not saved by a node.
     pub unnamed: OwnedBytes,
-    /// Those that `gc.collect()` would free.
+    /// What `gc.collect()` would free.
     pub garbage: OwnedBytes,
     /// Sum of [`Segment::releasable`](super::Segment::releasable).
     pub releasable: u64,
@@ -53,17 +52,17 @@ pub struct DeviceOwnership {
     pub rounding: u64,
     /// Allocated blocks without a known tensor: work spaces, C++ tensors.
     pub without_tensor: OwnedBytes,
-    /// Freed, but another stream may still use them.
+    /// Freed, but perhaps used by another stream.
     pub pending_free: OwnedBytes,
-    /// Storages of private pools in no used block: memory of a CUDA graph's replay.
+    /// In private pools, but in no used block: memory of a CUDA graph's replay.
     pub in_pools: OwnedBytes,
-    /// Storages in no block: other libraries', or another process's.
+    /// Outside all blocks: other libraries', or another process's.
     pub elsewhere: OwnedBytes,
-    /// `allocated_bytes` by the blocks; `None`: not the native CUDA allocator.
+    /// `allocated_bytes`, by the blocks; `None`: not the native CUDA allocator.
     pub allocated: Option<u64>,
     /// As Python counts them.
     pub in_python: PythonTensors,
-    /// Text instead of `without_tensor` if tensors may be missing.
+    /// Text for `without_tensor` if tensors may be missing.
     pub not_read: Option<String>,
 }
 
@@ -79,7 +78,7 @@ impl DeviceOwnership {
     }
 }
 
-/// One storage and its tensors.
+/// A storage and its tensors.
 #[derive(Debug, Clone)]
 pub struct StorageGroup {
     /// The storage.
@@ -105,7 +104,7 @@ impl StorageGroup {
 pub struct OwnedStorages {
     /// Their category.
     pub category: TensorCategory,
-    /// The best name, or the node that saved them.
+    /// Best name, or the node that saved them.
     pub owner: Arc<str>,
     /// Their bytes.
     pub bytes: u64,
@@ -124,8 +123,8 @@ pub struct OwnedOnDevice {
     pub rounding: u64,
     /// Bytes of allocated blocks without a known tensor.
     pub without_tensor: u64,
-    /// Bytes of other tensors that are autograd outputs: activations that only Python keeps;
-    /// `None`: not recorded.
+    /// Other tensors that are autograd outputs: activations kept only by Python; `None`: not
+    /// recorded.
     pub results: Option<u64>,
     /// Storages of tensors.
     pub held: Vec<OwnedStorages>,
@@ -144,11 +143,11 @@ pub struct OwnershipBreakdown {
     pub age: Nanos,
     /// Unnamed blocks, to find their sites; only in exact recordings.
     pub unnamed_blocks: Vec<UnnamedBlock>,
-    /// Allocated blocks by address, only in the first snapshot: they give older memory owners.
+    /// Allocated blocks by address, only in the first snapshot: owners for older memory.
     pub blocks: Vec<OwnedBlock>,
 }
 
-/// An allocated block. Bytes in no storage are rounding; without storages it has no tensor.
+/// An allocated block. Bytes in no storage are rounding; without storages, there is no tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedBlock {
     /// Index in [`OwnershipBreakdown::devices`].
@@ -157,7 +156,7 @@ pub struct OwnedBlock {
     pub address: u64,
     /// Its bytes.
     pub size: u64,
-    /// Indices in [`OwnedOnDevice::held`], with their bytes in the block.
+    /// Indices in [`OwnedOnDevice::held`], and their bytes in the block.
     pub shares: Vec<(u32, u64)>,
 }
 
@@ -170,6 +169,6 @@ pub struct UnnamedBlock {
     pub held: Option<u32>,
     /// Its address.
     pub address: u64,
-    /// Bytes of the owner in it.
+    /// The owner's bytes in it.
     pub bytes: u64,
 }

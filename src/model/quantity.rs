@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Text that is no size or no time.
+/// Neither a size nor a time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// Neither digits nor a unit of sizes.
@@ -37,10 +37,12 @@ pub enum TimeOrSize {
     Size(u64),
 }
 
-/// A size: `512`, `64K`, `500M`, `1.5G`, `2T`, in powers of 1024. Either case; `B` or `iB` may
+/// A size in powers of 1024: `512`, `64K`, `500M`, `1.5G`, `2T`. Either case; `B` or `iB` may
 /// follow.
 ///
-/// # Errors The text is no size, or too large.
+/// # Errors
+///
+/// No size, or too large.
 pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     let (number, unit) = split(text);
     let unit = unit.to_ascii_uppercase();
@@ -65,9 +67,11 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     if bytes < 1 << 60 { Ok(bytes) } else { Err(QuantityError::SizeTooLarge) }
 }
 
-/// A duration: `250ms`, `20s`, `10min` or `10m`, `2h`, `3d`; a bare number is seconds.
+/// A duration: `250ms`, `20s`, `10min` or `10m`, `2h`, `3d`; without unit: seconds.
 ///
-/// # Errors The text is no time, below 1 ms or above some 30 years.
+/// # Errors
+///
+/// No time, below 1 ms, or above some 30 years.
 pub fn parse_time(text: &str) -> Result<Duration, QuantityError> {
     let (number, unit) = split(text);
     let number: f64 = number.parse().map_err(|_| QuantityError::NotATime)?;
@@ -87,7 +91,9 @@ pub fn parse_time(text: &str) -> Result<Duration, QuantityError> {
 
 /// A time or a size, with its unit; `m` alone is refused: minutes or MiB.
 ///
-/// # Errors The text is neither, or both.
+/// # Errors
+///
+/// Neither, or both.
 pub fn parse_time_or_size(text: &str) -> Result<TimeOrSize, QuantityError> {
     let (number, unit) = split(text);
     match (number.parse::<f64>(), unit) {

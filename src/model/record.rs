@@ -24,13 +24,13 @@ impl Nanos {
     }
 }
 
-/// All of a recording, in time order; a number is defined before its first use.
+/// All of a recording, in time order; numbers are defined before use.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// Always first.
     Start(RecordingStart),
-    /// What runs in the target; again when it changes (CUDA initialised, another allocator), and
-    /// now and then until PyTorch has an allocator.
+    /// What runs in the target: at each change (CUDA initialised, another allocator), and now and
+    /// then until PyTorch has an allocator.
     Runtime(TargetRuntime),
     /// A number for a function, frame, stack, thread or site.
     Definition(Definition),
@@ -40,9 +40,9 @@ pub enum Record {
     Device(GpuDevice),
     /// The threads' stacks at one instant.
     Sample(StackSample),
-    /// A device's counters, at the first sample and at each change: samples between two such
-    /// records saw none. Read before and after the stacks: the first follow the sample, with its
-    /// time; the second are recorded if they differ.
+    /// A device's counters, at the first sample and at each change: samples in between saw none.
+    /// Read before and after the stacks: the first follow the sample, with its time; the second are
+    /// recorded if they differ.
     Counters {
         /// When.
         time: Nanos,
@@ -63,21 +63,21 @@ pub enum Record {
     Events(EventBatch),
     /// Counter deltas. No other record's time is between two of them.
     Followed(FollowedChanges),
-    /// Compares events with counters.
+    /// Events compared with counters.
     CounterCheck(CounterCheck),
     /// Owners at one moment.
     Ownership(OwnershipBreakdown),
-    /// The number of training steps: when first known, and at each change.
+    /// Number of training steps: when first known, and at each change.
     Step(TrainingStep),
     /// Replaces a dropped beginning: once, after records of the state at its first moment.
     Keyframe(Keyframe),
     /// A condition of the recording was met.
     TriggerFired(TriggerFired),
-    /// The result of searching for an out-of-memory exception.
+    /// Result of a search for an out-of-memory exception.
     OomException(OomException),
-    /// Missing or damaged records, found when segments were joined.
+    /// Missing or damaged records, found by joining segments.
     Gap(RecordingGap),
-    /// Always last; without it, recording ended abruptly.
+    /// Always last; else recording ended abruptly.
     End(RecordingEnd),
 }
 
@@ -112,17 +112,17 @@ impl Record {
 /// What is recorded, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingStart {
-    /// Version of the recorder.
+    /// The recorder's version.
     pub memspy: String,
-    /// The target's pid, as the recorder sees it.
+    /// As the recorder sees it.
     pub pid: u32,
     /// Host name.
     pub host: String,
-    /// Command line of the target.
+    /// The target's command line.
     pub command: Vec<String>,
     /// The target's working directory, if readable.
     pub directory: Option<String>,
-    /// Wall clock at time 0, in nanoseconds since 1970 (UTC).
+    /// Wall clock at time 0: nanoseconds since 1970 (UTC).
     pub unix_nanos: u64,
     /// Samples per second.
     pub rate: u32,
@@ -135,9 +135,9 @@ pub struct RecordingStart {
 pub struct TargetRuntime {
     /// When this was found.
     pub time: Nanos,
-    /// CPython version, `3.12.1`, if any.
+    /// `3.12.1`, if any.
     pub python: Option<String>,
-    /// PyTorch version, `2.11.0+cu130`, if loaded.
+    /// `2.11.0+cu130`, if loaded.
     pub torch: Option<String>,
     /// The CUDA allocator.
     pub allocator: AllocatorBackend,
@@ -148,7 +148,7 @@ pub struct TargetRuntime {
 pub struct SourceText {
     /// The function.
     pub function: FunctionId,
-    /// Line number of `text`'s first line.
+    /// Number of `text`'s first line.
     pub first_line: u32,
     /// Lines, separated by `\n`.
     pub text: Arc<str>,
@@ -159,7 +159,7 @@ pub struct SourceText {
 pub struct StackSample {
     /// When.
     pub time: Nanos,
-    /// Threads with readable Python frames.
+    /// Those with readable Python frames.
     pub threads: Vec<ThreadSample>,
 }
 
@@ -186,7 +186,7 @@ pub enum StepSource {
     Variable,
     /// `global_step` of transformers' `TrainerState`.
     Trainer,
-    /// `last_epoch` of a learning-rate scheduler: one may be several optimizer steps, or an epoch.
+    /// `last_epoch` of a learning-rate scheduler: perhaps several optimizer steps, or an epoch.
     Scheduler,
 }
 
@@ -197,14 +197,14 @@ pub struct TrainingStep {
     pub time: Nanos,
     /// Finished steps, or the variable's value.
     pub step: u64,
-    /// Value of the epoch variable, if named and seen.
+    /// The epoch variable, if named and seen.
     pub epoch: Option<u64>,
     /// Its source.
     pub clock: StepSource,
     /// How long before `time` the step happened, at most. 0: between two events, and those before
     /// `time` belong to the step before. `None`: seen in a sample, or when the counter was read.
     pub uncertainty: Option<Nanos>,
-    /// Whether the variable is gone: the step is over, none has begun.
+    /// Whether the variable is gone: the step ended, none has begun.
     pub is_over: bool,
 }
 
@@ -245,14 +245,11 @@ pub enum MissReason {
 
 /// A failed observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct MissedObservation {
-    /// When.
     pub time: Nanos,
-    /// The reader.
     pub reader: ReaderKind,
-    /// Why.
     pub why: MissReason,
-    /// How many.
     pub count: u64,
 }
 
@@ -271,11 +268,11 @@ pub enum EndReason {
     Failed(String),
     /// A condition was met.
     Condition(String),
-    /// A condition met in another process of the job; all recordings end.
+    /// A condition met in another process; all recordings of the job end.
     OtherProcess {
         /// The condition.
         condition: String,
-        /// Its name in messages: `rank 1 (process 1234)`.
+        /// `rank 1 (process 1234)`.
         process: String,
     },
 }
@@ -285,11 +282,11 @@ pub enum EndReason {
 pub struct RecordingTotals {
     /// Planned samples.
     pub ticks: u64,
-    /// Samples missed by lateness.
+    /// Missed by lateness.
     pub late: u64,
     /// Thread stacks read.
     pub stacks: u64,
-    /// Thread stacks torn after every retry.
+    /// Torn after every retry.
     pub torn: u64,
     /// Consistent snapshots.
     pub snapshots_consistent: u64,
@@ -303,22 +300,19 @@ pub struct RecordingTotals {
 
 /// The recording's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct RecordingEnd {
-    /// When.
     pub time: Nanos,
-    /// Why.
     pub reason: EndReason,
-    /// Totals.
     pub totals: RecordingTotals,
 }
 
-/// An interval without records; what follows begins with the state at its end, if known
-/// ([`Record::Keyframe`]).
+/// An interval without records; then the state at its end follows, if known ([`Record::Keyframe`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingGap {
-    /// The last complete moment.
+    /// Last complete moment before it.
     pub from: Nanos,
-    /// The next complete moment.
+    /// First complete moment after it.
     pub to: Nanos,
     /// What is missing.
     pub why: String,
@@ -334,7 +328,7 @@ pub trait RecordSink {
         Ok(())
     }
 
-    /// Leaves out slow additions of its own from now on: others wait.
+    /// From now on leaves out its own slow additions: others wait.
     fn hurry(&mut self, _hurries: bool) {}
 }
 

@@ -10,7 +10,7 @@ pub enum SinkError {
     /// Writing failed.
     #[error(transparent)]
     Write(#[from] io::Error),
-    /// The receiving thread ended with its own error.
+    /// The receiving thread failed with its own error.
     #[error("the trace can no longer be written")]
     ThreadEnded,
     /// The receiving thread ended without an error.
@@ -38,7 +38,7 @@ impl SinkError {
         }
     }
 
-    /// Whether the output's reader has gone.
+    /// Whether the output's reader is gone.
     pub fn is_broken_pipe(&self) -> bool {
         self.io().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -1,4 +1,4 @@
-//! Tags of memory that the program can unmap and map again: vLLM's sleep mode.
+//! Tags of memory that a program can unmap and remap: vLLM's sleep mode.
 
 use super::gpu::CudaIndex;
 

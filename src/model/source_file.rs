@@ -1,6 +1,6 @@
-//! Separates the program's files from those of libraries.
+//! Tells the program's files from those of libraries.
 
-/// File names of generated code: frozen modules, attrs, decorator, NumPy, torch.fx.
+/// Generated code: frozen modules, attrs, decorator, NumPy, torch.fx.
 const GENERATED_PREFIXES: [&str; 5] =
     ["<frozen ", "<attrs generated ", "<decorator-gen-", "<__array_function__ ", "<eval_with_key>"];
 

@@ -1,4 +1,4 @@
-//! Functions, frames, stacks and threads, each once, with a number.
+//! Functions, frames, stacks and threads, numbered.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct StackId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ThreadId(pub u32);
 
-/// A Python function (by its source) or a native one.
+/// A Python function (by source) or native one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Function {
     /// `co_qualname` (CPython 3.11+), else `co_name`.
@@ -33,9 +33,9 @@ pub struct Function {
     pub file: Arc<str>,
     /// `co_firstlineno`; 0: unknown.
     pub first_line: u32,
-    /// Last line in its line table; 0: unknown.
+    /// Last in its line table; 0: unknown.
     pub last_line: u32,
-    /// Whether it is C, C++ or Rust: `file` is its library, and it has no lines.
+    /// Whether it is C, C++ or Rust, without lines: `file` is its library.
     pub is_native: bool,
 }
 
@@ -54,7 +54,7 @@ impl Function {
 }
 
 impl Function {
-    /// Whether a library contains or generates it, such as a dataclass's `__init__`.
+    /// Whether a library contains or generated it, such as a dataclass's `__init__`.
     pub fn is_of_library(&self) -> bool {
         let is_made_by_dataclasses =
             &*self.file == "<string>" && self.name.starts_with("__create_fn__.");
@@ -73,20 +73,19 @@ pub struct Frame {
 
 /// A stack: its innermost frame and its caller's stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub struct StackNode {
-    /// The caller's, if any.
     pub parent: Option<StackId>,
-    /// The innermost frame.
     pub frame: FrameId,
 }
 
 /// A thread that has run Python.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Thread {
-    /// The kernel's id in the target's namespace; `None`: not stored (before CPython 3.11) and not
+    /// Kernel id in the target's namespace; `None`: not stored (before CPython 3.11) and not
     /// matched.
     pub os_id: Option<u64>,
-    /// `PyThreadState.thread_id`, that is `pthread_self()`.
+    /// `PyThreadState.thread_id`: `pthread_self()`.
     pub python_id: u64,
     /// `threading.Thread.name`, else the kernel's, if known.
     pub name: Option<Arc<str>>,
@@ -105,7 +104,7 @@ pub enum ThreadActivity {
     Unknown,
 }
 
-/// A definition; it precedes the first use of its number.
+/// A definition, before the first use of its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Definition {
     /// Its number.
@@ -125,7 +124,7 @@ pub enum Definition {
 
 /// Functions, frames, stacks and threads, each once.
 ///
-/// Numbers are dense and never reused, so definitions rebuild the table.
+/// Numbers are dense and never reused, so definitions rebuild it.
 #[derive(Debug, Default, Clone)]
 pub struct StackTable {
     functions: Vec<Function>,
@@ -139,7 +138,7 @@ pub struct StackTable {
     thread_ids: FxHashMap<u64, ThreadId>,
     site_ids: FxHashMap<AllocationSite, SiteId>,
     undelivered: Vec<Definition>,
-    /// Owners of memory without a stack. They are numbered where they are found, and not delivered.
+    /// Owners of memory without a stack: numbered where found, not delivered.
     pub owners: OwnerPaths,
 }
 
@@ -187,7 +186,7 @@ impl StackTable {
     }
 
     /// The thread with `thread.python_id`, added if new. A changed name, OS id or role is
-    /// delivered; another OS id is a new thread with a reused `pthread_t`.
+    /// delivered. Another OS id is a new thread with a reused `pthread_t`.
     pub fn thread(&mut self, mut thread: Thread) -> ThreadId {
         if let Some(&id) = self.thread_ids.get(&thread.python_id) {
             let known = &mut self.threads[id.0 as usize];
@@ -260,8 +259,8 @@ impl StackTable {
         !self.undelivered.is_empty()
     }
 
-    /// Replays a trace's definition. Returns `false` without a change if it uses an undefined
-    /// number, or its own is not the next one (a thread may be redefined).
+    /// Replays a trace's definition. `false`, without change, if it uses an undefined number, or
+    /// its own is not the next (but threads may be redefined).
     pub fn define(&mut self, definition: Definition) -> bool {
         match definition {
             Definition::Function(id, function) => {
@@ -320,13 +319,13 @@ impl StackTable {
         true
     }
 
-    /// Number of all definitions.
+    /// Number of definitions.
     pub fn definitions(&self) -> u64 {
         let named = self.functions.len() + self.threads.len() + self.sites.len();
         (named + self.frames.len() + self.stacks.len()) as u64
     }
 
-    /// Size of its largest part.
+    /// Size of the largest part.
     pub fn size(&self) -> usize {
         self.stacks.len().max(self.sites.len()).max(self.frames.len()).max(self.threads.len())
     }

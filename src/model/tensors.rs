@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// An element type: index of a `c10::ScalarType` (c10/core/ScalarType.h), which never changes.
+/// An element type: a stable index of `c10::ScalarType` (c10/core/ScalarType.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DType(pub u16);
 
@@ -59,7 +59,7 @@ const DTYPES: [(&str, u8); 47] = [
 ];
 
 impl DType {
-    /// Bytes of an element, if the type is known.
+    /// Bytes of an element, if known.
     pub fn bytes(self) -> Option<u64> {
         DTYPES.get(usize::from(self.0)).map(|(_, bytes)| u64::from(*bytes))
     }
@@ -77,7 +77,7 @@ impl fmt::Display for DType {
 /// A tensor's `c10::Device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorDevice {
-    /// Index of a `c10::DeviceType` (torch/headeronly/core/DeviceType.h), which never changes.
+    /// Stable index of a `c10::DeviceType` (torch/headeronly/core/DeviceType.h).
     pub kind: u8,
     /// `None`: the only one.
     pub index: Option<u8>,
@@ -140,7 +140,7 @@ impl fmt::Display for TensorDevice {
 /// A `c10::StorageImpl`, shared by tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Storage {
-    /// Its address: its identity.
+    /// Address, its identity.
     pub at: u64,
     /// Address of the bytes, or 0.
     pub data: u64,
@@ -158,11 +158,11 @@ impl Storage {
 /// A `c10::TensorImpl` with its `AutogradMeta`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its address: its identity.
+    /// Address, its identity.
     pub at: u64,
-    /// Its C++ class: `TensorImpl`, `SparseTensorImpl`.
+    /// C++ class: `TensorImpl`, `SparseTensorImpl`.
     pub class: Arc<str>,
-    /// `None`: made of other tensors (sparse).
+    /// `None`: consists of other tensors (sparse).
     pub storage: Option<Storage>,
     /// `None`: symbolic, or nested.
     pub shape: Option<Vec<i64>>,
@@ -178,17 +178,17 @@ pub struct TensorInfo {
     pub device: Option<TensorDevice>,
     /// Offset of its first element, in elements.
     pub offset: i64,
-    /// `_version`, its in-place changes; `None`: an inference tensor.
+    /// `_version`: in-place changes; `None`: an inference tensor.
     pub version: Option<u32>,
     /// Whether it requires a gradient.
     pub requires_grad: bool,
-    /// The autograd node that returned it; `None`: a leaf.
+    /// Autograd node that returned it; `None`: a leaf.
     pub grad_fn: Option<u64>,
     /// Its gradient's `TensorImpl`.
     pub grad: Option<u64>,
     /// `TensorImpl`s of its parts: sparse indices and values, nested sizes, a wrapped tensor.
     pub parts: Vec<u64>,
-    /// Attribute paths to the parts (`._values`).
+    /// Paths to the parts (`._values`).
     pub part_names: &'static [&'static str],
 }
 

@@ -124,7 +124,7 @@ impl<'a> NativeModules<'a> {
     }
 }
 
-/// The mapping with the start of its file: the nearest before it.
+/// The nearest earlier mapping with the start of its file.
 fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapping> {
     if mapping.path.is_none() {
         return Some(mapping);
@@ -134,7 +134,7 @@ fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapp
 }
 
 impl UnwindTables {
-    /// The headers' lengths are not trusted: reads only what is mapped.
+    /// Distrusts the headers' lengths: reads only what is mapped.
     pub(super) fn read(
         memory: &dyn Memory,
         mappings: &Mappings,
@@ -153,7 +153,7 @@ impl UnwindTables {
         let Ok(Pointer::Direct(frames_at)) = parsed.map(|it| it.eh_frame_ptr()) else {
             return Err("its unwind table is damaged".to_owned());
         };
-        // Its length is not in memory; it ends within the loaded segment.
+        // Its length is not in memory; it ends in the loaded segment.
         let end = object.end_of_piece(Addr(frames_at)).ok_or("its unwind table is damaged")?;
         let len = mapped(Addr(frames_at), end.0 - frames_at)?.min(MAX_FRAMES);
         let frames = memory.vec(Addr(frames_at), len).map_err(unreadable)?;

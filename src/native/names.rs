@@ -11,7 +11,7 @@ const MAX_RECURSION: u32 = 96;
 
 /// `_ZN2at6nativeL3addEv` → `at::native::add()`; C names unchanged.
 pub(super) fn demangle(name: &str) -> String {
-    // A part that the compiler moved: `name.cold`, `name.part.0`.
+    // A part moved by the compiler: `name.cold`, `name.part.0`.
     let (mangled, rest) = match name.find('.').filter(|at| *at > 0) {
         Some(at) => name.split_at(at),
         None => (name, ""),

@@ -64,7 +64,7 @@ impl<'a> RepeatedUnwinder<'a> {
         }
     }
 
-    /// Reads accepted libraries in advance, so that the first stacks need not wait.
+    /// Reads accepted libraries in advance: the first stacks need not wait.
     pub fn prepare(&mut self, wanted: impl Fn(&str) -> bool) {
         self.read_mappings(MAPPINGS_INTERVAL);
         for start in self.modules.code_of(wanted) {

@@ -1,4 +1,4 @@
-//! One step to the caller's registers by `.eh_frame` (DWARF, System V ABI for x86-64).
+//! A step to the caller's registers by `.eh_frame` (DWARF, System V ABI for x86-64).
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, LittleEndian,
@@ -96,7 +96,7 @@ fn try_step(
         }
         CfaRule::Expression(expression) => known.evaluate(expression, None)?,
     };
-    // Callers are at higher addresses; otherwise the walk might not end.
+    // Callers have higher addresses; else the walk might not end.
     if cfa <= registers[STACK_POINTER] && !fde.is_signal_trampoline() {
         return Err(IMPOSSIBLE.to_owned());
     }

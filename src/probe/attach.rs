@@ -27,8 +27,7 @@ enum ProbeMechanism {
 }
 
 impl AttachedProbes {
-    /// Places the probes of `plan` by the first allowed way. If none is, returns the best way's
-    /// error.
+    /// Places the probes of `plan` by the first allowed way, or returns the best way's error.
     pub fn attach(process: &Process, plan: &ProbePlan) -> Result<AttachedProbes, ProbeError> {
         let found = ProbeTargets::in_process(process)?;
         let _keeper = ProbeKeeper::shared();
@@ -152,8 +151,8 @@ impl AttachedProbes {
         matches!(self.by, ProbeMechanism::Programs(_))
     }
 
-    /// Sets the words that count training steps, if the plan requested it. Changes arrive as
-    /// [`RingRecord::Step`] with `number`.
+    /// Sets the words that count training steps, if planned. Changes arrive as [`RingRecord::Step`]
+    /// with `number`.
     pub fn watch(&mut self, steps: Option<&WatchedSteps>, number: u32) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.watch(steps, number),
@@ -169,7 +168,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Makes the program describe all stacks under new keys; the old ones may be forgotten.
+    /// Makes the program describe all stacks under new keys; old ones may be forgotten.
     pub fn renew_keys(&mut self) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.renew_keys(),
@@ -193,8 +192,8 @@ impl AttachedProbes {
         }
     }
 
-    /// Releases the links; records can still be drained. Dropping a link waits some 30 ms until its
-    /// program has ended, so drop all in parallel.
+    /// Releases the links; records can still be drained. Dropping a link waits some 30 ms for the
+    /// end of its program: drop all in parallel.
     pub fn take_links(&mut self) -> Vec<ProbeLink> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.take_links(),

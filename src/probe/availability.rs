@@ -1,4 +1,4 @@
-//! Tries which ways to place probes work, without touching the target.
+//! Tries ways to place probes without touching the target.
 
 use std::os::fd::AsFd;
 
@@ -20,7 +20,7 @@ const ANYWHERE: ProbePoint = ProbePoint { offset: 64, semaphore: 0, cookie: 0 };
 /// What can be probed in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeAvailability {
-    /// Sites of `pytorch:malloc` and `pytorch:free`; `None`: no CUDA part.
+    /// Number of `pytorch:malloc` and `pytorch:free` sites; `None`: no CUDA part.
     pub torch: Option<(usize, usize)>,
     /// File name of the CUDA driver, if loaded.
     pub driver: Option<String>,

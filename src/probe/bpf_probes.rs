@@ -82,8 +82,8 @@ impl BpfProbes {
         Ok(probe)
     }
 
-    /// Links deaths of code objects first, and frees before allocations: nothing recorded can die
-    /// unseen.
+    /// Links deaths of code objects first, and frees before allocations, so that nothing recorded
+    /// dies unseen.
     fn place(
         &mut self,
         process: &Process,
@@ -253,7 +253,7 @@ impl BpfProbes {
             self.decoder.decode(&record, &mut |raw| goes_on = take(raw));
             taken += 1;
         }
-        // All copies that these events refer to have arrived.
+        // All copies for these events have arrived.
         for _ in 0..MAX_BATCH {
             let Some(record) = self.native_ring.as_mut().and_then(RingBuf::next) else { break };
             self.decoder.decode(&record, &mut |raw| _ = take(raw));

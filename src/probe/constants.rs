@@ -1,6 +1,6 @@
 //! Read-only variables of the BPF program, as bytes.
 //!
-//! Order and size of the fields match the structures in cuda/*.bpf.*; the kernel refuses another
+//! Fields match the structures in cuda/*.bpf.* in order and size; the kernel refuses another
 //! length.
 
 use super::driver;
@@ -72,7 +72,7 @@ impl BpfConstants {
 
 fn unwind_bytes(walk: &UnwindInfo, is_native: bool) -> Vec<u8> {
     let or_nowhere = |offset: Option<u32>| offset.unwrap_or(NOWHERE);
-    // Either way, one byte of a frame says where the interpreter was called.
+    // Either way a byte of a frame says where the interpreter was called.
     let frame_owner = walk.frame_owner.or(walk.frame_entry.filter(|_| is_native));
     let ends = [
         walk.frame_code + 8,

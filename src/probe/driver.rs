@@ -1,4 +1,4 @@
-//! The driver's functions that allocate and free memory (cuda.h).
+//! The driver's allocating and freeing functions (cuda.h).
 
 /// Index of each argument's register in `struct pt_regs`.
 const ARGUMENTS: [u8; 5] = [14, 13, 12, 11, 9];
@@ -123,7 +123,7 @@ pub(super) static CALLS: &[DriverFunction] = &[
 
 const MAX_CALLS: usize = 64;
 
-/// Index in `struct pt_regs`, invalid if the argument has no register.
+/// Index in `struct pt_regs`; invalid without register.
 pub(super) fn register(argument: usize) -> u8 {
     ARGUMENTS.get(argument).copied().unwrap_or(NONE)
 }

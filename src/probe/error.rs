@@ -28,7 +28,7 @@ pub enum ProbeError {
         program: String,
         /// The kernel's error.
         source: io::Error,
-        /// The end of the verifier's log.
+        /// End of the verifier's log.
         log: String,
     },
     /// The BPF program could not be prepared for this kernel.

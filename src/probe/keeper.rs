@@ -1,4 +1,4 @@
-//! A second memspy process that keeps probes, so that killing memspy leaves none behind.
+//! A second memspy process that keeps probes: killing memspy leaves none behind.
 //!
 //! A process killed while the kernel changes its breakpoint leaves it in the target ("failed to
 //! unregister, leaking uprobe" in the kernel's log). The keeper closes its copies of the
@@ -28,14 +28,13 @@ use crate::target::proc_files;
 
 /// The argument that makes memspy a keeper.
 pub const KEEP_PROBES: &str = "keep-probes";
-/// The kernel needs milliseconds; a keeper that takes longer is killed.
+/// The kernel needs milliseconds; a slower keeper is killed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
 static SHARED: Mutex<Weak<ProbeKeeper>> = Mutex::new(Weak::new());
 
-/// Allows keepers, for programs that call [`keep_probes`] if [`KEEP_PROBES`] is their first
-/// argument.
+/// Allows keepers in programs that call [`keep_probes`] if their first argument is [`KEEP_PROBES`].
 pub fn allow_keeper() {
     IS_ALLOWED.store(true, Ordering::Relaxed);
 }
@@ -71,7 +70,8 @@ impl ProbeKeeper {
     fn start() -> io::Result<ProbeKeeper> {
         let (requests, theirs) = pair()?;
         let name = std::env::args_os().next().unwrap_or_else(|| "memspy".into());
-        // Its own process group, so that Ctrl-C does not end it before memspy. 'ps' shows the pid.
+        // In its own process group, so that Ctrl-C does not end it before memspy. 'ps' shows the
+        // pid.
         let child = Command::new(proc_files::own_program())
             .arg0(name)
             .arg(KEEP_PROBES)
@@ -99,8 +99,8 @@ impl ProbeKeeper {
             .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Each request has its own socket, so that answers cannot be confused. A late keeper is
-    /// killed, so that nothing it still does lasts.
+    /// A socket per request, so that answers cannot be confused. A late keeper is killed: nothing
+    /// it still does lasts.
     fn ask(
         &self,
         bytes: &[u8],

@@ -1,7 +1,7 @@
 //! Probes without kernel programs: each hit is a perf sample with the argument registers.
 //!
 //! For when bpf(2) is refused (a container's seccomp filter) or memspy has no program. Sizes and
-//! addresses are exact; stacks come from sampling. Each thread has its own events: inherited events
+//! addresses are exact; stacks come from sampling. Each thread has its own events: inherited ones
 //! are read per processor, and removing a probe per thread and processor takes the kernel minutes.
 
 use std::fs::File;
@@ -27,10 +27,10 @@ use crate::model::{AddressSpace, CudaIndex, EventKind, FreeTracking, MemoryKind,
 use crate::target::usdt::{ArgumentOperand, Register, UsdtArgument, UsdtProbe};
 use crate::target::{Mapping, Process};
 
-/// Bytes for one thread at one site: a thousand samples, or sixty if the kernel refuses that.
+/// Bytes per thread and site: a thousand samples, or sixty if the kernel refuses that.
 const RINGS: [usize; 2] = [64 << 10, 4 << 10];
 const THREAD_SCAN_INTERVAL: Duration = Duration::from_millis(10);
-/// Nanoseconds from a sample's time until it is in its ring.
+/// Nanoseconds from a sample's time until its ring has it.
 const WRITTEN_AFTER: u64 = 10_000;
 const MAX_BATCH: usize = 1 << 16;
 
@@ -77,7 +77,7 @@ pub(super) struct PerfProbes {
 }
 
 impl PerfProbes {
-    /// `instead_of` says why programs could not run.
+    /// `instead_of`: why programs could not run.
     pub(super) fn attach(
         process: &Process,
         plan: &ProbePlan,
@@ -263,7 +263,7 @@ pub(super) fn raise_file_limit() {
 }
 
 impl SampledSite {
-    /// `None` if an argument is not in a sampled place.
+    /// `None` if an argument is in no sampled place.
     fn new(site: &UsdtProbe, meaning: SiteMeaning) -> Option<SampledSite> {
         let wanted = match meaning {
             SiteMeaning::Malloc => 3,
@@ -391,7 +391,7 @@ fn source(change: &EventKind, stacks_from: u64) -> StackSource {
     }
 }
 
-/// Registers by the bits of `mask`, lowest first, and the stack from its pointer on.
+/// Registers by the bits of `mask`, lowest first; the stack from its pointer on.
 struct PerfSample<'a> {
     mask: u64,
     registers: &'a [u64],
@@ -457,7 +457,7 @@ mod tests {
         };
         let value = |size, signed, operand| seen.value(&argument(size, signed, operand));
         assert_eq!(value(8, false, ArgumentOperand::Register(rax)), Some(0xdead));
-        // The device is a register's lowest byte; the others are undefined.
+        // The device is a register's lowest byte; others are undefined.
         assert_eq!(value(1, true, ArgumentOperand::Register(rdx)), Some(-13));
         assert_eq!(value(1, false, ArgumentOperand::Register(rdx)), Some(0xf3));
         assert_eq!(value(4, true, ArgumentOperand::Constant(5)), Some(5));

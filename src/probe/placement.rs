@@ -14,7 +14,7 @@ use super::uprobe::{OPEN_UPROBE, uprobe};
 use crate::model::ProbeBackend;
 use crate::target::proc_files;
 
-/// Bytes of the stack sampled if an argument is on it.
+/// Bytes of stack sampled if an argument is on it.
 const STACK: u32 = 512;
 
 pub(super) struct Placement<'a> {

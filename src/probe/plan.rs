@@ -1,4 +1,4 @@
-//! What to probe, and what the probes need to know.
+//! What to probe, and what probes must know.
 
 use crate::abi::{AutogradInfo, CounterAddresses, UnwindInfo};
 use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
@@ -21,15 +21,15 @@ pub struct ProbePlan {
     pub backward: Option<AutogradInfo>,
     /// Whether to probe new forward nodes.
     pub backward_lines: bool,
-    /// The devices' counter addresses.
+    /// Counter addresses by device.
     pub levels: Vec<(CudaIndex, CounterAddresses)>,
     /// How to observe frees.
     pub frees: FreeTracking,
-    /// Smaller allocations get no stack.
+    /// Minimum bytes for a stack.
     pub stacks_from: u64,
-    /// One stack per this many bytes on average; 0: all.
+    /// Mean bytes per stack; 0: all.
     pub stacks_every: u64,
-    /// Allocations from this size get a copy of the thread's stack.
+    /// Minimum bytes for a copy of the thread's stack.
     pub native_from: Option<u64>,
     /// Whether to watch words that count steps.
     pub watches: bool,

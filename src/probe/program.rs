@@ -225,7 +225,7 @@ fn kind(error: &(dyn std::error::Error + 'static)) -> std::io::ErrorKind {
     std::io::ErrorKind::Other
 }
 
-/// With all causes, which aya's own text leaves out.
+/// With all causes, unlike aya's own text.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! Decodes the ring's records: the structures of cuda/probe.h.
+//! Decodes the ring's records (structures of cuda/probe.h).
 
 use super::ring_events::{NativeCopy, RawEvent, RawNode, RawStep, RingRecord};
 use crate::abi::BpfFrame;
@@ -35,7 +35,7 @@ const OWNER_BIT: u32 = 56;
 const NATIVE_HEAD: usize = 152;
 /// Replaces the number of a lost stack copy.
 const NATIVE_STACK_LOST: u32 = u32::MAX;
-/// Parts of `struct code_record`: the object, its name, its file's name, its line table.
+/// Parts of `struct code_record`: object, name, file's name, line table.
 const PARTS: [usize; 4] = [6 * 64, 5 * 64, 7 * 64, 33 * 64];
 
 /// Decodes records; buffers are reused.
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_stack_copy_has_number_registers_and_bytes() {
-        // Records have a few fixed lengths, so there is room after the stack.
+        // Records have a few fixed lengths: room is left after the stack.
         let record = native_stack(3, &[1, 2, 3, 4, 5]);
         assert_eq!(decoded(&record), Some((7, 1016, vec![1, 2, 3], true)));
         let whole = native_stack(100, &[9; 128]);
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(native(ALLOCATED, 0), NativeCopy::NotTaken);
         assert_eq!(native(ALLOCATED, 5), NativeCopy::Number(5));
         assert_eq!(native(ALLOCATED, u32::MAX), NativeCopy::Lost);
-        // Other events have no copy, whatever the bytes are.
+        // Other events have no copy, whatever the bytes.
         assert_eq!(native(FREED, 5), NativeCopy::NotTaken);
     }
 

@@ -1,10 +1,10 @@
-//! What probes deliver: addresses and numbers, without names.
+//! What probes deliver: addresses and numbers, no names.
 
 use crate::abi::BpfFrame;
 use crate::model::{EventKind, StackSource};
 use crate::target::DWARF_REGISTERS;
 
-/// The BPF program's key of a stack; 0 for none.
+/// A stack's key in the BPF program; 0: none.
 pub type StackKey = u64;
 
 /// The autograd node that a thread evaluates.
@@ -14,30 +14,30 @@ pub struct RawNode {
     pub vtable: u64,
     /// A Python node's type object (`THPFunction`), or 0.
     pub python_type: u64,
-    /// Stack of the forward call that created it; 0: unseen.
+    /// Stack of the creating forward call; 0: unseen.
     pub forward: StackKey,
 }
 
 /// An event as a probe saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawEvent {
-    /// CLOCK_MONOTONIC in nanoseconds.
+    /// CLOCK_MONOTONIC, nanoseconds.
     pub time: u64,
     /// What happened, with the levels.
     pub change: EventKind,
-    /// Thread id in the machine's initial pid namespace.
+    /// Its id in the machine's initial pid namespace.
     pub os_thread: u32,
-    /// `pthread_self()` of the thread; 0: unknown.
+    /// `pthread_self()`; 0: unknown.
     pub python_id: u64,
     /// Its stack; 0: none.
     pub stack: StackKey,
-    /// How the stack was obtained.
+    /// Source of the stack.
     pub source: StackSource,
     /// Whether the stack is deeper than the walk.
     pub truncated: bool,
     /// Whether a page of it was unreadable.
     pub faulted: bool,
-    /// The autograd node being evaluated.
+    /// The evaluated autograd node.
     pub node: Option<RawNode>,
     /// The copy of the thread's stack.
     pub native: NativeCopy,
@@ -51,18 +51,18 @@ pub enum NativeCopy {
     NotTaken,
     /// The ring was full.
     Lost,
-    /// Its number; the [`RingRecord::NativeStack`] arrives with the next read at the latest.
+    /// Its number; the [`RingRecord::NativeStack`] comes with the next read at the latest.
     Number(u32),
 }
 
-/// A training step counter changed before the next event.
+/// A step counter changed before the next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawStep {
-    /// CLOCK_MONOTONIC in nanoseconds.
+    /// CLOCK_MONOTONIC, nanoseconds.
     pub time: u64,
     /// The number given to [`AttachedProbes::watch`](super::AttachedProbes::watch).
     pub place: u32,
-    /// The first value seen: the step may have begun earlier.
+    /// First value seen: the step may have begun earlier.
     pub is_first: bool,
     /// The step counter's value.
     pub step: u64,
@@ -77,11 +77,11 @@ pub enum RingRecord<'a> {
     Event(RawEvent),
     /// A training step.
     Step(RawStep),
-    /// The frames of a stack; may arrive after events that use it.
+    /// A stack's frames; may come after events that use it.
     Stack {
         /// Its key.
         key: StackKey,
-        /// Frames, innermost first.
+        /// Innermost first.
         frames: &'a [BpfFrame],
         /// Whether the stack is deeper.
         truncated: bool,
@@ -90,7 +90,7 @@ pub enum RingRecord<'a> {
     Code {
         /// Its address.
         code: u64,
-        /// The object, its name, file name and the start of its line table.
+        /// The object, name, file name and start of the line table.
         spans: &'a [(u64, &'a [u8])],
     },
     /// A thread's registers and stack at an event.
@@ -114,7 +114,7 @@ pub enum RingRecord<'a> {
 /// Counts since the probes were placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProbeCounts {
-    /// Events lost because the ring was full.
+    /// Events lost in a full ring.
     pub lost: u64,
     /// Lost descriptions of stacks or code objects; they come again at the next use.
     pub lost_descriptions: u64,
@@ -125,14 +125,14 @@ pub struct ProbeCounts {
 pub struct ProgramTime {
     /// All runs.
     pub runs: u64,
-    /// Timed runs: a random part.
+    /// Timed runs, a random part.
     pub timed: u64,
     /// Nanoseconds of the timed runs.
     pub nanos: u64,
 }
 
 impl ProgramTime {
-    /// The average of a run in nanoseconds.
+    /// Average of a run in nanoseconds.
     pub fn of_one_run(&self) -> Option<f64> {
         (self.timed > 0).then(|| self.nanos as f64 / self.timed as f64)
     }

@@ -109,7 +109,7 @@ pub(super) fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
     bpf(BPF_BTF_LOAD, &attributes)
 }
 
-/// `attach_type` 0 is for perf events. An error has the end of the verifier's log.
+/// `attach_type` 0: perf events. An error has the end of the verifier's log.
 pub(super) fn load_program(
     name: &str,
     function: &Function,
@@ -160,8 +160,8 @@ pub(super) struct ProbePoint {
     pub(super) cookie: u64,
 }
 
-/// Links all threads of `pid`; with `at_return`, when the function that begins there returns. The
-/// link ends with the descriptor.
+/// Links all threads of `pid`; with `at_return`, when the function that begins there returns. Lasts
+/// as long as the descriptor.
 pub(super) fn link_uprobes(
     program: BorrowedFd<'_>,
     path: &CStr,

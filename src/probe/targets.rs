@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use crate::target::usdt::{Register, UsdtArgument};
 
-    /// It reports addresses of stack variables, so no free would match.
+    /// Its addresses are of stack variables: no free would match.
     #[test]
     fn the_probe_of_pytorch_2_1_is_refused() {
         let argument = |operand| UsdtArgument { size: 8, signed: true, operand };

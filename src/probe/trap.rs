@@ -1,4 +1,4 @@
-//! The cost of a probe for its thread, without the program: measured on memspy itself.
+//! What a probe costs its thread, without program: measured on memspy itself.
 
 use std::hint::black_box;
 use std::os::fd::AsFd;
@@ -14,14 +14,13 @@ use super::syscall::ProbePoint;
 use crate::model::ProbeBackend;
 use crate::target::{Addr, Process};
 
-/// The cost where it cannot be measured: that of an H100's host (benches/README.md).
+/// Where it cannot be measured: that of an H100's host (benches/README.md).
 pub const TRAP_ELSEWHERE: Duration = Duration::from_nanos(550);
-/// The fastest round counts: another thread may have had the processor in the others.
+/// The fastest round counts: in others another thread may have had the processor.
 const CALLS: u32 = 500;
 const ROUNDS: u32 = 5;
 
-/// Probes a function of memspy with an empty program. Fails if the kernel allows no program at a
-/// probe.
+/// Probes a function of memspy with an empty program. Fails if the kernel allows no such program.
 pub fn trap_time() -> Result<Duration, ProbeError> {
     match trap_time_by(ProbeBackend::UprobeMulti) {
         Err(error) if error.is_about_links() => {
@@ -61,7 +60,7 @@ fn fastest_call() -> Duration {
     (0..ROUNDS).map(round).min().unwrap_or_default()
 }
 
-/// The kernel executes its first instruction (a push or a jump) by itself, as at PyTorch's probes.
+/// The kernel executes its first instruction (a push or a jump) itself, as at PyTorch's probes.
 #[inline(never)]
 fn probed(call: u32) -> u32 {
     inner(call)

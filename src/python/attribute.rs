@@ -37,7 +37,7 @@ impl IntegerAttribute {
         self.object.0
     }
 
-    /// `None` if the object is gone or its value is no integer from 0 to 2⁶⁰.
+    /// `None` if the object is gone or the value no integer from 0 to 2⁶⁰.
     pub fn read(&mut self) -> Option<u64> {
         (0..ATTEMPTS).find_map(|_| self.value())
     }

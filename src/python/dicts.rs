@@ -303,7 +303,7 @@ pub(super) fn owned_by_instance(
 ) -> Result<InstanceAttributes, ObjectDecodeError> {
     let places = places(memory, layout, at, class)?;
     let values = match (places.dict, places.values, layout.instance.attributes) {
-        // Before 3.13, a new dictionary takes over the values.
+        // Before 3.13 a new dictionary takes over the values.
         (Some(_), _, AttributeLayout::Split { .. } | AttributeLayout::Tagged { .. }) => None,
         (_, values, _) => values,
     };

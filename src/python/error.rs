@@ -2,7 +2,7 @@
 
 use crate::target::{Addr, MemoryError, ObjectError, ProcessError, SymbolError};
 
-/// Why Python stacks cannot be read.
+/// Why stacks cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PythonError {
     /// No CPython is loaded.
@@ -45,7 +45,7 @@ pub enum PythonError {
         /// The mismatch.
         why: String,
     },
-    /// The kernel denies reading the target.
+    /// The kernel denies access.
     #[error("permission denied when trying to read the memory of process {pid}")]
     Denied {
         /// The pid.
@@ -76,7 +76,7 @@ pub enum PythonError {
     /// The interpreter's symbols are unreadable.
     #[error(transparent)]
     Symbol(#[from] SymbolError),
-    /// The built-in reader fails, and py-spy must not be used.
+    /// The built-in reader fails; py-spy must not be used.
     #[error(
         "{why}; the py-spy crate, which may know it, opens files that the job names: it is used only by a memspy with no more \
          rights than the job, as its own user"
@@ -109,7 +109,7 @@ impl PythonError {
         }
     }
 
-    /// Whether a later attempt may succeed.
+    /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self, PythonError::NotReady { .. })
     }

@@ -1,5 +1,5 @@
-//! Finds exceptions that threads raise or handle, and the last uncaught one. The thread must refer
-//! to an exception before and after the copy.
+//! Finds exceptions that threads raise or handle, and the last uncaught one. A thread must refer to
+//! an exception before and after the copy.
 
 use rustc_hash::FxHashSet;
 
@@ -30,7 +30,7 @@ pub struct FoundException {
     pub at: Addr,
     /// `PyThreadState.thread_id`; `None` for the last uncaught one.
     pub python_id: Option<u64>,
-    /// Its first argument, if a string; cut if very long.
+    /// First argument, if a string; cut if very long.
     pub text: String,
     /// The traceback's frames, then their callers, innermost first, with lines (0: none).
     pub frames: Vec<(Function, u32)>,
@@ -53,7 +53,7 @@ impl ExceptionFinder {
         ExceptionFinder { process, interpreter, class, sys: None }
     }
 
-    /// Raised or handled now, with causes; `uncaught` adds `sys.last_value`.
+    /// Raised or handled now, with causes; `uncaught`: also `sys.last_value`.
     pub fn find(&mut self, uncaught: bool) -> Vec<FoundException> {
         let live = self.process.memory();
         let copy = PageCache::new(Box::new(self.process.memory()));
@@ -72,7 +72,7 @@ impl ExceptionFinder {
                 let sys = heap.modules().into_iter().find(|(name, _)| name == "sys");
                 self.sys = sys.map(|(_, dict)| dict);
             }
-            // Only this name is set before 3.12.
+            // Before 3.12 only this name is set.
             let last = self.sys.and_then(|sys| heap.named_value(sys, "last_value"));
             roots.extend(last.map(|exception| ExceptionRoot {
                 slot: Addr(0),
@@ -256,7 +256,7 @@ impl ExceptionSearch<'_> {
                     object = None;
                     Some(here.previous)
                 }
-                // A finished frame's caller is in `f_back`, which precedes `f_frame`.
+                // A finished frame's caller is in `f_back`, before `f_frame`.
                 false => {
                     let back = self.layout.heap.frame_of_object.zip(object);
                     object = back.and_then(|(field, object)| {

@@ -103,7 +103,7 @@ pub(super) fn small_int(
         return Err(ObjectDecodeError::Malformed);
     }
     let bytes = memory.vec(at, layout.int_digits + 8)?;
-    // Since 3.12 the word's low bits are the sign (2: negative); before, the count is negative.
+    // Since 3.12 the word's low bits are the sign (2: negative); before, a negative count is.
     let tag = layout.int_len.get(&bytes).ok_or(ObjectDecodeError::Malformed)?;
     if layout.int_len_bit > 0 && tag & 3 == 2 {
         return Err(ObjectDecodeError::Malformed);

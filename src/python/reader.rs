@@ -1,4 +1,4 @@
-//! Attach to a process, then sample.
+//! Attaches to a process, then samples.
 
 use super::attribute::IntegerAttribute;
 use super::error::PythonError;
@@ -17,7 +17,7 @@ use crate::python::stacks::fallback::PySpyReader;
 use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
-/// Reads the stacks of a running CPython. With py-spy, optional readers are `None`.
+/// Reads a running CPython's stacks. With py-spy, optional readers are `None`.
 pub struct PythonReader {
     reader: ReaderBackend,
 }
@@ -44,7 +44,7 @@ impl PythonReader {
     ///
     /// # Errors
     ///
-    /// [`PythonError::NotReady`] is transient; the others are final.
+    /// [`PythonError::NotReady`] is transient; others are final.
     pub fn attach(process: &Process) -> Result<PythonReader, PythonError> {
         match Self::attach_own(process) {
             Ok(reader) => Ok(reader),
@@ -52,7 +52,7 @@ impl PythonReader {
                 error @ (PythonError::UnknownVersion { .. }
                 | PythonError::Unsupported { .. }
                 | PythonError::LayoutMismatch { .. }),
-                // py-spy is not hardened against a hostile job: it follows links and waits for
+                // py-spy is not hardened against hostile jobs: it follows links and waits for
                 // pipes.
             ) if !has_no_more_rights(process) => {
                 Err(PythonError::NoFallback { why: error.to_string() })
@@ -96,8 +96,8 @@ impl PythonReader {
         }
     }
 
-    /// Replaces `out` with the stacks of all threads; omits those without Python frames and torn
-    /// ones ([`SampleStats::torn`]). `table` must stay the same until [`Self::forget_numbers`].
+    /// Replaces `out` with all threads' stacks, except those without Python frames and torn ones
+    /// ([`SampleStats::torn`]). `table` must stay the same until [`Self::forget_numbers`].
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl PythonReader {
     }
 
     /// Frames per call of the interpreter's C function, innermost first, of the stopped process.
-    /// `None` if unreadable; empty with py-spy.
+    /// `None`: unreadable; empty with py-spy.
     pub fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
         match &self.reader {
             ReaderBackend::Own(own) => own.frames_by_call(),
@@ -123,7 +123,7 @@ impl PythonReader {
         }
     }
 
-    /// Forgets assigned ids: the next sample has another table.
+    /// Forgets all ids: the next sample has another table.
     pub fn forget_numbers(&mut self) {
         match &mut self.reader {
             ReaderBackend::Own(own) => own.forget_numbers(),
@@ -271,11 +271,11 @@ impl PythonReader {
         }
     }
 
-    /// Objects of the stopped process.
+    /// The stopped process's objects.
     ///
     /// # Errors
     ///
-    /// [`HeapError::Collecting`] and [`HeapError::Changing`] are transient; the others final.
+    /// [`HeapError::Collecting`] and [`HeapError::Changing`] are transient; others final.
     pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<PythonHeap<'a>, HeapError> {
         self.heap_listed(memory, HeapListing::Whole)
     }

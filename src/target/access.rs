@@ -14,8 +14,8 @@ const CAP_BPF: u8 = 39;
 /// Decides whether a target's memory may be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessFacts {
-    /// Yama's `ptrace_scope`: 0 same user, 1 descendants, 2 administrators, 3 nobody; `None`
-    /// without Yama.
+    /// Yama's `ptrace_scope`: 0 same user, 1 descendants, 2 administrators, 3 nobody; `None`: no
+    /// Yama.
     pub ptrace_scope: Option<u8>,
     /// memspy's effective user id.
     pub user: u32,
@@ -29,9 +29,9 @@ pub struct AccessFacts {
     pub perfmon: bool,
     /// memspy has CAP_BPF.
     pub bpf: bool,
-    /// memspy seems to run in a container.
+    /// Whether memspy seems to run in a container.
     pub in_container: bool,
-    /// The target is in another pid namespace than memspy.
+    /// Whether the target has another pid namespace.
     pub target_in_container: bool,
 }
 
@@ -56,7 +56,7 @@ impl AccessFacts {
     }
 }
 
-/// `process` has memspy's user and all of its capabilities.
+/// Whether `process` has memspy's user and all its capabilities.
 pub fn has_no_more_rights(process: &Process) -> bool {
     let statuses =
         Process::open(std::process::id()).and_then(|own| Ok((own.status()?, process.status()?)));
@@ -79,7 +79,7 @@ fn effective_capabilities() -> Result<u64, ProcessError> {
         .ok_or_else(|| error("no CapEff line".to_owned()))
 }
 
-/// Signals ignored since memspy's start: bit 0 is signal 1; 0 if unknown.
+/// Signals ignored since memspy's start, from bit 0 (signal 1); 0 if unknown.
 pub fn ignored_signals() -> u64 {
     let status = proc_files::fields("self", "status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

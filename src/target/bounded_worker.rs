@@ -14,12 +14,12 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Why work on a thread failed.
 #[derive(Debug)]
 pub enum WorkerError {
-    /// It took too long, or earlier work still runs.
+    /// Too slow, or earlier work still runs.
     NoAnswer {
         /// The time limit.
         seconds: u64,
     },
-    /// The thread could not start, or died.
+    /// The thread died, or could not start.
     Io(io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! Limits memspy's time and memory while it reads a process.
+//! Limits memspy's time and memory for reading a process.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ impl Budget {
         self.until.map_or(Duration::MAX, left)
     }
 
-    /// The exceeded limit; `more` bytes are allowed on top. Takes some microseconds.
+    /// The exceeded limit, with `more` bytes allowed on top. Takes microseconds.
     pub(super) fn exceeded(&self, more: u64) -> Option<MemoryError> {
         if self.left() == Duration::ZERO {
             return Some(MemoryError::TimeUp);
@@ -66,7 +66,7 @@ mod tests {
         assert!(Budget::new(hour, 0).with_time_limit(hour / 2).left() <= hour / 2);
         let budget = Budget::new(hour, 16 << 20);
         assert_eq!(budget.exceeded(0), None);
-        // Written, so that it is resident; more than parallel tests free meanwhile.
+        // Written, so resident; more than parallel tests free meanwhile.
         let taken = vec![1u8; 256 << 20];
         assert_eq!(budget.exceeded(0), Some(MemoryError::OutOfRoom));
         assert_eq!(budget.exceeded(1 << 40), None);

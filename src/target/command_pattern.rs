@@ -8,13 +8,12 @@ use super::proc_files::{self, MAX_COMMAND_LINE};
 
 const MAX_PATTERN: usize = 1 << 20;
 
-/// A pattern for command lines and names.
+/// For command lines and names.
 #[derive(Debug, Clone)]
 pub struct CommandPattern(Regex);
 
 impl CommandPattern {
-    /// Pids, in order, whose command line (joined by spaces) or name matches now; never memspy's
-    /// own.
+    /// Sorted pids whose command line (joined by spaces) or name matches now, except memspy's.
     pub fn find(&self) -> Vec<u32> {
         let own = std::process::id();
         let is_one = |pid: &u32| *pid != own && self.is_called(*pid);

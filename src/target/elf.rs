@@ -1,6 +1,6 @@
 //! Finds symbols of a loaded library or program in the target's memory.
 //!
-//! The loader maps the dynamic symbol table, so only unexported symbols need the file.
+//! The loader maps the dynamic symbol table: only unexported symbols need the file.
 
 use std::io;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub enum ObjectError {
 /// Why a symbol was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum SymbolError {
-    /// In neither symbol table.
+    /// In no symbol table.
     #[error("{object} has no symbol {name}")]
     Missing {
         /// The object's file.
@@ -72,18 +72,18 @@ pub enum SymbolError {
     Object(#[from] ObjectError),
 }
 
-/// An ELF object in the target's memory.
+/// An ELF object in the target.
 #[derive(Debug, Clone)]
 pub struct LoadedObject {
     mapping: Mapping,
-    /// Target address less virtual address in the file.
+    /// Target address less the file's virtual address.
     bias: u64,
     dynamic: Addr,
     dynamic_len: usize,
     end: Addr,
     /// `.eh_frame_hdr`.
     unwind_header: Option<AddressRange>,
-    /// Start and end of each loaded segment.
+    /// Bounds of each loaded segment.
     loads: Vec<(Addr, Addr)>,
 }
 
@@ -143,7 +143,7 @@ impl LoadedObject {
         })
     }
 
-    /// The first loaded object whose file name satisfies `wanted`.
+    /// The first loaded object with a `wanted` file name.
     pub fn find(
         memory: &dyn Memory,
         mappings: &Mappings,
@@ -162,7 +162,7 @@ impl LoadedObject {
         self.mapping.path.clone().unwrap_or_default()
     }
 
-    /// `addr` is in its image.
+    /// Whether `addr` is in its image.
     pub fn contains(&self, addr: Addr) -> bool {
         (self.mapping.start..self.end).contains(&addr)
     }
@@ -182,7 +182,7 @@ impl LoadedObject {
         addr.0.wrapping_sub(self.bias)
     }
 
-    /// Names of the functions that contain `addresses`; `None`: no function of known size.
+    /// Names of functions at `addresses`; `None`: none of known size.
     pub fn functions_at(
         &self,
         process: &Process,
@@ -193,13 +193,13 @@ impl LoadedObject {
         Ok(process.work_on_file(move || ElfFile::read(&file)?.functions_at(&wanted))?)
     }
 
-    /// All functions of its file, for [`Self::names_of`].
+    /// The functions of its file, for [`Self::names_of`].
     pub fn function_table(&self, process: &Process) -> io::Result<Arc<FunctionTable>> {
         let file = process.open_mapped(&self.mapping)?;
         Ok(process.work_on_file(move || FunctionTable::read(file).map(Arc::new))?)
     }
 
-    /// By a table; `None` if the file became unreadable.
+    /// By table; `None` if the file became unreadable.
     pub fn names_of(
         &self,
         process: &Process,
@@ -225,7 +225,7 @@ impl LoadedObject {
         self.look_up(memory, &tables, name).map_err(fault)
     }
 
-    /// From the exported symbols, else from the file's full symbol table.
+    /// From the exported symbols, else from the file's full table.
     pub fn symbol(
         &self,
         process: &Process,
@@ -273,7 +273,7 @@ impl LoadedObject {
         })())
     }
 
-    /// The loader's look-up (`DT_GNU_HASH`), without the Bloom filter.
+    /// The loader's look-up (`DT_GNU_HASH`), without Bloom filter.
     fn look_up(
         &self,
         memory: &dyn Memory,
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn an_unexported_symbol_comes_from_the_file() {
-        // The test binary may be linked without symbols.
+        // The test binary may lack symbols.
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("a.c"), folder.path().join("a"));
         let text = "#include <unistd.h>\nstatic int inside(void) { char c; return write(1, &c, 1) + read(0, &c, 1); }\n\
@@ -360,7 +360,7 @@ mod tests {
         assert!(compiled.success());
         let mut child =
             Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // It prints when loaded, then waits.
+        // Prints when loaded, then waits.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let process = Process::open(child.id()).unwrap();
         let memory = process.memory();

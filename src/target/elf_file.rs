@@ -1,6 +1,6 @@
 //! Reads an ELF file on disk.
 //!
-//! The job may truncate it, so it is not mapped: access to a lost mapping would kill memspy.
+//! The job may truncate it. It is not mapped: access to a lost mapping would kill memspy.
 
 use std::fs::File;
 use std::io;
@@ -17,9 +17,9 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use super::function_table::FunctionSymbol;
 
 const LE: LittleEndian = LittleEndian;
-/// Only a symbol table and its names come near it.
+/// Only symbol tables and their names come near.
 const MAX_SECTION: u64 = 1 << 30;
-/// Above the sections or segments of any library.
+/// More than any library's sections or segments.
 const MAX_HEADERS: u64 = 1 << 16;
 
 /// Per symbol table; PyTorch's largest library has half a million.
@@ -73,7 +73,7 @@ impl<'a> ElfFile<'a> {
         let first: Vec<SectionHeader64<LittleEndian>> =
             if at == 0 { Vec::new() } else { headers(file, at, 1)? };
         if let Some(first) = first.first() {
-            // Numbers that do not fit the header are in the first section (ELF specification).
+            // Numbers too large for the header are in the first section (ELF specification).
             if count == 0 {
                 count = first.sh_size(LE);
             }
@@ -109,7 +109,7 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// Of nested functions the smallest.
+    /// The smallest of nested functions.
     pub(super) fn functions_at(&self, addresses: &[u64]) -> io::Result<Vec<Option<String>>> {
         let mut order: Vec<(u64, usize)> = addresses.iter().copied().zip(0..).collect();
         order.sort_unstable();
@@ -129,7 +129,7 @@ impl<'a> ElfFile<'a> {
         Ok(found.into_iter().map(|it| it.map(|(_, name)| name)).collect())
     }
 
-    /// Those of the full symbol table first.
+    /// Those of the full table first.
     pub(super) fn functions(&self) -> io::Result<Vec<FunctionSymbol>> {
         let mut functions = Vec::new();
         for kind in [SHT_SYMTAB, SHT_DYNSYM] {
@@ -159,7 +159,7 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// `visit` also gets the table's names.
+    /// `visit` also gets the names.
     fn find_symbol<T>(
         &self,
         mut visit: impl FnMut(&Sym64<LittleEndian>, &[u8]) -> Option<T>,
@@ -257,7 +257,7 @@ mod tests {
         let path = folder.path().join("library");
         copy(&path);
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        // The file is sparse; reading such a section would take all memory.
+        // Sparse: reading such a section would take all memory.
         file.set_len(1 << 40).unwrap();
         let elf = ElfFile::read(&file).unwrap();
         let mut table = *elf.section(".dynsym").unwrap();

@@ -1,10 +1,10 @@
-//! The target's environment now, which `os.environ[...] = ...` changes.
+//! The target's present environment, with changes by `os.environ[...] = ...`.
 
 use super::elf::LoadedObject;
 use super::mappings::Mappings;
 use super::memory::{Addr, Memory};
 
-/// Bounds against a damaged array.
+/// Against damaged arrays.
 const MAX_VARIABLES: usize = 4096;
 const MAX_VARIABLE_LEN: usize = 4096;
 

@@ -1,10 +1,10 @@
-//! A typed offset of a field in a foreign structure.
+//! A typed offset in a foreign structure.
 
 use std::marker::PhantomData;
 
 use super::memory::Addr;
 
-/// A little-endian type in a foreign structure.
+/// A little-endian type.
 pub trait Scalar: Sized {
     /// Bytes.
     const SIZE: usize;
@@ -53,17 +53,17 @@ impl<T: Scalar> Field<T> {
         Field { offset, of: PhantomData }
     }
 
-    /// Its value in a copy of the structure; `None`: the copy is too short.
+    /// Its value in a copy of the structure; `None`: too short.
     pub fn get(self, structure: &[u8]) -> Option<T> {
         T::decode(structure.get(self.offset..self.offset + T::SIZE)?)
     }
 
-    /// Its address in the structure at `base`.
+    /// Its address in a structure at `base`.
     pub fn in_target(self, base: Addr) -> Addr {
         base + self.offset as u64
     }
 
-    /// The least length of a copy that contains it.
+    /// Minimum length of a copy with it.
     pub const fn end(self) -> usize {
         self.offset + T::SIZE
     }

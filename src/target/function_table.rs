@@ -1,4 +1,4 @@
-//! The functions of an ELF file, sorted for many look-ups. Names are read on demand.
+//! An ELF file's functions, sorted for many look-ups. Reads names on demand.
 
 use std::fs::File;
 use std::io;
@@ -35,7 +35,7 @@ impl FunctionTable {
         Ok(FunctionTable { file, functions })
     }
 
-    /// Of nested functions the smallest.
+    /// The smallest of nested functions.
     pub(super) fn names(&self, addresses: &[u64]) -> Vec<Option<String>> {
         addresses.iter().map(|at| self.name(self.find(*at)?)).collect()
     }
@@ -46,7 +46,7 @@ impl FunctionTable {
         before.filter(|it| at - it.start < it.len).min_by_key(|it| it.len)
     }
 
-    /// `None`: the file was truncated meanwhile.
+    /// `None`: truncated meanwhile.
     fn name(&self, function: &FunctionSymbol) -> Option<String> {
         [USUAL_NAME, MAX_NAME].into_iter().find_map(|most| {
             let mut bytes = vec![0; most];

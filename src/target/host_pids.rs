@@ -14,23 +14,23 @@ pub struct FoundProcess {
     pub pid: u32,
     /// In its innermost namespace, if different.
     pub pid_inside: Option<u32>,
-    /// Command line, else the name in brackets.
+    /// Command line, else name in brackets.
     pub command: Option<String>,
 }
 
 /// Translates the driver's pids.
 ///
-/// The driver gives the host's pids; newer ones give those of the asking process's namespace. In a
-/// container such a number may by chance be another process's.
+/// The driver gives the host's pids; newer ones those of the asking process's namespace. In a
+/// container such a number may be another process's by chance.
 #[derive(Debug, Clone, Copy)]
 pub struct HostPids {
     initial: bool,
-    /// Levels between memspy's namespace and that of /proc.
+    /// Levels from memspy's namespace to that of /proc.
     depth: usize,
 }
 
 impl HostPids {
-    /// Examines memspy's own namespace.
+    /// Examines memspy's namespace.
     pub fn read() -> HostPids {
         let namespace = proc_files::link("self", "ns/pid");
         let own = Process::myself().and_then(|own| own.status()).ok().and_then(|s| s.nspid);
@@ -40,12 +40,12 @@ impl HostPids {
         }
     }
 
-    /// The driver's pids are those of memspy's namespace.
+    /// Whether they are those of memspy's namespace.
     pub fn is_on_host(self) -> bool {
         self.initial
     }
 
-    /// The processes with these pids; `None`: ambiguous or hidden.
+    /// Processes with these pids; `None`: ambiguous or hidden.
     pub fn find(self, listed: &[u32]) -> Vec<Option<FoundProcess>> {
         // In a container, trust the numbers only if all are processes here that can use a GPU, or
         // if /proc is the host's and gives both numbers.
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn pids_of_an_outer_proc_are_translated_if_shown() {
-        // This /proc shows no deeper namespace to translate to.
+        // This /proc shows no deeper namespace.
         let own = Process::myself().unwrap().status().unwrap().nspid.unwrap();
         let below = HostPids { initial: false, depth: own.len() };
         assert_eq!(below.find(&[std::process::id()]), [None]);

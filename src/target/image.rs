@@ -1,4 +1,4 @@
-//! Captured memory, with which tests repeat a read.
+//! Captured memory, to repeat reads in tests.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ const MAGIC: &[u8; 8] = b"MEMIMG\x01\n";
 /// Longer ranges in a file are damage.
 const MAX_RANGE_LEN: u64 = 1 << 30;
 
-/// Memory ranges by address; they never overlap or touch.
+/// Ranges by address, which never overlap or touch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct MemoryImage {
     ranges: BTreeMap<u64, Vec<u8>>,
@@ -55,7 +55,7 @@ impl MemoryImage {
         self.ranges.is_empty()
     }
 
-    /// Writes the magic, then address (`u64`), length (`u64`) and bytes of each range.
+    /// Writes the magic, then address (`u64`), length (`u64`) and bytes per range.
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(MAGIC)?;
         for (addr, bytes) in &self.ranges {
@@ -66,7 +66,7 @@ impl MemoryImage {
         Ok(())
     }
 
-    /// Reads what [`Self::write_to`] wrote; anything else is `InvalidData`.
+    /// Reads what [`Self::write_to`] wrote, else `InvalidData`.
     pub fn read_from(input: &mut dyn Read) -> io::Result<Self> {
         let mut magic = [0; 8];
         input.read_exact(&mut magic)?;
@@ -113,7 +113,7 @@ impl Memory for MemoryImage {
     }
 }
 
-/// Captures everything read through it.
+/// Captures all reads.
 pub struct RecordingMemory<M> {
     inner: M,
     seen: Mutex<MemoryImage>,

@@ -1,8 +1,8 @@
 //! Opens files that a target names, inside its root and with its user's rights.
 //!
 //! The job chooses the names, and memspy may have more rights than the job's user. So `openat2`
-//! resolves them below the job's root, on a thread that took on the user, groups and capabilities
-//! (the kernel keeps them per thread).
+//! resolves them below the job's root, on a thread with the user, groups and capabilities of the
+//! job (the kernel keeps these per thread).
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,7 +19,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use super::proc_files;
 use super::process::Process;
 
-/// `openat2` asks for a retry while names change.
+/// `openat2` wants a retry while names change.
 const MAX_ATTEMPTS: u32 = 32;
 /// <linux/auxvec.h>: the program has more rights than the user who started it.
 const AT_SECURE: u64 = 23;
@@ -48,7 +48,7 @@ const GENERATED: [u32; 14] = [
 /// Why a target's file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// memspy cannot take on the target user's rights.
+    /// memspy cannot take on the user's rights.
     #[error(
         "memspy cannot take on the rights of the job's user {user}, and reads no files for it with its own: run \
          memspy as that user or as root (CAP_SETUID and CAP_SETGID)"
@@ -62,7 +62,7 @@ pub enum FileError {
         "files named by another user's job are only read on Linux 5.6 and newer (openat2): run memspy as the job's user"
     )]
     NoOpenat2,
-    /// It is uncertain whose rights apply.
+    /// Unclear whose rights apply.
     #[error(
         "it is not certain whose rights count: the process has become another program, was started with raised rights \
          (set-user-id), or runs as several users"
@@ -103,7 +103,7 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// Differs from start to start by its addresses.
+/// Its addresses differ from start to start.
 pub(super) fn auxiliary_vector(pid: u32) -> Option<Vec<u8>> {
     let vector = proc_files::read(pid, "auxv", proc_files::MAX_FIELDS).ok()?.bytes;
     Some(vector).filter(|vector| !vector.is_empty())
@@ -123,7 +123,7 @@ struct UserRights {
     groups: BTreeSet<u32>,
     /// To read what file modes forbid.
     capabilities: CapabilitySet,
-    /// Paths mean the same as for memspy.
+    /// Whether paths mean the same as for memspy.
     same_root: bool,
 }
 
@@ -145,7 +145,7 @@ impl UserRights {
             true => CapabilitySet::from_bits_truncate(status.capeff),
             false => CapabilitySet::empty(),
         };
-        // Last: proves that all of the above belongs to one program.
+        // Last, to prove that all this belongs to one program.
         let now = auxiliary_vector(pid);
         let unchanged = now.is_some() && now.as_deref() == started_with;
         let users = [status.ruid, status.euid, status.suid, status.fuid];
@@ -188,7 +188,7 @@ impl UserRights {
             // The call returns the previous id, not success.
             fits &= setfsgid(group) == group;
         }
-        // More groups than the job has are fine if memspy runs as the same user.
+        // More groups than the job's are fine if the user is memspy's.
         if !fits && self.user != own_user {
             return Err(cannot);
         }
@@ -221,7 +221,7 @@ impl UserRights {
         Err(Errno::AGAIN.into())
     }
 
-    /// Only if memspy and the job share user and root.
+    /// Only if the job shares memspy's user and root.
     fn find_without_openat2(&self, path: &Path) -> Result<OwnedFd, FileError> {
         if !self.same_root || self.user != rustix::process::getuid().as_raw() {
             return Err(FileError::NoOpenat2);
@@ -230,7 +230,7 @@ impl UserRights {
     }
 }
 
-/// Only a stored file: opening anything else may block or have effects.
+/// Only stored files: opening others may block or have effects.
 pub(super) fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileError> {
     let stat = rustix::fs::fstat(found)?;
     let kind = rustix::fs::fstatfs(found)?.f_type as u32;
@@ -282,7 +282,7 @@ impl Process {
         Ok(JobFiles { rights: Arc::new(rights), folder: folder.ok() })
     }
 
-    /// Reads with kept rights, which may be outdated.
+    /// Reads with kept, perhaps outdated rights.
     pub fn read_from(
         &self,
         files: &JobFiles,
@@ -298,7 +298,7 @@ impl Process {
                 return Err(FileError::TooLarge { bytes });
             }
             let mut content = Vec::new();
-            // A growing file might never end.
+            // A growing file might not end.
             file.take(bytes).read_to_end(&mut content)?;
             Ok(content)
         })
@@ -313,7 +313,7 @@ impl Process {
         })
     }
 
-    /// With memspy's own rights: the job has the file open.
+    /// With memspy's rights: the job has it open.
     pub(super) fn open_exact(&self, name: &str) -> Result<File, FileError> {
         let name = proc_files::path(self.through(), name);
         self.bounded().run(move || open_exact(&name))
@@ -339,7 +339,7 @@ fn nowhere() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "its working directory is not in its root")
 }
 
-/// A process's root, working directory and rights at one moment.
+/// Root, working directory and rights of a process at one moment.
 #[derive(Debug, Clone)]
 pub struct JobFiles {
     rights: Arc<UserRights>,
@@ -454,7 +454,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "read line; exec cat"]).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Until its exec the child is a copy of this program; then it waits for a line.
+        // Until exec the child is a copy of this program; then it waits for a line.
         let name = format!("/proc/{}/comm", child.id());
         let process = loop {
             let process = Process::open(child.id()).unwrap();

@@ -51,7 +51,7 @@ const WORK: &[&str] = &["29", "214", "215", "216", "222", "226", "233"];
 pub enum KernelWait {
     /// A sleep (`time.sleep`).
     Sleep,
-    /// A file, a socket, a process.
+    /// A file, socket or process.
     External,
     /// The lock, condition or queue at this address.
     Lock(u64),
@@ -70,7 +70,7 @@ impl KernelWait {
         let is_for_no_file = argument == Some("0x0");
         let address = || u64::from_str_radix(argument?.strip_prefix("0x")?, 16).ok();
         Some(match call {
-            // Outside a system call it waits at most for a page of memory.
+            // Outside a system call it waits at most for a page.
             "running" | "-1" => KernelWait::Working,
             call if WORK.contains(&call) => KernelWait::Working,
             call if SLEEPS.contains(&call) => KernelWait::Sleep,
@@ -83,8 +83,8 @@ impl KernelWait {
         })
     }
 
-    /// Whether the thread does no work. `working` are locks for which it waits in the middle of its
-    /// work: CPython's GIL, the allocator's.
+    /// Whether the thread does no work. `working` are locks awaited in the middle of work:
+    /// CPython's GIL, the allocator's.
     pub fn is_idle(self, working: &[AddressRange]) -> bool {
         match self {
             KernelWait::Sleep | KernelWait::External => true,

@@ -1,4 +1,4 @@
-//! Finds orphaned processes and processes that use a GPU's device file.
+//! Finds orphaned processes and users of a GPU's device file.
 
 use std::fs;
 use std::path::Path;
@@ -55,9 +55,9 @@ pub struct Orphan {
 /// Of torchrun, Open MPI, MPICH, Slurm.
 const RANK_VARIABLES: [&str; 5] =
     ["TORCHELASTIC_RUN_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
-/// Of `multiprocessing`; they always have a parent.
+/// Of `multiprocessing`; these have a parent.
 const STARTED_BY_PYTHON: [&str; 2] = ["multiprocessing.spawn", "multiprocessing.forkserver"];
-/// These adopt orphans, besides process 1.
+/// They adopt orphans, besides process 1.
 const REAPERS: [&str; 8] = [
     "systemd",
     "init",
@@ -68,10 +68,10 @@ const REAPERS: [&str; 8] = [
     "conmon",
     "containerd-shim",
 ];
-/// Process 1 of a container starts its main program within this time (clock ticks).
+/// Clock ticks within which process 1 of a container starts its main program.
 const MAIN_PROGRAM_TICKS: u64 = 500;
 
-/// Describes `pid` if its launcher has ended. `None`: no orphan, or maybe a service or a shell's
+/// Describes `pid` if its launcher has ended. `None`: no orphan, or perhaps a service or a shell's
 /// background job.
 pub fn orphan(pid: u32) -> Option<Orphan> {
     let started = || {
@@ -88,7 +88,7 @@ pub fn orphan(pid: u32) -> Option<Orphan> {
 
 fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
     let own = relations(proc, pid)?;
-    // A zombie leader is gone as well.
+    // A zombie leader is gone, too.
     let is_gone = |pid| relations(proc, pid).is_none_or(|found| matches!(found.state, 'Z' | 'X'));
     if own.group != pid {
         let is_adopted = own.parent <= 1
@@ -100,7 +100,7 @@ fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
             started: None,
         });
     }
-    // torchrun, and launchers with start_new_session, give each rank its own session.
+    // torchrun, and launchers with start_new_session, give each rank its session.
     let environment = environment(proc, pid);
     let named = environment.iter().find_map(|variable| named_launcher(proc, variable, own));
     if let Some((launcher, variable)) = named {
@@ -127,7 +127,7 @@ fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<
     let upper = name.to_ascii_uppercase();
     let is_pid = ["LAUNCHER_PID", "PARENT_PID", "PPID", "RAYLET_PID"];
     let is_pid = is_pid.iter().any(|end| upper.ends_with(end));
-    // Without the suffix PID any number is possible, unless the parent did end.
+    // Without suffix PID any number is possible, unless the parent did end.
     let is_bare = || upper.ends_with("LAUNCHER") || upper.ends_with("PARENT");
     let is_named = is_pid || is_bare() && is_adopted(proc, own);
     let pid: u32 = value.parse().ok().filter(|pid| *pid > 1 && is_named)?;
@@ -136,7 +136,7 @@ fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<
     (is_gone && pid != own.parent).then(|| (pid, name.to_owned()))
 }
 
-/// Whether the parent adopts orphans. (A launcher runs the same program.)
+/// Whether the parent adopts orphans (a launcher runs the same program).
 fn is_adopted(proc: &Path, own: ProcessRelations) -> bool {
     let name = text(proc, own.parent, "comm", MAX_FIELDS);
     let program = |pid: u32| fs::read_link(proc.join(pid.to_string()).join("exe")).ok();
@@ -170,7 +170,7 @@ pub struct DeviceFileHolder {
     pub files: Vec<String>,
 }
 
-/// Mapped by every process that uses CUDA, but not by those that only query NVML (nvidia-smi, DCGM,
+/// Mapped by all processes that use CUDA, but not by those that only query NVML (nvidia-smi, DCGM,
 /// memspy; driver 580).
 const UNIFIED_MEMORY: &str = "/dev/nvidia-uvm";
 

@@ -28,16 +28,16 @@ pub struct Mapping {
     pub writable: bool,
     /// Executable.
     pub executable: bool,
-    /// In the target's mount namespace, without the kernel's ` (deleted)`.
+    /// In the target's mount namespace, without ` (deleted)`.
     pub path: Option<PathBuf>,
-    /// The file was deleted or replaced since.
+    /// Whether the file was deleted or replaced since.
     pub deleted: bool,
 }
 
 impl Mapping {
     /// Such as `7f0000001000-7f0000002000 r-xp 00001000 fd:01 123   /lib/libx.so (deleted)`.
     fn parse(line: &[u8]) -> Option<Mapping> {
-        // Five fields, one blank between them; blanks; the name, perhaps with blanks.
+        // Five fields with a blank between, blanks, the name (perhaps with blanks).
         let mut fields = line.splitn(6, |&byte| byte == b' ');
         let mut text = || str::from_utf8(fields.next()?).ok();
         let (start, end) = text()?.split_once('-')?;
@@ -61,12 +61,12 @@ impl Mapping {
         })
     }
 
-    /// `addr` is in it.
+    /// Whether `addr` is in it.
     pub fn contains(&self, addr: Addr) -> bool {
         (self.start..self.end).contains(&addr)
     }
 
-    /// The last part of its path.
+    /// Last part of its path.
     pub fn file_name(&self) -> Option<&str> {
         self.path.as_deref()?.file_name()?.to_str()
     }
@@ -136,8 +136,7 @@ impl Mappings {
         self.loaded(|m| m.path.as_deref() == Some(path))
     }
 
-    /// A program may load a library and map it for reading, too; only the loaded one has its
-    /// variables.
+    /// A program may also map a loaded library for reading; only the loaded one has its variables.
     fn loaded(&self, mut wanted: impl FnMut(&Mapping) -> bool) -> Option<&Mapping> {
         let mut begins = Vec::new();
         for (at, mapping) in self.list.iter().enumerate() {
@@ -156,7 +155,7 @@ impl Mappings {
     }
 }
 
-/// Attaching asks often, and reading many mappings takes long.
+/// Attaching asks often; many mappings take long to read.
 #[derive(Debug, Default)]
 pub(super) struct MappingsCache(Mutex<Option<CachedMappings>>);
 
@@ -167,7 +166,7 @@ struct CachedMappings {
 }
 
 impl MappingsCache {
-    /// They stay current for this many times the duration of the read (usually some ms).
+    /// They stay current for this many times the read's duration (usually some ms).
     const TIMES: u32 = 10;
     const LONGEST: Duration = Duration::from_secs(2);
 

@@ -1,4 +1,4 @@
-//! Reads another process's memory, many places in one system call.
+//! Reads another process's memory, many places per system call.
 
 use std::fmt;
 use std::io::IoSliceMut;
@@ -15,7 +15,7 @@ use super::process::running_thread;
 pub struct Addr(pub u64);
 
 impl Addr {
-    /// Canonical and not in the first page.
+    /// Whether it is canonical and not in the first page.
     pub fn is_plausible(self) -> bool {
         (0x1000..1 << 47).contains(&self.0)
     }
@@ -47,19 +47,18 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// A range of the target's memory.
+/// A range of the target's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct AddressRange {
-    /// First byte.
     pub addr: Addr,
-    /// Bytes.
     pub len: usize,
 }
 
 /// Why memory could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// A span is not wholly mapped; those before it were read.
+    /// A span is not wholly mapped; earlier ones were read.
     #[error("{} bytes at {} of the target are not readable", span.len, span.addr)]
     Fault {
         /// The unreadable span.
@@ -88,13 +87,13 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// A limit prevented the read, so the content is unknown.
+    /// Whether a limit prevented the read: the content is unknown.
     pub fn is_limit(&self) -> bool {
         matches!(self, MemoryError::Closed(_) | MemoryError::TimeUp | MemoryError::OutOfRoom)
     }
 }
 
-/// Readable memory of a live process, or captured.
+/// Memory of a live process, or captured.
 pub trait Memory: Send + Sync {
     /// Reads `spans` in order into `out`, which has the sum of their lengths.
     ///
@@ -122,7 +121,7 @@ impl dyn Memory + '_ {
         Ok(out)
     }
 
-    /// Reads `len` bytes, or those before the first unreadable page.
+    /// Reads `len` bytes, or up to the first unreadable page.
     pub fn vec_up_to(&self, addr: Addr, len: usize) -> Vec<u8> {
         if let Ok(whole) = self.vec(addr, len) {
             return whole;
@@ -151,7 +150,7 @@ impl dyn Memory + '_ {
         Ok(Addr(self.u64(addr)?))
     }
 
-    /// Reads up to the NUL, at most `max` bytes; replaces what is not UTF-8.
+    /// Reads up to the NUL, at most `max` bytes; replaces invalid UTF-8.
     pub fn c_string(&self, addr: Addr, max: usize) -> Result<String, MemoryError> {
         let mut text = Vec::new();
         while text.len() < max {
@@ -174,7 +173,7 @@ fn left_in_page(addr: Addr) -> usize {
     4096 - (addr.0 % 4096) as usize
 }
 
-/// Read with `process_vm_readv(2)`.
+/// Uses `process_vm_readv(2)`.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveMemory {
     pid: Pid,
@@ -202,7 +201,7 @@ impl LiveMemory {
         (other != self.through).then_some(other)
     }
 
-    /// `remote` describes the same places as `spans`.
+    /// `remote` describes the places of `spans`.
     fn call(
         &self,
         spans: &[AddressRange],

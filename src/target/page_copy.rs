@@ -1,4 +1,4 @@
-//! Copies many pages in few system calls on all cores, while the process is stopped.
+//! Copies many pages in few system calls on all cores while the process is stopped.
 
 use std::io;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ const PORTION_PAGES: usize = 64 * CHUNK_PAGES;
 const MAX_THREADS: usize = 8;
 const CHUNKS_PER_THREAD: usize = 8;
 
-/// Mapped, because an allocator keeps freed memory; the kernel gets a dropped mapping back at once.
+/// Mapped, as an allocator keeps freed memory; the kernel gets a dropped mapping back at once.
 pub(super) type CopyBuffer = MmapMut;
 
-/// Populated: a first write to each page takes as long as its copy.
+/// Populated: a page's first write takes as long as its copy.
 pub(super) fn new_chunk() -> io::Result<CopyBuffer> {
     MmapOptions::new().len(CHUNK_PAGES * PAGE).populate().map_anon()
 }
@@ -32,7 +32,7 @@ pub(super) fn new_chunk() -> io::Result<CopyBuffer> {
 /// Which pages to copy, and in which order.
 #[derive(Debug)]
 pub struct PagePlan {
-    /// By place: requested order, sorted within each portion to merge neighbours.
+    /// By place: as requested, sorted within each portion to merge neighbours.
     numbers: Vec<u64>,
     /// By chunk.
     spans: Vec<Vec<AddressRange>>,
@@ -42,7 +42,7 @@ pub struct PagePlan {
 
 #[derive(Debug)]
 pub(super) struct CopyOutcome {
-    /// Everything was read while the process was stopped.
+    /// Whether all was read while the process was stopped.
     pub(super) whole: bool,
     pub(super) failed: Vec<(usize, MemoryError)>,
 }
@@ -69,7 +69,7 @@ impl PagePlan {
         (self.numbers, self.index)
     }
 
-    /// Reuses `chunks`. If the kernel gives no more memory, shortens the plan; the rest is reported
+    /// Reuses `chunks`. Without more memory from the kernel, shortens the plan and reports the rest
     /// as missing.
     pub(super) fn fit(&mut self, mut chunks: Vec<CopyBuffer>) -> Vec<CopyBuffer> {
         chunks.truncate(self.spans.len());
@@ -144,7 +144,7 @@ impl PagePlan {
                 }
             }
         }
-        // Check after the read: the process may have continued during it.
+        // Check after the read: the process may have continued.
         if resumed.is_set() {
             failed.truncate(before);
             failed.extend(numbers.iter().enumerate().map(closed));
@@ -152,12 +152,12 @@ impl PagePlan {
     }
 }
 
-/// Whether a copy on another thread is done.
+/// Whether another thread's copy is done.
 #[derive(Debug, Clone, Default)]
 pub struct CopyProgress(Arc<AtomicBool>);
 
 impl CopyProgress {
-    /// The copy is done.
+    /// Whether it is done.
     pub fn is_done(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -167,7 +167,7 @@ impl CopyProgress {
     }
 }
 
-/// Runs `copy` on a new thread and `other` on this one; whether both are whole.
+/// Runs `copy` on a new thread, `other` on this one; whether both are whole.
 pub(super) fn beside(
     copy: impl FnOnce() -> bool + Send,
     other: impl FnOnce(&CopyProgress) -> bool,

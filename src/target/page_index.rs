@@ -1,4 +1,4 @@
-//! Finds a page's copy by small tables, since most reads fall into few regions.
+//! Finds a page's copy by small tables: most reads fall into few regions.
 
 use rustc_hash::FxHashMap;
 
@@ -13,7 +13,6 @@ const FIRST_PLACE: u32 = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct PageIndex {
-    /// The table of each region.
     regions: FxHashMap<u64, u32>,
     tables: Vec<[u32; REGION_PAGES]>,
     failed: FxHashMap<u64, MemoryError>,
@@ -23,7 +22,7 @@ pub(super) struct PageIndex {
 pub(super) type LastRegion = Option<(u64, u32)>;
 
 impl PageIndex {
-    /// The place, or why there is no copy; `None`: never requested.
+    /// Its place, or why there is no copy; `None`: never requested.
     pub(super) fn get(
         &self,
         number: u64,

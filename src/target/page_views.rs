@@ -64,7 +64,7 @@ impl CachedPages {
         self.exceeded.is_none()
     }
 
-    /// `numbers` are sorted and unknown. Returns how many it copied.
+    /// `numbers`: sorted and unknown. Returns how many it copied.
     fn copy_some(&mut self, memory: &dyn Memory, numbers: &[u64]) -> Option<usize> {
         let copies = Arc::get_mut(&mut self.copies)?;
         let numbers = &numbers[..numbers.len().min(CHUNK_PAGES)];
@@ -72,7 +72,7 @@ impl CachedPages {
         let numbers = &numbers[..room.len() / PAGE];
         let mut failed: Vec<(u64, MemoryError)> = Vec::new();
         if memory.read_spans(&runs(numbers), room).is_err() {
-            // At least one is gone: read each alone and keep readable ones together.
+            // At least one is gone: read each alone, keep readable ones together.
             let mut slots = room.chunks_exact_mut(PAGE);
             let mut slot = slots.next();
             for &number in numbers {
@@ -83,7 +83,7 @@ impl CachedPages {
                 }
             }
         }
-        // Check after the read: the process may have continued during it.
+        // Check after the read: the process may have continued.
         if self.resumed.as_ref().is_some_and(Resumed::is_set) {
             self.closed = true;
             return None;

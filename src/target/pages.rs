@@ -1,4 +1,4 @@
-//! A page cache: reading many small objects costs one copy per page.
+//! A page cache: many small objects cost one copy per page.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::page_reader::PageReader;
 use super::ptrace_stop::Resumed;
 use parking_lot::Mutex;
 
-/// A check takes some microseconds.
+/// A check takes microseconds.
 pub(super) const CHECK_EVERY: u32 = 4096;
 
 const NO_PAGE: u64 = u64::MAX;
@@ -26,7 +26,7 @@ pub struct PageCache {
     pub(super) pages: Mutex<CachedPages>,
 }
 
-/// Several threads may read them.
+/// Shared by threads.
 #[derive(Default)]
 pub(super) struct PageCopies {
     pub(super) index: PageIndex,
@@ -48,7 +48,7 @@ pub(super) struct CachedPages {
     pub(super) closed: bool,
     /// Set when the copied process continues.
     pub(super) resumed: Option<Resumed>,
-    /// The copying ends then, unless the copy beside it takes longer.
+    /// Copying ends then, unless the copy beside it takes longer.
     until: Option<(Instant, CopyProgress)>,
     /// Pages planned, and pages copied while the process was stopped.
     planned: usize,
@@ -66,8 +66,8 @@ impl PageCache {
         PageCache { memory, pages: Mutex::default() }
     }
 
-    /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]), so every walk
-    /// ends.
+    /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]), and so ends every
+    /// walk.
     pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
         let pages = CachedPages { budget: Some(budget), ..CachedPages::default() };
         PageCache { memory, pages: Mutex::new(pages) }
@@ -85,29 +85,29 @@ impl PageCache {
         self.pages.lock().closed = true;
     }
 
-    /// Closes it as soon as the process continues: no later page may pass for an earlier one.
+    /// Closes it when the process continues: no later page may pass for an earlier one.
     pub fn close_with(&self, resumed: Resumed) {
         self.pages.lock().resumed = Some(resumed);
     }
 
-    /// Ends the copying at `until`, or when the copy `beside` it is done, if later.
+    /// Ends copying at `until`, or when the copy `beside` it is done, if later.
     pub fn copy_until(&self, until: Instant, beside: &CopyProgress) {
         self.pages.lock().until = Some((until, beside.clone()));
     }
 
-    /// Takes over the pages that `other` copied while the process was stopped, as planned.
+    /// Takes over the planned pages that `other` copied while the process was stopped.
     pub fn adopt(&self, other: PageCache) {
         let (mut pages, mut other) = (self.pages.lock(), other.pages.into_inner());
         let first = pages.count().next_multiple_of(CHUNK_PAGES);
         pages.planned = first + other.planned;
         let (Some(own), Some(others)) = (pages.copies_mut(), other.copies_mut()) else { return };
-        // Moves whole chunks, starting at the next one: copies nothing.
+        // Moves whole chunks from the next one on: copies nothing.
         own.chunks.truncate(first / CHUNK_PAGES);
         own.numbers.resize(first, NO_PAGE);
         own.chunks.append(&mut others.chunks);
         let mut last = None;
         for (&number, place) in others.numbers.iter().zip(0u32..) {
-            // Pages that could not be copied are in no index.
+            // Uncopied pages are in no index.
             let is_new = others.index.has(number, place)
                 && !matches!(own.index.get(number, &mut last), Some(Ok(_)));
             if is_new {
@@ -119,14 +119,14 @@ impl PageCache {
         pages.used.resize(count, false);
     }
 
-    /// Bytes copied so far.
+    /// Bytes copied.
     pub fn copied(&self) -> u64 {
         let pages = self.pages.lock();
         pages.copies.numbers.iter().filter(|number| **number != NO_PAGE).count() as u64
             * PAGE as u64
     }
 
-    /// Memory at `addr` differs from the copy, or is unreadable.
+    /// Whether memory at `addr` differs from the copy, or is unreadable.
     pub fn has_changed(&self, addr: Addr, len: usize) -> bool {
         let (mut copied, mut now) = (vec![0; len], vec![0; len]);
         self.read(addr, &mut copied).is_err()
@@ -141,20 +141,20 @@ impl PageCache {
         used.map(|(number, _)| *number).collect()
     }
 
-    /// Counts all pages read so far as part of the copy. For just before the process continues.
+    /// Counts all pages read so far as copied. Call it just before the process continues.
     pub fn end_copy(&self) {
         let mut pages = self.pages.lock();
         (pages.copied, pages.resumed, pages.closed) = (pages.count(), None, false);
     }
 
-    /// Pages read besides those planned.
+    /// Pages read beyond the plan.
     pub fn unplanned_pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
         let unplanned = pages.copies.numbers[pages.planned..].iter();
         unplanned.copied().filter(|number| *number != NO_PAGE).collect()
     }
 
-    /// Pages read after the copy: they may not match it.
+    /// Pages read after the copy, which may not match it.
     pub fn late_pages(&self) -> usize {
         let pages = self.pages.lock();
         pages.count() - pages.copied
@@ -172,7 +172,7 @@ impl PageCache {
         pages.exceeded
     }
 
-    /// Drops all copies and makes room for `pages`. Call it before the process is stopped.
+    /// Drops all copies, makes room for `pages`. Call it before stopping the process.
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
         let mut cache = self.pages.lock();
         let mut plan = PagePlan::new(pages);
@@ -184,8 +184,8 @@ impl PageCache {
         plan
     }
 
-    /// Copies the planned pages; the process must be stopped. Pages not copied when it continues
-    /// stay unknown. Returns whether all were copied.
+    /// Copies the planned pages of the stopped process. Those not copied when it continues stay
+    /// unknown. Returns whether all were copied.
     pub fn copy(&self, plan: PagePlan, resumed: &Resumed) -> bool {
         let mut pages = self.pages.lock();
         let Some(copies) = pages.copies_mut() else { return false };
@@ -193,7 +193,7 @@ impl PageCache {
         (copies.numbers, copies.index) = plan.into_parts();
         for (place, error) in copied.failed {
             let number = copies.numbers[place];
-            // Only the kernel's fault proves that nothing is there.
+            // Only the kernel's fault proves absence.
             match error {
                 MemoryError::Fault { .. } => copies.index.insert(number, Err(error)),
                 _ => copies.index.remove(number),
@@ -227,7 +227,7 @@ impl PageCopies {
         &self.chunks[place / CHUNK_PAGES][start..start + PAGE]
     }
 
-    /// For at most `most` adjacent pages; `None`: the kernel gives no memory.
+    /// For at most `most` adjacent pages; `None`: no memory.
     pub(super) fn room(&mut self, most: usize) -> Option<&mut [u8]> {
         let count = self.numbers.len();
         let (chunk, first) = (count / CHUNK_PAGES, count % CHUNK_PAGES);
@@ -382,7 +382,7 @@ mod tests {
         let cache = || PageCache::new(Box::new(NumberedPages(Arc::clone(&reads))));
         let (own, other) = (cache(), cache());
         assert!(own.copy(own.plan(&[1, 2, 3]), &Resumed::default()));
-        // A known one, one that does not exist, one unplanned.
+        // One known, one missing, one unplanned.
         assert!(other.copy(other.plan(&[3, 4, 200]), &Resumed::default()));
         assert_eq!(number_in(&other, 5), Some(5));
         own.adopt(other);

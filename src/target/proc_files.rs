@@ -1,4 +1,4 @@
-//! Reads files below `/proc` up to a limit; nothing else in memspy opens `/proc`.
+//! Reads files below `/proc` up to a limit; nothing else in memspy opens any.
 //!
 //! The job chooses some lengths: its command line may be gigabytes of memory (`PR_SET_MM_MAP`).
 
@@ -25,13 +25,13 @@ pub struct FirstBytes {
     pub is_cut: bool,
 }
 
-/// `process`: `self`, a pid or `PID/task/TID`. For links and folders; read files with the functions
+/// `process`: `self`, a pid or `PID/task/TID`. For links and folders; for files use the functions
 /// below.
 pub(super) fn path(process: impl std::fmt::Display, name: &str) -> PathBuf {
     root().join(process.to_string()).join(name)
 }
 
-/// The first `limit` bytes of a process's file.
+/// The file's first `limit` bytes.
 pub fn read(process: impl std::fmt::Display, name: &str, limit: usize) -> io::Result<FirstBytes> {
     first_bytes(&path(process, name), limit)
 }
@@ -57,7 +57,7 @@ pub fn own_descriptor(descriptor: BorrowedFd<'_>) -> PathBuf {
     path("self/fd", &descriptor.as_raw_fd().to_string())
 }
 
-/// memspy's own program, even if replaced.
+/// memspy's program, even if replaced.
 pub fn own_program() -> PathBuf {
     path("self", "exe")
 }
@@ -91,7 +91,7 @@ pub(super) fn pids_in(proc: &Path) -> impl Iterator<Item = u32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Gives lines without their ends to `take` until it returns `false`.
+/// Gives lines without ends to `take` until it returns `false`.
 ///
 /// # Errors
 /// Unreadable, or longer than `limit` bytes.

@@ -1,4 +1,4 @@
-//! A process, identified by pid and start time, so that a reused pid is noticed.
+//! A process, identified by pid and start time, to notice a reused pid.
 
 mod thread_watch;
 mod threads;
@@ -37,7 +37,7 @@ pub enum ProcessError {
         /// The pid.
         pid: u32,
     },
-    /// It exited; another may have its pid now.
+    /// It exited; its pid may be another's.
     #[error("process {pid} has exited")]
     Exited {
         /// The pid.
@@ -86,16 +86,16 @@ impl ProcessError {
     }
 }
 
-/// A live process, or that of a core file, which acts as if stopped forever.
+/// A live process, or a core file's, which acts as if stopped forever.
 #[derive(Debug)]
 pub struct Process {
     source: ProcessSource,
     pid: u32,
-    /// Shows memory and files: the main thread, unless that has ended.
+    /// Shows memory and files: the main thread, unless that ended.
     through: AtomicU32,
     start_time: u64,
     executable: Option<(u64, u64)>,
-    /// Auxiliary vector when it was opened.
+    /// Auxiliary vector at opening.
     started_with: Option<Vec<u8>>,
     bounded: BoundedWorker,
     mapped: MappingsCache,
@@ -133,7 +133,7 @@ impl Process {
         }
     }
 
-    /// A core file never changes and need not be stopped.
+    /// Whether it never changes and need not be stopped.
     pub fn is_core(&self) -> bool {
         self.core().is_some()
     }
@@ -178,7 +178,7 @@ impl Process {
     /// Another handle.
     ///
     /// # Errors
-    /// [`ProcessError::Exited`], even if another process has its pid.
+    /// [`ProcessError::Exited`], even if its pid is another's now.
     pub fn reopen(&self) -> Result<Process, ProcessError> {
         if let ProcessSource::Core(core) = &self.source {
             return Ok(Process::of_core(Arc::clone(core)));
@@ -218,7 +218,7 @@ impl Process {
         }
     }
 
-    /// Same start, and no zombie. A core file never ends.
+    /// Whether it has the same start and is no zombie; always, for a core file.
     pub fn is_alive(&self) -> bool {
         if self.is_core() {
             return true;
@@ -241,13 +241,13 @@ impl Process {
         self.through.load(Ordering::Relaxed)
     }
 
-    /// It has ended or is ending: its memory goes first.
+    /// Whether it has ended or is ending: its memory goes first.
     pub fn is_ending(&self) -> bool {
         !self.is_alive() || !self.is_core() && auxiliary_vector(self.pid).is_none()
     }
 
-    /// It has not executed a program since, not even the same one (unnoticed without address space
-    /// layout randomization).
+    /// Whether it has executed no program since, not even the same one (unnoticed without address
+    /// space layout randomization).
     pub fn same_start(&self) -> bool {
         if self.is_core() {
             return true;
@@ -334,7 +334,7 @@ impl Process {
         }
     }
 
-    /// From memspy's pid namespace down to its own.
+    /// From memspy's pid namespace to its own.
     pub fn pids(&self) -> Vec<u32> {
         let nested = self.live().and_then(|live| live.status().ok()?.nspid);
         match nested {
@@ -348,7 +348,7 @@ impl Process {
         self.live()?.stat().ok().and_then(|s| u32::try_from(s.ppid).ok())
     }
 
-    /// Pids and command lines; without unreadable ones.
+    /// Pids and command lines, if readable.
     pub fn children(&self) -> Vec<(u32, Vec<String>)> {
         let tasks = self.live().and_then(|live| live.tasks().ok());
         let tasks = tasks.into_iter().flatten().flatten();
@@ -360,7 +360,7 @@ impl Process {
         children
     }
 
-    /// Sorted; those that end meanwhile may be missing.
+    /// Sorted; may lack some that end meanwhile.
     pub fn descendants(&self) -> Vec<u32> {
         if self.is_core() {
             return Vec::new();
@@ -374,7 +374,7 @@ impl Process {
         let mut found = Vec::new();
         let mut waiting = vec![self.pid as i32];
         while let Some(parent) = waiting.pop() {
-            // Removal prevents a loop if the tree changes meanwhile.
+            // Prevents a loop if the tree changes meanwhile.
             let here = children.remove(&parent).unwrap_or_default();
             found.extend(here.iter().map(|pid| *pid as u32));
             waiting.extend(here);
@@ -383,8 +383,8 @@ impl Process {
         found
     }
 
-    /// `other` descends from it by forks without an `exec`: each program start gets an auxiliary
-    /// vector with its own addresses.
+    /// Whether `other` descends from it by forks without `exec`: each program start gets an
+    /// auxiliary vector with its own addresses.
     pub fn shares_program_start(&self, other: &Process) -> bool {
         if self.is_core() || other.is_core() {
             return false;
@@ -393,8 +393,8 @@ impl Process {
         own.is_some() && own == auxiliary_vector(other.through())
     }
 
-    /// Opens the mapped inode. If the kernel refuses (it needs CAP_CHECKPOINT_RESTORE), opens it by
-    /// name with its user's rights, which fails for a deleted file.
+    /// Opens the mapped inode. If refused (it needs CAP_CHECKPOINT_RESTORE), opens it by name with
+    /// its user's rights, which fails for a deleted file.
     pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
         if let Some(core) = self.core() {
             return core.open_mapped(mapping);

@@ -1,11 +1,11 @@
-//! The memory of a live process or of a core file.
+//! The memory of a live process or core file.
 
 use std::sync::Arc;
 
 use super::core_file::CoreFile;
 use super::memory::{AddressRange, LiveMemory, Memory, MemoryError};
 
-/// The memory of a process.
+/// A process's memory.
 #[derive(Debug, Clone)]
 pub enum ProcessMemory {
     /// Of a live process.
@@ -14,7 +14,7 @@ pub enum ProcessMemory {
     Core(CoreMemory),
 }
 
-/// The memory in a core file.
+/// A core file's memory.
 #[derive(Debug, Clone)]
 pub struct CoreMemory(Arc<CoreFile>);
 

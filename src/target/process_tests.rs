@@ -11,7 +11,7 @@ fn a_command_line_that_is_not_utf8_is_readable() {
     use std::os::unix::ffi::OsStrExt;
     let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     let mut child = Command::new("cat").arg("-").arg(odd).stdin(Stdio::piped()).spawn().unwrap();
-    // For a moment during exec the process has no arguments.
+    // During exec the process briefly has no arguments.
     let process = Process::open(child.id()).unwrap();
     let command = loop {
         match process.command() {

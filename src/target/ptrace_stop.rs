@@ -1,7 +1,7 @@
-//! Stops all threads of a process for a moment, such that they always continue.
+//! Stops all threads of a process such that they always continue.
 //!
-//! ptrace(2) seizes them without a signal, and when the tracer ends for any reason, the kernel lets
-//! them run. SIGSTOP would leave them stopped if memspy were killed.
+//! ptrace(2) seizes them without a signal, and the kernel lets them run whenever the tracer ends.
+//! SIGSTOP would leave them stopped if memspy were killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,14 +20,14 @@ use super::proc_files;
 use super::process::Process;
 use super::registers::ThreadRegisters;
 
-/// For threads that others started meanwhile.
+/// For threads started meanwhile.
 const MAX_ROUNDS: usize = 16;
-/// For a thread whose tracer leaves at that moment.
+/// For a thread whose tracer is leaving.
 const MAX_RETRIES: usize = 8;
-/// What takes longer is busy in the kernel (reading a page, in a driver).
+/// A thread that takes longer is busy in the kernel (reading a page, in a driver).
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Why a process could not be stopped. Stopped threads run again.
+/// Why a process could not be stopped. Its threads run again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StopError {
     /// The kernel refuses.
@@ -43,7 +43,7 @@ pub enum StopError {
     Traced {
         /// The pid.
         pid: u32,
-        /// The tracer's pid, or its tracing thread's.
+        /// Pid of the tracer or its thread.
         tracer: u32,
         /// The tracer's name.
         program: String,
@@ -79,21 +79,21 @@ pub enum StopError {
 
 /// A process with all threads stopped, until dropped.
 ///
-/// Only the memspy thread that made it can release it. That thread's end releases threads that are
-/// still stopped, so use one that ends soon.
+/// Only the memspy thread that made it can release it. That thread's end releases all remaining
+/// ones, so use one that ends soon.
 pub struct PtraceStop {
     pid: u32,
     /// Pending signals.
     threads: FxHashMap<i32, Option<Signal>>,
     since: Instant,
-    /// When to give up on a thread that does not stop.
+    /// When to give up on a thread.
     until: Option<Instant>,
     /// Other memspy threads cannot detach.
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
-/// A stopped process, usable from any memspy thread. The thread of its [`PtraceStop`] ends with
-/// this or at the time limit.
+/// A stopped process, for any memspy thread. The thread of its [`PtraceStop`] ends with this or at
+/// the time limit.
 pub struct StoppedProcess {
     since: Instant,
     resumed: Resumed,
@@ -102,8 +102,8 @@ pub struct StoppedProcess {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// A stopped process was released. Set before its first thread runs: if unset after a read, the
-/// process was stopped during the read.
+/// Whether a stopped process was released. Set before its first thread runs: if unset after a read,
+/// the process was stopped during it.
 #[derive(Debug, Clone, Default)]
 pub struct Resumed(Arc<Release>);
 
@@ -115,7 +115,7 @@ struct Release {
 }
 
 impl Resumed {
-    /// It runs or is about to.
+    /// Whether it runs or is about to.
     pub fn is_set(&self) -> bool {
         self.0.begun.load(Ordering::SeqCst)
     }
@@ -127,12 +127,12 @@ impl StoppedProcess {
         Self::for_at_most(process, Duration::MAX)
     }
 
-    /// For at most `limit`, counted from the first stop.
+    /// For at most `limit` from the first stop.
     pub fn for_at_most(process: &Process, limit: Duration) -> Result<StoppedProcess, StopError> {
         Self::start(process, limit, false).map(|(stopped, _)| stopped)
     }
 
-    /// With the threads' registers.
+    /// With its threads' registers.
     pub fn with_registers(
         process: &Process,
         limit: Duration,
@@ -181,7 +181,7 @@ impl StoppedProcess {
         self.resumed.clone()
     }
 
-    /// Time since the first thread stopped, until the process continued.
+    /// Time from the first thread's stop until the process continued.
     pub fn elapsed(&self) -> Duration {
         match self.resumed.0.stopped_for.load(Ordering::SeqCst) {
             0 => self.since.elapsed(),
@@ -198,7 +198,7 @@ impl StoppedProcess {
     fn release(&mut self) {
         self.hold = None;
         if let Some(keeper) = self.keeper.take() {
-            // Fails only by a panic, which was printed; the kernel has released the process.
+            // Fails only by a printed panic; the kernel released the process.
             let _ = keeper.join();
         }
     }
@@ -216,7 +216,7 @@ impl PtraceStop {
         Self::within(process, Duration::MAX)
     }
 
-    /// Or none within `limit`.
+    /// All within `limit`, or none.
     fn within(process: &Process, limit: Duration) -> Result<PtraceStop, StopError> {
         let pid = process.pid();
         let since = Instant::now();
@@ -256,7 +256,7 @@ impl PtraceStop {
             let thread = Pid::from_raw(id);
             match self.seize(thread)? {
                 true => {
-                    // From here on it must be released.
+                    // Must be released from here on.
                     self.threads.insert(id, None);
                     seized.push(id);
                 }
@@ -282,7 +282,7 @@ impl PtraceStop {
                 Err(Errno::EPERM) => {}
                 Err(errno) => return Err(StopError::Os { pid: self.pid, errno }),
             }
-            // Another memspy may be releasing the threads one by one.
+            // Another memspy may be releasing threads one by one.
             if let Some(tracer) = self.tracer_of(thread) {
                 let program = proc_files::fields(tracer, "comm");
                 let program =
@@ -290,8 +290,7 @@ impl PtraceStop {
                 return Err(StopError::Traced { pid: self.pid, tracer, program });
             }
             if !self.threads.is_empty() {
-                // It is ending, since others could be seized. The next round shows whether it is
-                // gone.
+                // Ending, as others could be seized. The next round shows whether it is gone.
                 return Ok(false);
             }
         }
@@ -318,12 +317,12 @@ impl PtraceStop {
                         let (pid, thread) = (self.pid, id as u32);
                         return Err(StopError::Stubborn { pid, thread, waited });
                     }
-                    // Takes some microseconds, less than a sleep.
+                    // Takes microseconds, less than a sleep.
                     std::thread::yield_now();
                 }
                 // Stopped by the interruption.
                 Ok(WaitStatus::PtraceEvent(..)) => return Ok(()),
-                // Stopped before a signal, which it gets when it continues.
+                // Before a signal, which it gets when it continues.
                 Ok(WaitStatus::Stopped(_, signal)) => {
                     self.threads.insert(id, Some(signal));
                     return Ok(());
@@ -337,7 +336,7 @@ impl PtraceStop {
         }
     }
 
-    /// Leaves the end of the process to its parent, which may be memspy.
+    /// Leaves the process's end to its parent, perhaps memspy.
     fn status(&self, thread: Pid) -> nix::Result<WaitStatus> {
         let now = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
         if thread.as_raw() != self.pid as i32 {
@@ -345,7 +344,7 @@ impl PtraceStop {
         }
         match waitid(Id::Pid(thread), now | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)? {
             ended @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => Ok(ended),
-            // Only stops: it may end between the two calls.
+            // Only stops: it may end between the calls.
             _ => Ok(match waitid(Id::Pid(thread), now | WaitPidFlag::WSTOPPED)? {
                 // waitpid reports a stop before a signal like this.
                 WaitStatus::PtraceEvent(pid, signal, 0) => WaitStatus::Stopped(pid, signal),
@@ -365,7 +364,7 @@ impl Drop for PtraceStop {
                 if ptrace::detach(*thread, *signal).is_ok() {
                     return false;
                 }
-                // Not stopped yet, after an error; or killed and waiting for its tracer.
+                // Not stopped yet, after an error; or killed, waiting for its tracer.
                 match self.status(*thread) {
                     Ok(WaitStatus::Stopped(_, now)) => *signal = Some(now),
                     Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => return false,
@@ -378,6 +377,6 @@ impl Drop for PtraceStop {
                 std::thread::yield_now();
             }
         }
-        // The rest is busy in the kernel; the end of this memspy thread releases it.
+        // The rest is busy in the kernel; this memspy thread's end releases it.
     }
 }

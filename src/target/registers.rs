@@ -26,7 +26,7 @@ impl ThreadRegisters {
         Some(ThreadRegisters { thread, values })
     }
 
-    /// The calling memspy thread must have stopped the thread.
+    /// The calling memspy thread must have stopped it.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn of_stopped(thread: i32) -> Option<ThreadRegisters> {
         let it = nix::sys::ptrace::getregs(nix::unistd::Pid::from_raw(thread)).ok()?;

@@ -1,4 +1,4 @@
-//! USDT notes: a library's probe points and where their arguments are.
+//! USDT notes: a library's probe points and their arguments.
 //!
 //! SystemTap notes (`.note.stapsdt`, type 3) of <sys/sdt.h>: program counter, address of
 //! `.stapsdt.base` at link time, address of the semaphore; provider, name, and arguments as text
@@ -18,7 +18,7 @@ const TYPE: u32 = 3;
 /// Why a file's notes could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum UsdtError {
-    /// Unreadable, damaged or no ELF file.
+    /// Unreadable, damaged or not ELF.
     #[error("cannot read the file: {0}")]
     Io(#[from] io::Error),
     /// A note is truncated or unknown.

@@ -8,10 +8,9 @@ use crate::target::Addr;
 
 /// What changed between two reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct AddressChanges {
-    /// New blocks.
     pub allocated: Vec<AddressedBlock>,
-    /// Addresses no longer allocated.
     pub freed: Vec<u64>,
 }
 
@@ -35,14 +34,12 @@ impl AddressChanges {
     }
 }
 
-/// Counter changes that the tables lack; negative if the tables are ahead.
+/// Counter changes that the tables lack; negative: the tables are ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct MissingChanges {
-    /// Allocations.
     pub allocations: i64,
-    /// Frees.
     pub frees: i64,
-    /// Bytes allocated.
     pub allocated_bytes: i64,
 }
 
@@ -67,7 +64,7 @@ impl MissingChanges {
     }
 }
 
-/// Table changes, with the counters of that instant.
+/// Table changes, with the counters at that instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressDelta {
     /// The counters' totals.
@@ -92,12 +89,12 @@ pub enum AddressOutcome {
     },
     /// No allocation or free since the last read.
     Unchanged,
-    /// The target changes them: a thread is between tables and counters.
+    /// Changing: a thread is between tables and counters.
     Moving,
 }
 
-/// The entries only in `new` and only in `old`, both sorted. A replaced block at the same address
-/// is in both.
+/// Entries only in `new` and only in `old`, both sorted. A replaced block at the same address is in
+/// both.
 pub(super) fn differences(
     old: &[(u64, Addr)],
     new: &[(u64, Addr)],

@@ -12,11 +12,11 @@ use super::table_copies::{TABLES, TableCopies, TableHeads};
 use crate::model::AddressedBlock;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Of the allocator; the tables were seen at 0x1100.
+/// In the allocator; the tables were seen at 0x1100.
 const SEARCHED: usize = 0x4000;
 /// Rounds of reading changed tables again; each takes 2 to 4 µs.
 const MAX_ROUNDS: usize = 8;
-/// Takes little longer than a check for changes.
+/// Takes little longer than a check.
 const VERIFIED_AT_ONCE: usize = 6;
 
 /// `None` up to torch 2.2.
@@ -27,15 +27,15 @@ pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
     (0..copy.len()).step_by(8).find(|at| are_tables(*at)).map(|at| allocator + at as u64)
 }
 
-/// Reads the tables of an allocator that serves one device.
+/// Reads an allocator's tables, for a single device.
 #[derive(Debug, Clone)]
 pub struct AddressTables {
     copies: TableCopies,
     ahead: Option<TableHeads>,
     last: Option<PolledCounters>,
     tables: Vec<Vec<(u64, Addr)>>,
-    /// The last read that may have missed changes: losing one address and gaining another leaves a
-    /// head unchanged.
+    /// Last read that may have missed changes: losing one address and gaining another leaves a head
+    /// unchanged.
     doubted: Option<u64>,
 }
 
@@ -50,13 +50,13 @@ impl AddressTables {
         }
     }
 
-    /// Whether a table may have changed unnoticed; `verify` finds it.
+    /// Whether a table may have changed unnoticed: use `verify`.
     pub fn is_doubted(&self) -> bool {
         self.doubted.is_some()
     }
 
-    /// Accepts the changed tables only if they have as many addresses as the counters have blocks;
-    /// otherwise keeps its copies for the next attempt.
+    /// Accepts the changed tables if they have as many addresses as the counters have blocks; else
+    /// keeps its copies for the next attempt.
     pub fn read(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let last = self.last.map(|last| last.totals());
         let ahead = self.ahead.take().filter(|heads| heads.totals() != last);
@@ -68,7 +68,7 @@ impl AddressTables {
         self.reach(memory, heads)
     }
 
-    /// Copies some doubted tables; `Late` if one has changed.
+    /// Copies some doubted tables; `Late` if one changed.
     pub fn verify(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let Some(doubted) = self.doubted else { return Ok(AddressOutcome::Unchanged) };
         let tables = self.copies.older_than(doubted, VERIFIED_AT_ONCE);
@@ -111,7 +111,7 @@ impl AddressTables {
         Ok(AddressOutcome::Moving)
     }
 
-    /// Accepts the copies for counter state `now`, unless a new block is gone.
+    /// Accepts the copies for counters `now`, unless a new block is gone.
     fn accept(
         &mut self,
         memory: &dyn Memory,
@@ -165,7 +165,7 @@ impl AddressTables {
         let grew = allocated_between(last, now);
         let allocated = match (&allocated[..], grew) {
             ([], _) => Vec::new(),
-            // For a single allocation the counters suffice, unless an earlier read missed it.
+            // For one allocation the counters suffice, unless an earlier read missed it.
             (&[(address, _)], Some((1, size, requested))) if self.doubted.is_none() => {
                 vec![AddressedBlock { address, size, requested }]
             }

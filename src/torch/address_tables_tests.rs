@@ -1,4 +1,4 @@
-//! Tables of an allocator that changes between and during reads.
+//! An allocator that changes its tables between and during reads.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

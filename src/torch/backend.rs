@@ -1,4 +1,4 @@
-//! Which allocator is in use, by its object's C++ type.
+//! Which allocator is in use, by its C++ type.
 
 use crate::model::AllocatorBackend;
 use crate::target::{Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process};
@@ -13,7 +13,7 @@ pub(super) fn variable(
     mappings: &Mappings,
     library: &LoadedObject,
 ) -> Result<Option<Addr>, ObjectError> {
-    // A program may own the variable (a COPY relocation), which the library then uses.
+    // A program may own the variable (COPY relocation); the library then uses that.
     let program = process.program().ok().and_then(|path| mappings.object_at(&path).cloned());
     if let Some(program) = program
         && let Ok(program) = LoadedObject::read(memory, &program)
@@ -24,8 +24,8 @@ pub(super) fn variable(
     library.exported(memory, ALLOCATOR)
 }
 
-/// The word before the vtable points to `std::type_info`, whose second word is the name (Itanium
-/// C++ ABI).
+/// Before the vtable is a pointer to `std::type_info`, whose second word is the name (Itanium C++
+/// ABI).
 pub(super) fn type_name(memory: &dyn Memory, object: Addr) -> Result<String, MemoryError> {
     let vtable = memory.pointer(object)?;
     let type_info = memory.pointer(vtable - 8)?;

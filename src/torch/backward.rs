@@ -12,8 +12,8 @@ const INCREMENT: &str = "_ZN2at15sequence_number17get_and_incrementEv";
 const THREAD_NUMBER: &str = "_ZN2at14RecordFunction15currentThreadIdEv";
 const CURRENT_NODE: &str = "_ZN5torch8autograd16get_current_nodeEv";
 const CURRENT_TASK: &str = "_ZN5torch8autograd25get_current_graph_task_idEv";
-/// `Engine::execute_with_graph_task`, up to 2.12 (nodes in `std::shared_ptr`) and since
-/// (`c10::intrusive_ptr`).
+/// `Engine::execute_with_graph_task`: up to 2.12 with nodes in `std::shared_ptr`, since in
+/// `c10::intrusive_ptr`.
 const EXECUTE_SHARED: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE";
 const EXECUTE_INTRUSIVE: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE";
 /// Its index, after a hidden result argument and `this`.
@@ -79,7 +79,7 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     let sequence = code.value("at::sequence_number::peek", PEEK)?;
     let thread_number = code.value("at::RecordFunction::currentThreadId", THREAD_NUMBER)?;
     let node = code.behind_slot("torch::autograd::get_current_node", CURRENT_NODE)?;
-    // Without it, the main thread counts as backward()'s caller.
+    // Without it, backward()'s caller is the main thread.
     let task = code.behind_slot("torch::autograd::get_current_graph_task_id", CURRENT_TASK).ok();
     if sequence.module != node.module || sequence.module != thread_number.module {
         return Err(BackwardError::Unknown {
@@ -108,8 +108,7 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     }))
 }
 
-/// vtable pointer of nodes written in Python. Wheels keep the symbol; otherwise the first such node
-/// shows it.
+/// vtable pointer of Python nodes. Wheels keep the symbol; otherwise the first such node shows it.
 fn py_node(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> Option<u64> {
     /// Objects point this far into a vtable.
     const ADDRESS_POINT: u64 = 16;
@@ -154,7 +153,7 @@ impl LibraryCode<'_> {
         self.variable(function, at, &access, displacement)
     }
 
-    /// The variable whose address the first callee, called through a slot, returns.
+    /// The variable whose address the first callee behind a slot returns.
     fn behind_slot(
         &self,
         function: &'static str,
@@ -201,7 +200,7 @@ impl LibraryCode<'_> {
         }
     }
 
-    /// The opcode of the `__tls_get_addr` call. The kernel emulates calls; single-stepping other
+    /// Opcode of the `__tls_get_addr` call. The kernel emulates calls; single-stepping other
     /// instructions costs fifteen times more.
     fn call_site(&self, function: &'static str, symbol: &str) -> Result<u64, BackwardError> {
         let (at, code) = self.function(function, symbol)?;

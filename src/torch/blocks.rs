@@ -1,4 +1,4 @@
-//! The snapshot of one device: copy, walk, self-check, perhaps repeated.
+//! A device's snapshot: copy, walk, self-check, perhaps again.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ pub(super) struct SnapshotReader {
     device: Addr,
     set: WorkingSet,
     scratch: WalkScratch,
-    /// Tables that are not those of private pools: offset, entries.
+    /// Tables other than those of private pools: offset, entries.
     searched: Vec<(usize, u64)>,
 }
 
@@ -126,11 +126,11 @@ impl SnapshotReader {
                 Ok(Err(AttemptError::Torn)) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
-                        // A thread may have been interrupted inside the allocator.
+                        // A thread may be interrupted inside the allocator.
                         std::thread::yield_now();
                     }
                 }
-                // A mixed copy does not prove a wrong layout.
+                // A mixed copy proves no wrong layout.
                 Ok(Err(AttemptError::Inconsistent(_))) if self.set.is_volatile() => torn += 1,
                 Ok(Err(AttemptError::Inconsistent(what))) => {
                     broken += 1;
@@ -299,7 +299,7 @@ fn spans(
     (head, AddressRange { addr: device, len: counters.end })
 }
 
-/// `None` while a thread is inside the allocator, empty if the device is gone.
+/// `None` while a thread is inside the allocator; empty if the device is gone.
 fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     let mut object = vec![0; place.counters.end];
     if place.memory.read(device, &mut object).is_err() {

@@ -79,7 +79,7 @@ impl BlockSums {
         self.pools[Pool::All as usize].allocated_bytes
     }
 
-    /// The first one, as `name.pool: counter, sum`.
+    /// The first: `name.pool: counter, sum`.
     pub(super) fn difference(&self, counters: &AllocatorCounters) -> Option<String> {
         Pool::ALL.into_iter().find_map(|pool| {
             let sums = &self.pools[pool as usize];

@@ -46,7 +46,7 @@ impl ClassNames {
         name
     }
 
-    /// vtable of nodes written in Python, once seen.
+    /// vtable of Python nodes, once seen.
     pub fn py_node(&self) -> Option<u64> {
         self.py_node
     }
@@ -70,7 +70,7 @@ pub(super) fn class_of_vtable(memory: &dyn Memory, vtable: u64) -> Option<String
 }
 
 /// The `type_info` before a vtable has the name (Itanium C++ ABI). A vector's buffer may look
-/// alike, so the vtable must have a function and the `type_info` a vtable.
+/// alike, so the vtable must have a function, and the `type_info` a vtable.
 fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     let vtable = Addr(vtable);
     if !vtable.is_plausible() || !vtable.0.is_multiple_of(8) {

@@ -1,4 +1,4 @@
-//! Reads the counters of all devices with one system call.
+//! Reads all devices' counters with one system call.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::layout::CounterLayout;
 use crate::model::{AllocatorCounters, CudaIndex};
 use crate::target::{Addr, AddressRange, Memory};
 
-/// A copy takes about a microsecond, a change of all counters less.
+/// A copy takes about 1 µs, a change of all counters less.
 const QUICK_ATTEMPTS: u32 = 32;
 const READ_TIMEOUT: Duration = Duration::from_millis(2);
 
@@ -50,7 +50,7 @@ impl CounterReader {
                 self.now.chunks_exact(layout.end).zip(self.before.chunks_exact(layout.end));
             for ((now, before), index) in copies.zip(0..) {
                 let Some(counters) = layout.decode(now) else { continue };
-                // In cudaMalloc a thread stays inside without changes, so two equal copies suffice.
+                // In cudaMalloc a thread stays inside without changes: two equal copies suffice.
                 let settled = layout.is_locked(now) != Some(true)
                     || (!between_calls && attempts > 0 && now == before);
                 whole &= settled && counters_are_whole(&counters);

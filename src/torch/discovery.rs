@@ -1,7 +1,7 @@
-//! Finds the devices' allocators by their shape (11 layouts in PyTorch 2.1 to 2.15): a vector of
+//! Finds the devices' allocators by shape (11 layouts in PyTorch 2.1 to 2.15): a vector of
 //! `DeviceCachingAllocator`s, each a recursive mutex, `DeviceStats`, two `BlockPool`s that begin
 //! with `std::set`s, and hash tables, first `active_blocks` (c10/cuda/CUDACachingAllocator.cpp).
-//! Each step checks invariants; the last check is the sums over blocks (`check`).
+//! Each step checks invariants, the last one the sums over blocks (`check`).
 
 use super::check::{array_is_whole, counters_are_whole};
 use super::containers::{FlatTable, TreeHeader, TreeNode};
@@ -13,7 +13,7 @@ use crate::abi::CounterAddresses;
 use crate::model::{Metric, Pool};
 use crate::target::{Addr, Field, Memory, MemoryError};
 
-/// Of the allocator; the vector was seen at 0x50 to 0x5838.
+/// In the allocator; the vector was seen at 0x50 to 0x5838.
 const SEARCHED: usize = 0x8000;
 const MAX_DEVICES: u64 = 128;
 /// 0x608 to 0xc28 seen.
@@ -93,7 +93,7 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
                     counters,
                 }));
             }
-            // Other vectors exist; their objects do not begin like an allocator.
+            // Objects of other vectors do not begin like an allocator.
             Err(why) if copies.iter().all(|c| CounterLayout::with_gap(0, c).mutex) => {
                 unknown = Some(why);
             }
@@ -108,7 +108,7 @@ fn is_object(addr: Addr) -> bool {
     addr.is_plausible() && addr.0.is_multiple_of(16)
 }
 
-/// Copies it up to the end of its heap chunk; empty if it cannot be an allocator.
+/// Copies it to the end of its heap chunk; empty if it cannot be an allocator.
 pub(super) fn copy_object(memory: &dyn Memory, addr: Addr) -> Vec<u8> {
     let len = match chunk_size(memory, addr) {
         Some(size) if OBJECT_SIZES.contains(&size) => size,
@@ -174,7 +174,7 @@ fn counter_layout(
     Err(why)
 }
 
-/// The last three arrays can be `gap` bytes after the first six.
+/// The last three arrays may be `gap` bytes after the first six.
 fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
     let mut in_use = false;
     for copy in copies {
@@ -196,7 +196,7 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     let start = CounterLayout::fixed_end(layout.gap);
     let number = |at: usize| Field::<i64>::at(start + 8 * at).get(copy).unwrap_or(0);
     let words = (pools - start) / 8;
-    // Before `max_split_size`: three counters since 2.3, also `num_oom_rejections` since 2.12.
+    // Before `max_split_size`: three counters since 2.3, `num_oom_rejections` since 2.12.
     let counters = if words >= 4 { 3 } else { 0 };
     // In MiB; what follows is no counter.
     let is_limit =
@@ -210,7 +210,7 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     }
 }
 
-/// Offsets of large and small pool, and their number of sets.
+/// Offsets of large and small pool; number of sets.
 fn pool_groups(
     memory: &dyn Memory,
     addr: Addr,
@@ -285,7 +285,7 @@ pub(super) fn pools(
     Ok(PoolsLayout { pools: [large, small], pool, active, tables, end })
 }
 
-/// `Ok(None)` if the device has no block yet.
+/// `Ok(None)` before the device's first block.
 pub(super) fn block_layout(
     memory: &dyn Memory,
     addr: Addr,

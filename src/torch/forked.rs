@@ -1,4 +1,4 @@
-//! Processes forked after CUDA started: their allocator state is a copy.
+//! Processes forked after CUDA began: their allocator state is a copy.
 
 use crate::target::{LoadedObject, Memory, Process};
 
@@ -8,7 +8,7 @@ const LEA_RAX: [u8; 3] = [0x48, 0x8d, 0x05];
 const READ: usize = 32;
 const CUDA: u64 = 1;
 
-/// `torch.cuda._is_in_bad_fork()`; `None` if PyTorch does not record it.
+/// `torch.cuda._is_in_bad_fork()`; `None`: not recorded.
 pub fn is_in_bad_fork(process: &Process) -> Option<bool> {
     let memory = process.memory();
     let memory: &dyn Memory = &memory;

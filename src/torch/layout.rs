@@ -21,7 +21,7 @@ const MUTEX_RECURSIVE: u32 = 1;
 pub(super) struct CounterLayout {
     /// Bytes after `reserved_bytes`: 0, or 0x20 since torch 2.13.
     pub(super) gap: usize,
-    /// A glibc recursive mutex comes first, owned during changes.
+    /// Whether a glibc recursive mutex, owned during changes, comes first.
     pub(super) mutex: bool,
     /// `num_sync_all_streams`, `num_device_alloc`, `num_device_free`.
     pub(super) driver_calls: Option<[Field<i64>; 3]>,
@@ -40,7 +40,7 @@ impl CounterLayout {
         }
     }
 
-    /// End of the last counter at the same offset in all versions.
+    /// End of the last counter with the same offset in all versions.
     pub(super) fn fixed_end(gap: usize) -> usize {
         STATS + Metric::ALL.len() * STAT_ARRAY + gap + 0x10 + 2 * STAT
     }
@@ -97,7 +97,7 @@ pub(super) struct PoolsLayout {
     pub(super) pool: PoolLayout,
     /// `active_blocks`.
     pub(super) active: usize,
-    /// Later tables; each might be `graph_pools`.
+    /// Later tables; one may be `graph_pools`.
     pub(super) tables: Vec<usize>,
     pub(super) end: usize,
 }

@@ -39,8 +39,8 @@ pub struct PolledCounters {
     pub large: PoolCounters,
     /// `allocation.all.current`.
     pub blocks: i64,
-    /// Whether the totals equal the pools' sums and nothing changed during the copy. A thread
-    /// changes the totals first.
+    /// Whether totals equal the pools' sums and nothing changed during the copy. A thread changes
+    /// totals first.
     pub fit: bool,
 }
 
@@ -107,14 +107,14 @@ impl CounterPoller {
             .map(move |(_, device)| AddressRange { addr: *device + at, len: STAT_ARRAY })
     }
 
-    /// That part of a copy.
+    /// The same part of a copy.
     pub fn changing_part<'c>(&self, copy: &'c [u8]) -> Option<&'c [u8]> {
         let (from, _) = self.part();
         let at = self.layout.array(Metric::Allocation as usize) - from;
         copy.get(at..at + STAT_ARRAY)
     }
 
-    /// Kernel id, in the target, of the thread that holds the lock; `None` if unlocked or unknown.
+    /// Kernel id, in the target, of the lock's owner; `None` if unlocked or unknown.
     pub fn lock_owner(&self, copy: &[u8]) -> Option<u32> {
         let (from, _) = self.part();
         let at = MUTEX_OWNER.offset.checked_sub(from)?;

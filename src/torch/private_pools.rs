@@ -1,5 +1,5 @@
-//! Finds private pools (CUDA graphs, `torch.cuda.MemPool`): `graph_pools` leads to `PrivatePool`s
-//! with two `BlockPool`s that point back (c10/cuda/CUDACachingAllocator.cpp).
+//! Finds private pools (CUDA graphs, `torch.cuda.MemPool`): `graph_pools` leads to `PrivatePool`s,
+//! whose two `BlockPool`s point back (c10/cuda/CUDACachingAllocator.cpp).
 
 use super::containers::{FlatTable, TreeHeader};
 use super::discovery::{chunk_size, is_tree};

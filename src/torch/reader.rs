@@ -1,4 +1,4 @@
-//! The CUDA allocator of one process.
+//! A process's CUDA allocator.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::target::{Addr, LoadedObject, Memory, Process};
 const SEARCHES: u32 = 32;
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 
-/// Reads PyTorch's CUDA allocator (2.1 to 2.15, later ones of the same shape). Others are refused
+/// Reads PyTorch's CUDA allocator (2.1 to 2.15, later ones of the same shape). Refuses others
 /// ([`TorchError::UnknownLayout`]).
 pub struct TorchReader {
     memory: Box<dyn Memory>,
@@ -128,7 +128,7 @@ impl TorchReader {
         self.version.as_deref()
     }
 
-    /// Once CUDA is initialised, every visible device.
+    /// Every visible device, once CUDA is initialised.
     pub fn devices(&self) -> impl Iterator<Item = CudaIndex> + use<> {
         let count = self.native.as_ref().map_or(0, |n| n.devices.objects.len());
         (0..count as u32).map(CudaIndex)
@@ -149,22 +149,21 @@ impl TorchReader {
         Some(CounterPoller::new(&native.devices.counters, &native.devices.objects))
     }
 
-    /// Addresses allocated on `device`, the only one in use. `None` before PyTorch 2.3, or without
+    /// Allocated addresses of `device`, the only one in use. `None` before PyTorch 2.3, or without
     /// a block.
     pub fn address_tables(&self, device: CudaIndex) -> Option<AddressTables> {
         let native = self.native.as_ref()?;
         let at = native.address_tables?;
         let object = *native.devices.objects.get(device.0 as usize)?;
         let pools = discovery::pools(&*self.memory, object, &native.devices.counters).ok()?;
-        // A wrong layout, found during changes, is detected later: each block must have its
-        // address.
+        // A wrong layout, found during changes, shows later: each block must have its address.
         let block = discovery::block_layout(&*self.memory, object, device.0, &pools).ok()??;
         let mut counters = self.counter_poller()?;
         counters.retain(|polled| polled == device);
         Some(AddressTables::new(at, block, counters))
     }
 
-    /// How long [`Self::blocks`] waits for an idle target; 3 ms by default.
+    /// How long [`Self::blocks`] waits for an idle target; default: 3 ms.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
@@ -179,8 +178,8 @@ impl TorchReader {
         self.read_counters(false, out)
     }
 
-    /// The same while no thread is inside an allocator: memory of a `cudaMalloc` in progress is not
-    /// counted. `Torn` if one stays for milliseconds.
+    /// The same while no thread is inside an allocator: memory of a `cudaMalloc` in progress does
+    /// not count. `Torn` if one stays for milliseconds.
     pub fn counters_between_calls(
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,

@@ -19,7 +19,7 @@ const BLOCK: Field<Addr> = Field::at(0x10);
 /// Bounds the time of a read.
 const MAX_SLOTS: u64 = 1 << 12;
 
-/// Counters, heads, and counters again, in this order.
+/// Counters, heads, counters again.
 #[derive(Debug, Clone)]
 pub(super) struct TableHeads {
     /// `None` if they changed.
@@ -32,7 +32,7 @@ impl TableHeads {
         self.counters.map(|now| now.totals())
     }
 
-    /// The counters, if tables have as many addresses as these have blocks.
+    /// The counters, if the tables have as many addresses as these have blocks.
     pub(super) fn settled(&self) -> Option<PolledCounters> {
         let count = self.heads.iter().fold(0u64, |sum, head| sum.saturating_add(head.count));
         self.counters.filter(|now| i64::try_from(count) == Ok(now.blocks))
@@ -58,7 +58,7 @@ struct TableCopy {
     entries: Vec<(u64, Addr)>,
     /// The last read that copied it.
     reading: u64,
-    /// Its `reading` at the last accepted read, if it has changed since.
+    /// `reading` at the last accepted read, if changed since.
     before: Option<u64>,
 }
 
@@ -144,7 +144,7 @@ impl TableCopies {
         self.reading += 1;
     }
 
-    /// Copies tables with their expected heads, and blocks, then the heads again.
+    /// Copies tables with expected heads, and blocks, then the heads again.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,

@@ -37,7 +37,7 @@ pub(super) struct WalkedBlocks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WalkError {
     Incomplete,
-    /// The copy is torn, or the layout wrong.
+    /// Torn copy, or wrong layout.
     Inconsistent(&'static str),
 }
 
@@ -403,8 +403,8 @@ fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
             size: 0,
             stream: first.block.stream,
             small: pool.small,
-            // Its address range exceeds the device, so part of it is always unmapped. Other
-            // segments have no unmapped blocks.
+            // Its address range exceeds the device, so part is always unmapped. Other segments have
+            // no unmapped blocks.
             expandable: first.prev.is_some(),
             granule: first.granule,
             retired: pool.retired,

@@ -1,6 +1,6 @@
 //! The memory that a walk over the blocks needs. The next walk copies all pieces of this one at
-//! once, between two copies of the counters. If the target changes too often, only recently changed
-//! pieces and tables are copied so; all others are copied before and after, and must be equal.
+//! once, between two copies of the counters. If the target changes too often, this covers only
+//! recently changed pieces and tables; all others are copied before and after, and must be equal.
 
 use rustc_hash::FxHashMap;
 
@@ -112,7 +112,7 @@ impl WorkingSet {
         self.plan.push(tail);
         self.tail = at;
         self.appended += self.plan.len() - first;
-        // Many small spans cost more than a few large ones: merge them.
+        // Many small spans cost more than a few merged ones.
         self.planned &= self.appended < MAX_APPENDED && !self.volatile;
         self.copies.resize(at + tail.len, 0);
         let new = self.plan.get(first..).unwrap_or_default();
@@ -241,7 +241,7 @@ impl WorkingSet {
         let first_copy = |number: &u64| Some((*number, self.pieces.get(number)?.at? as usize));
         self.at_rest.extend(resting.iter().filter_map(first_copy));
         self.plan.push(head);
-        // Restless pieces within a span are placed last, which decides.
+        // Restless pieces of a span come last, which decides.
         self.tail = self.add_to_plan(&others, self.head + head.len);
         self.plan.push(tail);
         self.second = self.tail + tail.len;

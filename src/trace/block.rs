@@ -1,4 +1,4 @@
-//! A block of the file: length, checksum and compression around a payload.
+//! A block of the file: length, checksum and compressed payload.
 
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::get_frame_content_size;
@@ -25,7 +25,7 @@ pub(crate) struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// `None`: no block states such values.
+    /// `None` for values that no block states.
     pub(crate) fn read(head: [u8; BLOCK_HEAD]) -> Option<BlockHeader> {
         let [a, b, c, d, e, f, g, h] = head;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;

@@ -1,4 +1,4 @@
-//! Errors of creating and reading a trace.
+//! Errors of traces.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::model::SinkError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// It exists, and overwriting was not requested.
+    /// It exists; overwriting was not requested.
     #[error("{} exists already", path.display())]
     Exists {
         /// The path.
@@ -24,7 +24,7 @@ pub enum CreateError {
         /// The path.
         path: PathBuf,
     },
-    /// The file or its head could not be written.
+    /// File or head could not be written.
     #[error("cannot create {}: {source}", path.display())]
     Create {
         /// The path.
@@ -46,7 +46,7 @@ impl CreateError {
     }
 }
 
-/// Why a trace could not be read. Damage inside it is no error: see [`super::ReplaySummary`].
+/// Why a trace could not be read. Damage inside is no error: see [`super::ReplaySummary`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -72,7 +72,7 @@ pub enum ReadError {
         /// The file.
         path: PathBuf,
     },
-    /// It ends inside the first ten bytes.
+    /// It ends inside its first ten bytes.
     #[error("{} ends after {bytes} bytes, before the recording began", path.display())]
     HeadCut {
         /// The file.
@@ -80,7 +80,7 @@ pub enum ReadError {
         /// Its bytes.
         bytes: u64,
     },
-    /// Does not begin like a trace.
+    /// It does not begin like a trace.
     #[error("{} is not a memspy trace: it looks like {looks_like}", path.display())]
     NotATrace {
         /// The file.
@@ -99,7 +99,7 @@ pub enum ReadError {
         path: PathBuf,
         /// Its version.
         found: u16,
-        /// The latest version known here.
+        /// Latest version known here.
         supported: u16,
     },
     /// Reading failed.

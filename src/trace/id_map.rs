@@ -1,7 +1,7 @@
-//! Maps numbers in a file to dense numbers: where definitions were lost, later ones move up.
+//! Maps a file's numbers to dense ones: after lost definitions, later ones move up.
 //!
-//! [`crate::model::StackTable`] takes definitions without a gap. In an undamaged trace every number
-//! stays the same.
+//! [`crate::model::StackTable`] takes definitions without gaps. An undamaged trace keeps its
+//! numbers.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ struct IdRun {
     length: u32,
 }
 
-/// Runs of numbers moved by the same amount, by first number. A tree, because a damaged file may
-/// bring a million runs in any order.
+/// Runs of numbers moved equally, by first number. A tree: a damaged file may bring a million runs
+/// in any order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IdMap {
     runs: BTreeMap<u32, IdRun>,
@@ -20,7 +20,7 @@ pub(crate) struct IdMap {
 }
 
 impl IdMap {
-    /// `None`: the definition was lost.
+    /// `None`: its definition was lost.
     pub(crate) fn get(&self, file: u32) -> Option<u32> {
         let (from, run) = self.runs.range(..=file).next_back()?;
         let offset = file - from;

@@ -1,4 +1,4 @@
-//! Joins the segments of a ring into one recording and marks gaps.
+//! Joins a ring's segments into one recording and marks gaps.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use super::sequence::{FoundSegment, SegmentSequence, chosen};
 use super::summary::ReplaySummary;
 use crate::model::{Nanos, Record, RecordSink, RecordingGap, SinkResult};
 
-/// The segments in a ring's folder, oldest first.
+/// A ring's segments, oldest first.
 ///
 /// # Errors
-/// [`ReadError::Open`] when the folder cannot be listed.
+/// [`ReadError::Open`]: the folder cannot be listed.
 pub fn segments(folder: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let open = |source| ReadError::Open { path: folder.to_owned(), source };
     let mut found = Vec::new();
@@ -29,7 +29,7 @@ pub fn segments(folder: &Path) -> Result<Vec<PathBuf>, ReadError> {
     Ok(found)
 }
 
-/// The result of joining segments.
+/// A joined recording.
 #[derive(Debug, Default)]
 pub struct JoinResult {
     /// The segments read.
@@ -38,13 +38,13 @@ pub struct JoinResult {
     pub warnings: Vec<String>,
 }
 
-/// Gives the records of one recording, the one that most `segments` belong to, to `sink`.
+/// Gives `sink` the records of one recording, that of most `segments`.
 ///
-/// A segment's opening state is left out if the segment before it is whole. After a missing or
-/// damaged one, [`Record::Gap`] and the opening state are given.
+/// Leaves out a segment's opening state if the segment before it is whole. After a missing or
+/// damaged one, gives [`Record::Gap`] and the opening state.
 ///
 /// # Errors
-/// No segment can be read, or the sink refuses a record.
+/// No segment is readable, or the sink refuses a record.
 pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResult, ReadError> {
     let SegmentSequence { found, mut warnings } = chosen(segments)?;
     let mut joining = RecordingJoin {
@@ -69,7 +69,7 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
         let (summary, outcome) = match read {
             Ok(read) => read,
             Err(error @ ReadError::Sink { .. }) => return Err(error),
-            // The recorder may have been killed before it wrote the head.
+            // The recorder was perhaps killed before it wrote the head.
             Err(ReadError::Empty { .. } | ReadError::HeadCut { .. }) if is_last => continue,
             Err(error) => {
                 let why = format!("segment {name} cannot be read: {error}");
@@ -87,7 +87,7 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
                 summaries.push((path, summary));
                 continue;
             }
-            // The recorder may have been killed in the opening.
+            // The recorder was perhaps killed in the opening.
             SegmentOutcome::WithoutOpening if is_last && !is_damaged => {}
             SegmentOutcome::WithoutOpening => {
                 let why = format!("segment {name} is incomplete at its start: it is left out");
@@ -122,7 +122,7 @@ fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> 
             summary.dropped_records
         ));
     }
-    // Only the last segment may have been open at the recorder's end.
+    // Only the last segment can have been open at the recorder's end.
     (!is_last && summary.unfinished_bytes > 0).then(|| {
         format!(
             "segment {name} is cut off: its last {} bytes are an incomplete block",
@@ -132,9 +132,9 @@ fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> 
 }
 
 enum SegmentOutcome {
-    /// Passed on. `skipped`: newly found gap before it.
+    /// Passed on. `skipped`: a new gap before it.
     Read { skipped: Option<String> },
-    /// It begins no later than the previous one.
+    /// It begins no later than its predecessor.
     Repeats,
     /// Its opening, which its records need, is lost.
     WithoutOpening,
@@ -143,9 +143,9 @@ enum SegmentOutcome {
 struct RecordingJoin<'a> {
     rewriter: Renumberer,
     sink: &'a mut dyn RecordSink,
-    /// The latest time passed on.
+    /// Latest time passed on.
     last: Option<Nanos>,
-    /// Of the last-read segment.
+    /// Of the last segment read.
     begun: Option<Nanos>,
     /// Held back until all gaps are known.
     end: Option<Record>,
@@ -205,7 +205,6 @@ impl RecordingJoin<'_> {
         self.sink.record(record)
     }
 
-    /// The gap ends at `to`.
     fn pass_gap(&mut self, to: Nanos) -> SinkResult {
         match self.missing.take() {
             Some(MissingRange { why, from }) => {
@@ -229,11 +228,11 @@ impl RecordingJoin<'_> {
 }
 
 enum SegmentState {
-    /// The state at the beginning; `latest` is the latest time in it.
+    /// The state at the beginning, with its latest time.
     Opening { records: Vec<Record>, latest: Nanos },
     /// Observations.
     Open,
-    /// It begins no later than the previous segment.
+    /// It begins no later than its predecessor.
     Repeats,
     /// Its opening is incomplete.
     Lost,
@@ -244,7 +243,7 @@ struct JoinSegment<'a, 'b> {
     to: &'a mut RecordingJoin<'b>,
     out: Vec<Record>,
     state: SegmentState,
-    /// A gap before it that nothing else reported.
+    /// A gap before it, not yet reported.
     skipped: Option<String>,
 }
 
@@ -279,7 +278,7 @@ impl JoinSegment<'_, '_> {
         if self.to.missing.is_none() {
             return Ok(());
         }
-        // The start record always comes first.
+        // The start record comes first.
         let mut opening = opening.iter();
         if self.to.last.is_none()
             && let Some(start) = opening.next()
@@ -290,7 +289,7 @@ impl JoinSegment<'_, '_> {
         opening.try_for_each(|record| self.pass(record))
     }
 
-    /// No keyframe: the recording's own beginning, or damage.
+    /// Without keyframe: the recording's beginning, or damage.
     fn without_inheritance(&mut self, opening: &[Record], record: &Record) -> SinkResult {
         self.state = match self.to.last {
             None => SegmentState::Open,

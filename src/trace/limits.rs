@@ -1,7 +1,7 @@
 //! Limits sizes, counts and times, so that no sum over a trace overflows 64 bits.
 //!
-//! A checksum does not prove who wrote a file. Values beyond any machine are refused here, so that
-//! no later code has to expect them.
+//! A checksum does not prove who wrote a file. So values beyond any machine are refused here, and
+//! later code need not expect them.
 
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, CounterDelta, CounterSnapshot, Definition, DeviceUsage,
@@ -35,7 +35,7 @@ pub(super) struct RecordLimits {
 }
 
 impl RecordLimits {
-    /// An error is the reason for refusing the record.
+    /// The error says why the record is refused.
     pub(super) fn check(&mut self, record: &Record) -> Result<(), RefusalReason> {
         match record {
             Record::Start(start) => below(start.unix_nanos, MAX_UNIX, TIME),
@@ -110,7 +110,7 @@ impl RecordLimits {
         time(change.after)?;
         change.live.into_iter().try_for_each(signed_level)?;
         for delta in [&change.small, &change.large] {
-            // All fields, so that a new one gets a check.
+            // All fields, so that new ones get checked.
             let &CounterDelta {
                 allocations: a,
                 frees: b,
@@ -213,7 +213,7 @@ fn all_counters(counters: &AllocatorCounters) -> Result<(), RefusalReason> {
         }
     }
     [counters.oversize_allocations, counters.oversize_segments].iter().try_for_each(stat)?;
-    // The split size is a setting; its default is the largest number.
+    // The split size is a setting, by default the largest number.
     let optional =
         [counters.num_sync_all_streams, counters.num_device_alloc, counters.num_device_free];
     [counters.num_alloc_retries, counters.num_ooms]

@@ -1,4 +1,4 @@
-//! Reads a trace on its own thread, ahead of the thread that takes the records.
+//! Reads a trace ahead, on its own thread.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -34,7 +34,7 @@ struct BatchQueue {
 
 impl BatchQueue {
     fn send(&self) -> SinkResult {
-        // Only the taking thread knows why it stopped.
+        // The taking thread knows why it stopped.
         self.sender.send(self.batch.take()).map_err(|_| SinkError::ThreadFailed)
     }
 }
@@ -53,15 +53,14 @@ impl RecordSink for &BatchQueue {
         batch._taken = sender;
         drop(batch);
         self.send()?;
-        // Nothing is sent: `recv` returns when the batch is dropped.
+        // `recv` returns when the batch is dropped; nothing is sent.
         receiver.and_then(|receiver: Receiver<()>| receiver.recv().ok());
         Ok(())
     }
 }
 
 impl TraceReader {
-    /// Like [`Self::replay`], but reads, decompresses and decodes on another thread while `sink`
-    /// works.
+    /// [`Self::replay`], reading, decompressing and decoding on another thread while `sink` works.
     pub fn replay_ahead(
         &mut self,
         sink: &mut dyn RecordSink,

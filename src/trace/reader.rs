@@ -1,4 +1,4 @@
-//! Reads the records of a trace.
+//! Reads a trace's records.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -14,10 +14,10 @@ use super::wire::v1::decode::{DecodeCounts, DecodeStop, RecordDecoder};
 use super::wire::v1::varint::PayloadCursor;
 use crate::model::RecordSink;
 
-/// Searched at a time for the next good block.
+/// Bytes searched at a time for the next good block.
 const STRIDE: u64 = 1 << 20;
-/// A false block start costs the search the bytes that it claims. The bound is this plus four times
-/// the file: else a file of false starts would cost the square of its size.
+/// A false block start costs a search of the bytes that it claims. The bound is this plus four
+/// times the file: else a file of false starts would cost the square of its size.
 const MAX_SEARCH_BYTES: u64 = 64 << 20;
 const MISSING_BLOCKS: &str = "blocks are missing before this one";
 const MISSING_RECORDS: &str = "records are missing before this block";
@@ -29,16 +29,16 @@ pub struct TraceReader {
     path: PathBuf,
     window: TraceWindow,
     version: u16,
-    /// Of the first block read.
+    /// From the first block read.
     recording: Option<u64>,
 }
 
 impl TraceReader {
-    /// Opens the trace at `path`, which may still be growing.
+    /// Opens the trace at `path`, which may still grow.
     pub fn open(path: impl AsRef<Path>) -> Result<TraceReader, ReadError> {
         let path = path.as_ref().to_owned();
         let open = |source| ReadError::Open { path: path.clone(), source };
-        // Before opening: opening a pipe would wait for its other end.
+        // Opening a pipe would wait for its other end.
         let kind = std::fs::metadata(&path).map_err(open)?.file_type();
         if !kind.is_file() {
             let what = if kind.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
@@ -95,7 +95,7 @@ impl TraceReader {
         self.version
     }
 
-    /// The file's bytes now.
+    /// The file's length now.
     pub fn length(&self) -> Result<u64, ReadError> {
         self.window.length().map_err(|source| ReadError::Read {
             path: self.path.clone(),
@@ -104,14 +104,14 @@ impl TraceReader {
         })
     }
 
-    /// Gives every record of every good block to `sink`, in the order written.
+    /// Gives `sink` all records of good blocks, as written.
     ///
-    /// Each call starts at the beginning and ends where the file ended at the call.
+    /// Each call reads from the start to the end that the file had at the call.
     pub fn replay(&mut self, sink: &mut dyn RecordSink) -> Result<ReplaySummary, ReadError> {
         self.replay_with(sink, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Like [`Self::replay`]; `progress` is called after every block and may end the replay.
+    /// [`Self::replay`] that calls `progress` after each block, which may end it.
     pub fn replay_with(
         &mut self,
         sink: &mut dyn RecordSink,
@@ -163,7 +163,7 @@ struct Replay<'a> {
     /// Expected number if no block is missing.
     next_block: u64,
     next_record: u64,
-    /// Damage was noted since the last good block.
+    /// Whether damage was noted since the last good block.
     in_damage: bool,
     /// Bytes that false block starts may still cost.
     search_left: u64,
@@ -171,9 +171,9 @@ struct Replay<'a> {
 }
 
 enum ScanResult {
-    /// Compressed bytes of a block with a matching checksum.
+    /// Compressed bytes, with matching checksum.
     Block(usize),
-    /// Shorter than its length says; no good block follows.
+    /// Shorter than its length says, before no good block.
     Unfinished,
     Damage(&'static str),
 }
@@ -246,7 +246,7 @@ impl Replay<'_> {
         };
         let body = at + BLOCK_HEAD as u64;
         if claim.length as u64 > self.total - body {
-            // If a good block follows, this one is not unfinished: its length is wrong.
+            // Before a good block this one is not unfinished: its length is wrong.
             return Ok(match self.next_block_after(at)? {
                 Some(_) => ScanResult::Damage("a block states a length beyond the file's end"),
                 None if self.search_left == 0 => ScanResult::Damage(GIVEN_UP),
@@ -259,10 +259,9 @@ impl Replay<'_> {
         })
     }
 
-    /// The first good block's offset.
     fn next_block_after(&mut self, at: u64) -> Result<Option<u64>, ReadError> {
         let overlap = SYNC.len() as u64 - 1;
-        // A block begins after `at`, so its zstd magic comes after its header.
+        // A block begins after `at`, its zstd magic after its header.
         let mut from = at + 1 + BLOCK_HEAD as u64;
         while from + SYNC.len() as u64 <= self.total {
             let length = (STRIDE + overlap).min(self.total - from) as usize;

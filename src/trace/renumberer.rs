@@ -1,4 +1,4 @@
-//! Renumbers records, so that another file gets the definitions that they use and no others.
+//! Renumbers records: another file gets the definitions that they use, and no others.
 
 use rustc_hash::FxHashMap;
 
@@ -8,7 +8,7 @@ use crate::model::{
     StackTable, ThreadId,
 };
 
-/// The definitions and source texts of a stream of records.
+/// Definitions and source texts of a stream of records.
 #[derive(Debug, Default)]
 pub struct DefinitionTables {
     table: StackTable,
@@ -43,7 +43,7 @@ impl DefinitionTables {
     }
 }
 
-/// Gives records new numbers.
+/// Renumbers records.
 ///
 /// Streams share equal definitions; call [`Renumberer::reset`] between them.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ impl NewIds {
 }
 
 impl Renumberer {
-    /// Without numbers.
+    /// Without numbers yet.
     pub fn new() -> Renumberer {
         Renumberer::default()
     }
@@ -102,7 +102,7 @@ impl Renumberer {
         }
     }
 
-    /// `record` redefines old numbers: a thread was renamed, or all start again.
+    /// `record` redefines old numbers: a thread's new name, or a reset.
     pub fn redefined(&mut self, record: &Record) {
         match record {
             Record::Definition(Definition::Thread(id, _)) => self.threads.forget(id.0),
@@ -111,9 +111,8 @@ impl Renumberer {
         }
     }
 
-    /// Appends `record` of stream `from` to `out`, after the definitions and source texts that it
-    /// uses first. Drops uses that `from` does not know. Definitions themselves go to
-    /// [`DefinitionTables`].
+    /// Appends `record` of stream `from` to `out`, after definitions and source texts that it uses
+    /// first. Drops uses unknown to `from`. Definitions themselves go to [`DefinitionTables`].
     pub fn rewrite(&mut self, from: &DefinitionTables, record: &Record, out: &mut Vec<Record>) {
         let rewritten = match record {
             Record::Definition(_) | Record::Source(_) => return,
@@ -229,7 +228,7 @@ impl Renumberer {
     }
 
     fn stack(&mut self, from: &DefinitionTables, old: StackId) -> Option<StackId> {
-        // Outwards to the first stack that has a number, then back.
+        // Outwards to the first numbered stack, then back.
         let mut missing: Vec<(StackId, StackNode)> = Vec::new();
         let mut next = Some(old);
         let mut parent = None;
@@ -256,7 +255,7 @@ impl Renumberer {
             return Some(ThreadId(new));
         }
         let thread = from.table.get_thread(old)?;
-        // Threads without Python are identified only by their whole description.
+        // A thread without Python is identified by its whole description.
         let same = self.to.table.threads().find(|(_, known)| *known == thread).map(|(id, _)| id);
         let new = same.unwrap_or_else(|| self.to.table.thread(thread.clone()));
         self.threads.set(old.0, new.0);

@@ -1,4 +1,4 @@
-//! A long recording that keeps only its last part, in segments on disk.
+//! A long recording that keeps its last part, in segments on disk.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use crate::files::{self, FileCreation, PlaceError};
 use crate::model::{Nanos, Record, RecordSink, SinkError, SinkResult};
 
 pub(super) const SUFFIX: &str = "memspy";
-/// Of the retained part; the excess is at most one segment.
+/// Segments of the retained part; the excess is at most one more.
 const SEGMENT_COUNT: u64 = 8;
 const MIN_SEGMENT_DURATION: Duration = Duration::from_millis(100);
 /// Smaller blocks compress badly.
@@ -23,8 +23,8 @@ const MIN_BLOCK_BYTES: u64 = 4 << 10;
 pub enum Retention {
     /// At least the last part of this length.
     Time(Duration),
-    /// At most this many bytes on disk, plus one segment. If a segment's opening is larger (a job
-    /// of very many blocks): two segments.
+    /// At most this many bytes on disk, plus one segment. Two, if a segment's opening is larger (a
+    /// job of very many blocks).
     Bytes(u64),
     /// The last part of this length, limited to this many bytes.
     Either(Duration, u64),
@@ -45,7 +45,7 @@ impl Retention {
         }
     }
 
-    /// Both bounds; of equal kinds the narrower one.
+    /// Both bounds; of equal kinds the narrower.
     pub fn and(self, other: Retention) -> Retention {
         let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         let time = self.time().into_iter().chain(other.time()).min();
@@ -67,10 +67,10 @@ pub enum RetentionLimit {
     Bytes,
 }
 
-/// Segments in their own folder, each a trace.
+/// Segments, each a trace, in their own folder.
 ///
 /// A segment begins with the current state ([`TraceRing::begin`] to [`TraceRing::opened`]), so it
-/// is readable alone. The segments stay when memspy ends for any reason.
+/// is readable alone. Segments stay however memspy ends.
 pub struct TraceRing {
     folder: PathBuf,
     keep: Retention,
@@ -93,7 +93,7 @@ struct RingSegment {
 }
 
 impl TraceRing {
-    /// Creates the folder. An existing one is refused or, with `overwrite`, emptied of segments.
+    /// Creates the folder. Refuses an existing one or, with `overwrite`, removes its segments.
     pub fn create(
         folder: &Path,
         keep: Retention,
@@ -200,7 +200,7 @@ impl TraceRing {
         Ok(())
     }
 
-    /// The existing segments, oldest first.
+    /// Existing segments, oldest first.
     pub fn segments(&self) -> Vec<PathBuf> {
         let open = self.open.iter().map(|(segment, _)| segment);
         self.done.iter().chain(open).map(|segment| segment.path.clone()).collect()
@@ -217,7 +217,7 @@ impl TraceRing {
         self.max_bytes
     }
 
-    /// Segments begun so far.
+    /// Number of segments begun.
     pub fn begun(&self) -> u64 {
         self.number
     }
@@ -227,7 +227,7 @@ impl TraceRing {
         self.bound
     }
 
-    /// Removes all segments, and the folder if it is then empty.
+    /// Removes all segments, then the folder if empty.
     pub fn remove(mut self) -> io::Result<()> {
         let open = self.open.take().map(|(segment, _)| segment);
         for segment in self.done.drain(..).chain(open) {
@@ -241,8 +241,8 @@ impl TraceRing {
     fn drop_oldest(&mut self, now: Nanos) -> io::Result<()> {
         self.max_bytes = self.max_bytes.max(self.bytes());
         loop {
-            // Keep the newest whole segment: the one after it may have just begun. Drop a segment
-            // if the ones after it suffice.
+            // Keep the newest whole segment: its successor may have just begun. Drop segments whose
+            // successors suffice.
             let old = |time: Duration| {
                 self.done.get(1).is_some_and(|next| {
                     u128::from(now.0.saturating_sub(next.from.0)) >= time.as_nanos()
@@ -275,7 +275,7 @@ impl RecordSink for TraceRing {
         if grown {
             self.max_bytes = self.max_bytes.max(self.bytes());
             let now = record.time();
-            // A size bound frees room when it is needed, a time bound when a segment begins.
+            // A size bound makes room on demand, a time bound at each new segment.
             if let (Some(_), Some(now)) = (self.keep.bytes(), now) {
                 self.drop_oldest(now)?;
             }

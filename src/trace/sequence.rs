@@ -1,4 +1,4 @@
-//! Orders the segments of one recording in a ring's folder and finds gaps between them.
+//! Orders the segments of a ring's recording and finds gaps.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use crate::model::{Record, RecordSink, RecordingStart, SinkResult};
 pub(super) struct FoundSegment {
     pub(super) path: PathBuf,
     pub(super) name: String,
-    /// Missing before this segment.
+    /// What is missing before it.
     pub(super) before: Option<String>,
     pub(super) reader: Result<TraceReader, ReadError>,
 }
@@ -22,13 +22,13 @@ pub(super) struct SegmentSequence {
     pub(super) warnings: Vec<String>,
 }
 
-/// With the recording that the file claims to belong to.
+/// With the recording that the file names.
 type OpenedTrace = Result<(TraceReader, Option<SegmentOrigin>), ReadError>;
 
 /// Shared by a recording's segments.
 #[derive(Debug, Clone, PartialEq)]
 struct SegmentOrigin {
-    /// The random number; older traces have none.
+    /// Random; older traces have none.
     recording: Option<u64>,
     start: RecordingStart,
 }
@@ -43,7 +43,7 @@ pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
         all.push((path.clone(), TraceReader::open(path).and_then(started)));
     }
     let starts = || all.iter().filter_map(|(_, read)| read.as_ref().ok()?.1.as_ref());
-    // In a tie the later one, which the ring wrote last.
+    // In a tie the later, which the ring wrote last.
     let most =
         starts().max_by_key(|start| starts().filter(|other| other == start).count()).cloned();
     if all.iter().all(|(_, read)| read.is_err())
@@ -51,7 +51,7 @@ pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
     {
         let nothing = ReadError::Empty { path: PathBuf::new() };
         let error = std::mem::replace(error, nothing);
-        // The recorder was killed before it wrote a head: nothing is damaged.
+        // The recorder was killed before writing a head: nothing is damaged.
         return match error {
             ReadError::Empty { .. } | ReadError::HeadCut { .. } => {
                 Ok(SegmentSequence { found: Vec::new(), warnings: Vec::new() })

@@ -1,21 +1,21 @@
 //! Bounds the work and memory of reading a file in proportion to its bytes.
 //!
-//! A few compressed bytes can expand to millions of records. A recorder writes no such blocks: a
-//! record's time takes bytes even if nothing happened, and a block ends after a second. Denser
-//! records are refused block by block, so that the rest can be read.
+//! A few compressed bytes can expand to millions of records. A recorder writes no such blocks: each
+//! record's time takes bytes, and a block ends after a second. Blocks with denser records are
+//! refused, so that the rest can be read.
 
 use crate::model::{Definition, Record};
 
-/// Work for any file, and for each byte of its blocks. A unit is a byte of a record in memory,
-/// which takes some nanoseconds. The busiest recordings (a thousand threads, a thousand times a
-/// second) need 2,000 units a byte.
+/// Work for any file, and per byte of its blocks. A unit is a byte of a record in memory, which
+/// takes some nanoseconds. The busiest recordings (a thousand threads, a thousand times a second)
+/// need 2,000 units a byte.
 const WORK: u64 = 256 << 20;
 const WORK_PER_BYTE: u64 = 8192;
-/// Memory of definitions for any file, and for each byte of its blocks. Recordings with only new
-/// stacks take some 100.
+/// Memory of definitions for any file, and per byte of its blocks. Recordings with only new stacks
+/// take some 100.
 const DEFINITIONS: u64 = 128 << 20;
 const DEFINITIONS_PER_BYTE: u64 = 192;
-/// Memory of a definition in tables and indexes, besides its text.
+/// Memory of a definition in tables and indexes, without text.
 const NODE: u64 = 96;
 const DEFINITION: u64 = 320;
 /// A thread mostly repeats the previous sample.
@@ -44,7 +44,7 @@ impl ReadBudget {
             self.definitions.saturating_add(bytes.saturating_mul(DEFINITIONS_PER_BYTE));
     }
 
-    /// An error is the reason for refusing the record.
+    /// The error says why the record is refused.
     pub(super) fn spend(&mut self, record: &Record) -> Result<(), &'static str> {
         let held = record.bytes_held() as u64;
         let work = match record {
@@ -65,7 +65,7 @@ impl ReadBudget {
     }
 }
 
-/// A refused cost takes nothing, so the next block has its whole share.
+/// A refused cost takes nothing: the next block has its whole share.
 fn take(left: &mut u64, cost: u64, why: &'static str) -> Result<(), &'static str> {
     *left = left.checked_sub(cost).ok_or(why)?;
     Ok(())

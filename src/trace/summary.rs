@@ -1,4 +1,4 @@
-//! The result of replaying a trace.
+//! Result of replaying a trace.
 
 use crate::model::RecordingEnd;
 
@@ -12,32 +12,32 @@ pub struct ReplaySummary {
     pub records: u64,
     /// Good blocks.
     pub blocks: u64,
-    /// The file's bytes when the replay began.
+    /// The file's length when the replay began.
     pub bytes: u64,
-    /// Records with tags of a later memspy, skipped.
+    /// Records skipped: tags of a later memspy.
     pub unknown_tags: u64,
-    /// Damaged places: bytes outside good blocks, except an unfinished block at the end.
+    /// Damaged places: bytes outside good blocks, except an unfinished last one.
     pub damaged_places: u64,
-    /// Known missing blocks, each of at most about a second.
+    /// Known missing blocks, of at most about a second each.
     pub lost_blocks: u64,
     /// Known missing records.
     pub lost_records: u64,
-    /// Records that use a lost definition, left out.
+    /// Records left out: they use a lost definition.
     pub dropped_records: u64,
     /// The first damage.
     pub first_damage: Option<TraceDamage>,
-    /// Bytes of an unfinished block at the end: the recorder died or still runs.
+    /// Bytes of an unfinished last block: the recorder died or still runs.
     pub unfinished_bytes: u64,
-    /// The trailer was seen; else the recording ended abruptly or goes on.
+    /// Whether there is a trailer; else the recording ended abruptly or goes on.
     pub complete: bool,
     /// The trailer.
     pub end: Option<RecordingEnd>,
-    /// The caller ended the replay.
+    /// Whether the caller ended the replay.
     pub stopped: bool,
 }
 
 impl ReplaySummary {
-    /// Every written record was given to the sink.
+    /// Whether the sink got every written record.
     pub fn is_whole(&self) -> bool {
         self.complete
             && self.damaged_places == 0

@@ -1,12 +1,12 @@
-//! A moving window over the file: memory use does not depend on the file's size.
+//! A moving window over the file, so that memory does not grow with it.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Unless one block is larger. Copied, not mapped: access to a truncated file's lost page would
-/// kill memspy.
+/// Unless a block is larger. Copied, not mapped: access to a truncated file's lost page would kill
+/// memspy.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]

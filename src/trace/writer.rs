@@ -1,4 +1,4 @@
-//! Writes records as a trace.
+//! Writes a trace.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -18,7 +18,7 @@ const MAX_BLOCK_BYTES: usize = 256 << 10;
 const MAX_BLOCK_AGE: u64 = 1_000_000_000;
 /// Of the first block of a recording that may be killed at any moment; doubles block by block.
 const FIRST_AGE: u64 = 100_000_000;
-/// More costs the recording machine time for a few per cent.
+/// Higher levels cost the recording machine time for a few per cent.
 const ZSTD_LEVEL: i32 = 6;
 
 /// In each block's head; identifies the recording.
@@ -27,7 +27,7 @@ pub(super) struct RecordingNumber(u64);
 
 impl RecordingNumber {
     pub(super) fn random() -> RecordingNumber {
-        // Random keys plus the time, in case the keys repeat.
+        // With the time, in case the random keys repeat.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         // The highest bit makes all numbers equally long.
         RecordingNumber(RandomState::new().hash_one(now) | 1 << 63)
@@ -36,9 +36,9 @@ impl RecordingNumber {
 
 /// Writes records as a trace, block by block.
 ///
-/// A block is written after a second of recorded time (or less, [at
-/// first](Self::with_early_blocks)), after 256 KiB, and by [`Self::flush`]. After an error every
-/// later call fails, and the file is readable up to its last whole block.
+/// It writes a block after a second of recorded time (or less, [at
+/// first](Self::with_early_blocks)), after 256 KiB, and by [`Self::flush`]. After an error all
+/// calls fail, and the file is readable up to its last whole block.
 pub struct TraceWriter<W: Write> {
     to: W,
     encoder: RecordEncoder,
@@ -55,32 +55,30 @@ pub struct TraceWriter<W: Write> {
     failed: Option<(io::ErrorKind, String)>,
 }
 
-/// What a finished trace holds.
+/// A finished trace's length and content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct WrittenTrace {
-    /// Of the file.
     pub bytes: u64,
-    /// Blocks in it.
     pub blocks: u64,
-    /// Records in it.
     pub records: u64,
 }
 
 impl TraceWriter<File> {
     /// Creates the trace at `path`, readable by its owner only.
     ///
-    /// An existing file is refused or, with `overwrite`, replaced: readers that have the old one
-    /// open keep it. A pipe or a device is written as it is.
+    /// Refuses an existing file or, with `overwrite`, replaces it: readers keep the old one. Writes
+    /// into a pipe or device as it is.
     pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self, CreateError> {
         TraceWriter::create_as(path, FileCreation::replacing(overwrite))
     }
 
-    /// With `creation`'s file mode.
+    /// With the file mode of `creation`.
     pub fn create_as(path: impl AsRef<Path>, creation: FileCreation) -> Result<Self, CreateError> {
         TraceWriter::create_part(path.as_ref(), creation, RecordingNumber::random())
     }
 
-    /// One file of several of a recording.
+    /// One of a recording's files.
     pub(super) fn create_part(
         path: &Path,
         creation: FileCreation,
@@ -98,7 +96,7 @@ impl<W: Write> TraceWriter<W> {
         TraceWriter::of_recording(to, RecordingNumber::random())
     }
 
-    /// One file of several of a recording.
+    /// One of a recording's files.
     pub(super) fn of_recording(mut to: W, recording: RecordingNumber) -> io::Result<Self> {
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(&v1::VERSION.to_le_bytes());
@@ -118,25 +116,25 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Limits blocks to about `payload` bytes, if that is less than usual.
+    /// Limits blocks to about `payload` bytes, if less than usual.
     pub fn with_block_size(mut self, payload: usize) -> Self {
         self.full = self.full.min(payload);
         self
     }
 
-    /// Writes the first block after 0.1 s and each later one after twice as long, up to the usual
-    /// age: for a new recording that may be killed.
+    /// Writes the first block after 0.1 s, each later one after twice as long, up to the usual age:
+    /// for a new recording that may be killed.
     pub fn with_early_blocks(mut self) -> Self {
         self.age = FIRST_AGE;
         self
     }
 
-    /// Bytes written to the file.
+    /// Bytes in the file.
     pub fn bytes_written(&self) -> u64 {
         self.bytes
     }
 
-    /// Records taken, written or buffered.
+    /// Records written or buffered.
     pub fn records(&self) -> u64 {
         self.encoder.records()
     }
@@ -151,8 +149,8 @@ impl<W: Write> TraceWriter<W> {
         self.note(written)
     }
 
-    /// Writes the rest and returns the file. Without an earlier [`Record::End`] the trace counts as
-    /// ended abruptly.
+    /// Writes the rest and returns the file. Without [`Record::End`] the trace counts as ended
+    /// abruptly.
     pub fn finish(mut self) -> io::Result<(W, WrittenTrace)> {
         self.flush()?;
         let written = WrittenTrace {

@@ -47,7 +47,7 @@ const PERF: u64 = 2;
 const SAMPLE: u64 = 3;
 
 impl ProbeRequest {
-    /// `None` if there are too many points.
+    /// `None`: too many points.
     pub(super) fn place<'a>(
         number: u32,
         placement: &Placement<'a>,
@@ -120,7 +120,7 @@ fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Each message gives the total number of descriptors.
+/// Each message has the total number of descriptors.
 pub(super) fn answer(to: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let total = (descriptors.len() as u64).to_le_bytes();
     if descriptors.is_empty() {

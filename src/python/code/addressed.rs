@@ -41,13 +41,13 @@ impl CodeReader {
         self.codes.clear();
     }
 
-    /// `None` if no code object is at `code`.
+    /// `None` without a code object at `code`.
     pub fn at(&mut self, code: Addr, offset: i32) -> Option<AddressedCode> {
         let (memory, interpreter) = (&*self.memory, &self.interpreter);
         let known = self.codes.entry(code).or_insert_with(|| {
             let code =
                 CodeObject::read(memory, &interpreter.layout, interpreter.code_type, code).ok()?;
-            // Since 3.11 the layout names `co_qualname`, which follows `co_filename` and `co_name`
+            // Since 3.11 the layout names `co_qualname`, after `co_filename` and `co_name`
             // (Include/cpython/code.h).
             let CodeLayout { name, file, .. } = interpreter.layout.code;
             let name = match name.offset == file.offset + 16 {

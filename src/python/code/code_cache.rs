@@ -1,7 +1,7 @@
-//! Caches code objects by address and checks at every use that they were not replaced: one call
-//! copies with the frames their pointers to name, file and line table, the first line, and the
-//! unique `co_version` (3.12+; before, the three objects are compared too). While the count of
-//! freed code objects (3.14+) is constant, nothing needs comparing.
+//! Caches code objects by address and checks at each use that they were not replaced: the call that
+//! copies the frames also copies their pointers to name, file and line table, the first line, and
+//! the unique `co_version` (3.12+; before, the three objects are compared, too). Nothing needs
+//! comparing while the count of freed code objects (3.14+) is constant.
 
 use rustc_hash::FxHashMap;
 
@@ -15,11 +15,11 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Ranges this near are read as one. Less than a page, so each page read contains a range.
+/// Ranges this near are read as one. Less than a page: each page read contains a range.
 const MAX_GAP_BYTES: u64 = 1024;
 const MAX_COMPARED_LEN: usize = 1024;
-/// Checks in advance what the previous sample used: one more range costs 0.5 µs in the kernel, one
-/// more call about five.
+/// What the previous sample used is checked in advance: one more range costs 0.5 µs in the kernel,
+/// one more call about five.
 const FORGOTTEN_AFTER: u64 = 2;
 const MAX_GENERATED_LINES: usize = 1 << 12;
 const MAX_CODES: usize = 1 << 17;
@@ -61,7 +61,7 @@ struct CachedCode {
 pub(in crate::python) enum CodeLookup {
     /// The frame, and whether it is a known wait.
     Frame(FrameId, bool),
-    /// This batch has not checked it: read again.
+    /// Not checked in this batch: read again.
     Unchecked,
     Unknown,
 }
@@ -172,7 +172,7 @@ impl CodeCache {
         !self.unchecked.is_empty()
     }
 
-    /// Compares in another call. A fingerprint that is equal now was equal in between.
+    /// Compares in another call. A fingerprint equal now was equal in between.
     pub(in crate::python) fn settle(
         &mut self,
         memory: &dyn Memory,
@@ -318,7 +318,7 @@ impl CodeCache {
         Ok(())
     }
 
-    /// No code object is trusted until compared again.
+    /// No code object is trusted until compared.
     pub(in crate::python) fn begin_check(&mut self) {
         self.batch += 1;
         self.begin_sample();
@@ -343,12 +343,12 @@ impl CodeCache {
         })
     }
 
-    /// A new thread may reuse the slot of an ended one.
+    /// A new thread may reuse an ended one's slot.
     pub(in crate::python) fn forget_copies(&mut self) {
         self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());
     }
 
-    /// Replaces the outer frames of a stack that is too deep.
+    /// Replaces the outer frames of too deep a stack.
     pub(in crate::python) fn cut_frame(&mut self, table: &mut StackTable) -> FrameId {
         *self.cut.get_or_insert_with(|| {
             let function = table.function(Function {

@@ -16,7 +16,7 @@ const UNIT: u64 = 2;
 pub(in crate::python) enum BytecodeLocation {
     Offsets,
     At(u64),
-    /// First the original, then the threads' copies, each of `len` bytes.
+    /// First the original, then the threads' copies, of `len` bytes each.
     Copied {
         starts: Vec<u64>,
         len: u64,

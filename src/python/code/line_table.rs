@@ -1,4 +1,4 @@
-//! Maps instructions to lines, in the three formats of CPython 3.8 to 3.15.
+//! Maps instructions to lines, in CPython's three formats (3.8 to 3.15).
 
 use crate::python::layouts::layout::LineFormat;
 
@@ -11,7 +11,7 @@ pub(in crate::python) struct CodeLines {
 }
 
 impl CodeLines {
-    /// A damaged table gives wrong lines, never a failure.
+    /// A damaged table never fails, but gives wrong lines.
     pub(in crate::python) fn decode(
         format: LineFormat,
         table: &[u8],

@@ -1,4 +1,4 @@
-//! One thread's frames, as copied by one poll.
+//! One thread's frames in one poll.
 
 use super::pieces::StackPieces;
 use crate::python::layouts::layout::{EntryFrame, FrameLayout};
@@ -36,17 +36,17 @@ pub(super) struct FrameChain {
     pub(super) kind: ChainKind,
     pub(super) head: Addr,
     pub(super) frames: Vec<RawFrame>,
-    /// The innermost frame may have returned (3.11 to 3.13). A loop in step with the polls can show
-    /// such a chain twice, so only a later copy of the head decides.
+    /// Whether the innermost frame may have returned (3.11 to 3.13). A loop in step with the polls
+    /// can show such a chain twice, so only a later copy of the head decides.
     pub(super) may_have_returned: bool,
-    /// It ends in a function newly called by C code, or above an overwritten shim: copy all of it
+    /// It ends in a function newly called by C code, or above an overwritten shim: copy it all
     /// again, with shims.
     pub(super) has_new_root: bool,
     shims: Vec<Shim>,
 }
 
 impl FrameChain {
-    /// The error is the address of a missing frame.
+    /// The error is a missing frame's address.
     pub(super) fn read(
         &mut self,
         layout: &FrameLayout,
@@ -79,7 +79,7 @@ impl FrameChain {
         self.frames.last().map(|frame| frame.at)
     }
 
-    /// Call after [`Self::read`]. Earlier chains ended at `root`.
+    /// After [`Self::read`]. Earlier chains ended at `root`.
     pub(super) fn compare_root(
         &mut self,
         root: Option<Addr>,
@@ -109,7 +109,7 @@ impl FrameChain {
         frames.chain(self.shims.iter().map(|shim| shim.at))
     }
 
-    /// `fetch` returns later copies by address. The innermost frame may have advanced.
+    /// `fetch`: later copies by address. The innermost frame may have advanced.
     pub(super) fn is_still<'b>(
         &self,
         layout: &FrameLayout,
@@ -134,8 +134,7 @@ impl FrameChain {
         self.may_have_returned || self.has_new_root
     }
 
-    /// Two polls that agree have seen one stack: a mixed copy would have to be mixed the same way
-    /// twice.
+    /// Two polls that agree saw one stack: a mixed copy would need the same mixture twice.
     pub(super) fn agrees_with(&self, other: &FrameChain) -> bool {
         let differs = self.kind != other.kind || self.kind == ChainKind::Torn;
         if differs || self.is_in_doubt() || other.is_in_doubt() {

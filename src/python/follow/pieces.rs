@@ -1,4 +1,4 @@
-//! The memory ranges of one thread's recent frames.
+//! Memory ranges of a thread's recent frames.
 
 use crate::target::{Addr, AddressRange};
 
@@ -41,8 +41,8 @@ pub(super) struct StackPieces {
 }
 
 impl StackPieces {
-    /// The copies begin at `offset`, with the C stack first and `leaf`, the innermost frame, last.
-    /// If that still runs when copied, its callers are unchanged.
+    /// The copies begin at `offset`: C stack first, `leaf`, the innermost frame, last. If that
+    /// still runs when copied, its callers are unchanged.
     pub(super) fn push(
         &mut self,
         leaf: Addr,
@@ -138,12 +138,12 @@ impl StackPieces {
         true
     }
 
-    /// `number`: in the order of [`Self::push`].
+    /// `number`: by the order of [`Self::push`].
     pub(super) fn forget(&mut self, number: usize) {
         self.list.retain(|piece| piece.number != number);
     }
 
-    /// Returns whether the ranges changed. `used`: an idle thread looks no frames up.
+    /// Returns whether the ranges changed. `used`: an idle thread looks up no frames.
     pub(super) fn trim(&mut self, used: impl Iterator<Item = (Addr, usize)>) -> bool {
         self.polls += 1;
         if self.polls < POLLS_UNTIL_TRIM {

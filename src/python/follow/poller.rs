@@ -15,7 +15,7 @@ const NEAR_STATE: usize = 1024;
 
 const WORD: usize = 8;
 
-/// A thread state's address, and a number that differs when it is reused.
+/// A thread state's address, and a number that differs after reuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ThreadKey(u64, u64);
 
@@ -25,9 +25,9 @@ pub struct PollTarget {
     pub(in crate::python) place: ThreadEntry,
     /// Its id at the last sample.
     pub thread: ThreadId,
-    /// Its kernel id in the target's pid namespace.
+    /// Kernel id in the target's pid namespace.
     pub os_id: Option<u64>,
-    /// Its kernel id in memspy's pid namespace.
+    /// Kernel id in memspy's pid namespace.
     pub id_here: Option<u32>,
 }
 
@@ -38,14 +38,14 @@ impl PollTarget {
     }
 }
 
-/// A thread's stack at one poll.
+/// A thread's polled stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolledStack<'a> {
     /// Confirmed by two consecutive polls or two copies.
     Frames(&'a [ChainFrame]),
     /// The next poll may confirm them.
     Unconfirmed(&'a [ChainFrame]),
-    /// It executes no Python.
+    /// The thread executes no Python.
     NoFrames,
     /// It changed during the copy.
     Torn,
@@ -87,7 +87,7 @@ impl StackPoller {
         StackPoller { layout: interpreter.layout, threads: Vec::new(), frames: Vec::new() }
     }
 
-    /// Keeps the state of threads polled already.
+    /// Keeps the state of known threads.
     pub fn set_targets(&mut self, targets: &[PollTarget]) {
         let mut old = std::mem::take(&mut self.threads);
         self.threads = targets
@@ -104,7 +104,7 @@ impl StackPoller {
         self.threads.iter().map(|polled| &polled.target)
     }
 
-    /// Appends all spans. `bytes`: length of the copies so far; returns the new length.
+    /// Appends all spans. `bytes`: length of earlier copies; returns the new length.
     pub fn push(&mut self, spans: &mut Vec<AddressRange>, mut bytes: usize) -> usize {
         let (state_from, state_len) = state_part(&self.layout);
         for polled in &mut self.threads {
@@ -122,7 +122,7 @@ impl StackPoller {
         bytes
     }
 
-    /// Takes a poll's copies, and the previous poll's of the same spans. `true`: addresses are
+    /// Takes copies of this and the previous poll, of the same spans. `true`: addresses are
     /// missing, so push the spans again and read at once.
     pub fn examine(&mut self, now: &[u8], before: Option<&[u8]>) -> bool {
         let mut again = false;
@@ -190,12 +190,12 @@ impl StackPoller {
         }
     }
 
-    /// No stack waits for confirmation.
+    /// Whether no stack waits for confirmation.
     pub fn is_confirmed(&self) -> bool {
         !self.threads.iter().any(PolledThread::is_unconfirmed)
     }
 
-    /// Call after each poll; `true` if the spans must be pushed again.
+    /// Call after each poll; `true`: push the spans again.
     pub fn trim(&mut self) -> bool {
         let len = self.layout.frame.len;
         self.threads.iter_mut().fold(false, |any, polled| {
@@ -234,29 +234,29 @@ impl StackPoller {
         self.threads.is_empty()
     }
 
-    /// Whether the thread's chain changed since the poll before.
+    /// Whether the thread's chain changed since the previous poll.
     pub fn moved(&self, number: usize) -> bool {
         self.threads.get(number).is_some_and(|polled| polled.still == 0)
     }
 
-    /// The same by key.
+    /// [`Self::moved`] by key.
     pub fn moved_by_key(&self, key: ThreadKey) -> bool {
         self.threads.iter().any(|polled| polled.still == 0 && polled.target.key() == key)
     }
 
-    /// The stack of thread `number` at the last poll.
+    /// Stack of thread `number` at the last poll.
     pub fn now(&mut self, number: usize) -> PolledStack<'_> {
         let Some(polled) = self.threads.get(number) else { return PolledStack::Torn };
         stack(&polled.now, polled.now_confirmed, &mut self.frames)
     }
 
-    /// Its stack at the poll before.
+    /// Its stack one poll earlier.
     pub fn before(&mut self, number: usize) -> PolledStack<'_> {
         let Some(polled) = self.threads.get(number) else { return PolledStack::Torn };
         stack(&polled.before, polled.before_confirmed, &mut self.frames)
     }
 
-    /// A code object's first bytes, for a later comparison.
+    /// A code object's first bytes, for comparison.
     pub fn code_copy(&self, memory: &dyn Memory, frame: &ChainFrame) -> Option<Vec<u8>> {
         memory.vec(frame.code, self.layout.code.len).ok()
     }

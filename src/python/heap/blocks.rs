@@ -1,12 +1,11 @@
-//! The layouts of mimalloc in CPython, printed by `scripts/print-cpython-layout.sh`.
+//! mimalloc's layouts in CPython, printed by `scripts/print-cpython-layout.sh`.
 
 use crate::target::{Addr, Field};
 
-/// `mi_heap_t`, `mi_page_t`, `mi_segment_t` (Objects/mimalloc/types.h). A `mi_page_t` is also a
-/// `mi_slice_t`.
+/// `mi_heap_t`, `mi_page_t` (also a `mi_slice_t`), `mi_segment_t` (Objects/mimalloc/types.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MimallocLayout {
-    /// A thread's heaps are consecutive, then comes their `tld`.
+    /// A thread's heaps are consecutive, before their `tld`.
     pub(super) heap_len: usize,
     pub(super) heap_tld: Field<Addr>,
     pub(super) heap_thread: Field<u64>,
@@ -76,8 +75,7 @@ const V2_1: MimallocLayout = MimallocLayout {
     blocks: PageBlocks::Computed { size: Field::at(28), }, segment_abandoned: Field::at(192), segment_entries: Field::at(248), segment_slices: 264,
 };
 
-/// mimalloc 2.5, from the headers of 3.14.10. Known from headers only, so all its counts must be
-/// consistent.
+/// mimalloc 2.5, only from the headers of 3.14.10, so all its counts must be consistent.
 #[rustfmt::skip]
 const V2_5: MimallocLayout = MimallocLayout {
     heap_len: 3088, heap_tld: Field::at(0), heap_thread: Field::at(16), heap_pages: Field::at(192), heap_tag: Field::at(249), heap_queues: 1288, queues: 75, queue_len: 24,

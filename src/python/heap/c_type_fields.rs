@@ -1,5 +1,5 @@
-//! References in types written in C, all visited by `tp_traverse` (CPython 3.8 to 3.15; tests
-//! compare with `gc.get_referents`).
+//! References in C types, all visited by `tp_traverse` (CPython 3.8 to 3.15; tests compare with
+//! `gc.get_referents`).
 
 use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, Field};
@@ -105,7 +105,7 @@ const PANDAS_BLOCK: &[CTypeField] = &[(24, "_mgr_locs"), (32, "refs"), (48, "val
 const ITERATES: &[CTypeField] = &[(16, "<items>")];
 const COUNTS: &[CTypeField] = &[(24, "<items>")];
 const FUNCTION_AND_ITEMS: &[CTypeField] = &[(16, "<function>"), (24, "<items>")];
-/// Only the callback is counted. Names vary between versions.
+/// Only the callback counts. Names vary between versions.
 const WEAK: &[CTypeField] = &[(24, "__callback__")];
 const WEAK_TYPES: [&str; 6] = [
     "weakref",
@@ -164,7 +164,7 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
             ..=12 => vec![(32, "<items>")],
             _ => Vec::new(),
         }),
-        // Up to 3.12, the list of weak references comes first.
+        // Up to 3.12 the list of weak references is first.
         "_thread._local" => {
             let first = if layout.minor >= 13 { 16 } else { 24 };
             let mut parts =
@@ -178,7 +178,7 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
     }
 }
 
-/// One dictionary holds a dictionary per thread.
+/// A dictionary of one dictionary per thread.
 pub(super) const LOCAL: &str = "<threads>";
 
 /// Only NumPy arrays have this field.

@@ -35,7 +35,7 @@ const MEMBER: Field<Addr> = Field::at(40);
 const MEMBER_LEN: usize = 24;
 const REFERENCES: [i32; 2] = [6, 16];
 
-/// Which references a class's instances have.
+/// Which references instances have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClassKind {
     /// `dict` and subclasses.
@@ -77,7 +77,7 @@ pub enum ClassKind {
 pub struct PyClass {
     /// `id(class)`.
     pub at: Addr,
-    /// `tp_name`; with the module for C classes.
+    /// `tp_name`; for C classes with module.
     pub name: Arc<str>,
     /// The kind of its instances.
     pub kind: ClassKind,
@@ -90,13 +90,13 @@ pub struct PyClass {
     pub(super) dict: Addr,
     pub(super) dict_offset: i64,
     pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
-    /// References in the C part of its instances.
+    /// References in its instances' C part.
     pub(super) parts: Option<Cow<'static, [CTypeField]>>,
     pub(super) row: Option<ReferenceArray>,
 }
 
 impl PyClass {
-    /// Whether it is `base` or derives from it.
+    /// Whether it is or derives from `base`.
     pub fn is_a(&self, base: Addr) -> bool {
         self.bases.contains(&base)
     }
@@ -209,7 +209,7 @@ impl PythonHeap<'_> {
         self.memory.reader().pointer(self.layout.object.type_of.in_target(at)).ok()
     }
 
-    /// No known references, or unreadable.
+    /// Without known references, or unreadable.
     pub fn is_leaf(&self, at: Addr) -> bool {
         let Some(class) = self.class_address(at) else { return true };
         if let Some(known) = self.classes.borrow().get(&class) {
@@ -228,7 +228,7 @@ impl PythonHeap<'_> {
         let flags = head.shift(FLAGS).get(&bytes)?;
         let bases =
             self.items_at(head.shift(MRO).get(&bytes)?, ClassKind::Tuple).unwrap_or_default();
-        // A Python class may have a C class's name, but without the module.
+        // A Python class may have a C class's name, without module.
         let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
         let own = match flags & EXCEPTION {
             0 => c_type_fields::of_type(&name)
@@ -268,7 +268,7 @@ impl PythonHeap<'_> {
         self.text(module)
     }
 
-    /// From the class's own namespace, without its bases.
+    /// From its own namespace, without bases.
     pub fn class_attribute(&self, class: &PyClass, name: &str) -> Option<Addr> {
         if !class.is_heap_type() {
             return None;

@@ -20,7 +20,7 @@ const LIST_ROOM: Field<u64> = Field::at(32);
 const SET_FILL: Field<u64> = Field::at(16);
 const SET_MASK: Field<u64> = Field::at(32);
 const SET_TABLE: Field<Addr> = Field::at(40);
-/// `leftblock`, `leftindex`. A block is a link, items, a link.
+/// `leftblock`, `leftindex`. Each block: link, items, link.
 const DEQUE_BLOCK: Field<Addr> = Field::at(24);
 const DEQUE_INDEX: Field<u64> = Field::at(40);
 const DEQUE_BLOCK_ITEMS: u64 = 64;
@@ -95,7 +95,7 @@ impl PythonHeap<'_> {
         small_int(self.memory(), &self.layout.object, at).ok()
     }
 
-    /// Whether the object is `True`.
+    /// Whether it is `True`.
     pub fn is_true(&self, at: Addr) -> bool {
         self.class_of(at).is_some_and(|class| &*class.name == "bool")
             && small_int(self.memory(), &self.layout.object, at) == Ok(1)
@@ -314,7 +314,7 @@ impl PythonHeap<'_> {
         )
     }
 
-    /// `__dict__`; `None` if not created yet.
+    /// `__dict__`; `None` if not yet created.
     pub fn dict_of_instance(&self, at: Addr, class: &PyClass) -> Option<Addr> {
         dicts::owned_by_instance(self.memory(), &self.layout, at, &class.place()).ok()?.dict
     }

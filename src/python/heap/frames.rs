@@ -25,7 +25,7 @@ enum ValuesEnd {
     Either(Field<Addr>, Field<Addr>),
     /// `f_valuestack` and `f_stackdepth`, which is negative while the frame runs.
     Depth { stack: Field<Addr>, depth: Field<i32> },
-    /// `stacktop`: number of values, counted from the first local variable.
+    /// `stacktop`: number of values, from the first local variable.
     Index(Field<i32>),
 }
 

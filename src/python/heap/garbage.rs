@@ -1,7 +1,6 @@
 //! Finds garbage by CPython's algorithm (Python/gc.c, `deduce_unreachable`): an object with more
-//! counts than references from tracked objects is alive, with all that it references. Objects of
-//! unknown kinds count as without references, so every object found is garbage, but not all is
-//! found.
+//! counts than references from tracked objects is alive, with all that it references. Unknown kinds
+//! count as without references: every object found is garbage, but not all is found.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -13,7 +12,7 @@ use super::{ClassKind, HeapObject, PythonHeap};
 use crate::target::{Addr, Field};
 
 impl ReferenceGraph<'_> {
-    /// Objects kept alive only by cycles; `None` if counts are inconsistent. `through_cpp`:
+    /// Objects that only cycles keep alive; `None` if counts are inconsistent. `through_cpp`:
     /// references from C++, such as from a tensor to its node's `ctx`.
     pub fn garbage(&self, through_cpp: &[(Addr, Addr)]) -> Option<FxHashSet<Addr>> {
         let objects = self.objects();
@@ -55,7 +54,7 @@ impl ReferenceGraph<'_> {
 }
 
 impl PythonHeap<'_> {
-    /// Passes each reference on as often as it is counted.
+    /// Passes each reference on as often as it counts.
     pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;

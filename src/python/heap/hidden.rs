@@ -1,4 +1,4 @@
-//! References that no attribute shows: values of a `ContextVar` (a tree in each context,
+//! References that no attribute shows: values of a `ContextVar` (a tree per context,
 //! Objects/hamt.c), attributes of a `threading.local`, items of an object array.
 
 use rustc_hash::FxHashMap;
@@ -97,7 +97,7 @@ impl PythonHeap<'_> {
                 nodes.extend(children.map(|child| (child, depth + 1)));
                 continue;
             }
-            // Pairs of variable and value, or of null and child node.
+            // Pairs of variable and value, or null and child node.
             let row: FxHashMap<usize, Addr> = self.row_of(node, &class).into_iter().collect();
             for (index, value) in row.iter().filter(|(index, _)| *index % 2 == 1) {
                 found += 1;

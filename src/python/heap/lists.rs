@@ -27,7 +27,7 @@ const MAX_CHANGES: u32 = 16;
 pub(super) struct TrackedObject {
     pub(super) at: Addr,
     pub(super) class: Addr,
-    /// Lower half of `ob_refcnt`; negative for immortal objects since 3.12.
+    /// Lower half of `ob_refcnt`; negative for immortal objects (3.12+).
     pub(super) references: i32,
 }
 

@@ -48,7 +48,7 @@ impl PythonHeap<'_> {
         found
     }
 
-    /// Which `objects` are on stacks, such as a loop's iterator. Any equal word counts, as some
+    /// Which `objects` are on stacks, such as a loop's iterator. Any equal word counts: some
     /// versions store no stack depth.
     pub fn held_on_stacks(&self, objects: &FxHashSet<Addr>) -> Vec<LocalVariable> {
         let mut found = Vec::new();

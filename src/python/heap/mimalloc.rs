@@ -1,7 +1,7 @@
 //! Tracked objects of a CPython without a GIL: as Python/gc_free_threading.c (`gc_visit_heaps`)
-//! finds them in mimalloc heaps, which are found by shape. A thread stopped during an allocation or
-//! free makes the counts of one page differ by one; its block is no tracked object. Any other
-//! inconsistency requires another read.
+//! finds them, in mimalloc heaps found by shape. A thread stopped during an allocation or free
+//! makes the counts of one page differ by one; its block is no tracked object. Other
+//! inconsistencies require another read.
 
 mod block_area;
 mod segments;
@@ -145,7 +145,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Rough mode ignores an error: other parts may be sound.
+    /// Rough mode ignores errors: other parts may be sound.
     fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
         match (self.listing, read) {
             (HeapListing::Rough, Err(error)) if !error.is_limit() => Ok(()),

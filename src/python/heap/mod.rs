@@ -1,5 +1,5 @@
-//! The objects that CPython's garbage collector tracks, and their references. In a running target,
-//! lists change ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
+//! The objects that CPython's garbage collector tracks, and their references. A running target
+//! changes the lists ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
 
 mod blocks;
 mod c_type_fields;
@@ -69,7 +69,7 @@ pub enum HeapError {
 }
 
 impl HeapError {
-    /// Whether another attempt may succeed.
+    /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self, HeapError::Collecting | HeapError::Changing)
     }
@@ -97,7 +97,7 @@ pub struct HeapObject {
 
 type KnownClasses = FxHashMap<Addr, Option<Arc<PyClass>>>;
 
-/// The heap of one CPython at one moment.
+/// A CPython's heap at one moment.
 pub struct PythonHeap<'a> {
     memory: &'a PageCache,
     layout: PythonLayout,
@@ -180,7 +180,7 @@ impl<'a> PythonHeap<'a> {
         self.memory
     }
 
-    /// Objects with missing references.
+    /// Number of objects with missing references.
     pub fn unreadable(&self) -> u64 {
         self.unreadable.get()
     }

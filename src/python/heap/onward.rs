@@ -15,8 +15,8 @@ type IsAsked<'f> = &'f (dyn Fn(&HeapObject) -> bool + Sync);
 type Takes<'f> = &'f (dyn Fn(&PythonHeap<'_>, usize, Addr) -> bool + Sync);
 
 impl PythonHeap<'_> {
-    /// Accepted references, hidden ones first. Few objects or no spare threads: leaves all to the
-    /// walk.
+    /// Accepted references, hidden ones first. With few objects or no spare threads, leaves all to
+    /// the walk.
     pub fn onward_references(
         &self,
         objects: &[Addr],

@@ -68,7 +68,7 @@ impl PythonHeap<'_> {
         found
     }
 
-    /// Whether it is written in C, at least in part, with unknown fields.
+    /// Whether it is at least partly C, with unknown fields.
     fn has_unknown_part(&self, class: &PyClass) -> bool {
         let is_unknown = |base: &PyClass| {
             let is_of_c = !base.is_heap_type() || base.name.contains('.');

@@ -1,4 +1,4 @@
-//! The references of an object, and their kinds.
+//! An object's references, and their kinds.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::target::{Addr, Field};
 pub(super) const METHOD_FUNCTION: Field<Addr> = Field::at(16);
 pub(super) const METHOD_SELF: Field<Addr> = Field::at(24);
 
-/// How an object references another. Keys and names are addresses, as most are never read.
+/// How an object references another. Keys and names are addresses: most are never read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReferenceKind {
     /// An attribute.
@@ -49,7 +49,7 @@ pub enum ReferenceKind {
 }
 
 impl PythonHeap<'_> {
-    /// Calls back with known references.
+    /// Passes on known references.
     pub fn references(&self, object: &HeapObject, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let memory = self.memory();
         let (at, head) = (object.at, &self.layout.object);

@@ -17,7 +17,7 @@ pub(super) fn max_threads() -> usize {
 }
 
 impl PythonHeap<'_> {
-    /// Overrides the number of threads. A single one reads missing pages immediately.
+    /// Overrides the number of threads. One alone reads missing pages at once.
     pub fn set_threads(&self, threads: usize) {
         self.threads.set(threads.clamp(1, MAX_THREADS));
     }

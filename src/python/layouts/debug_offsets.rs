@@ -1,5 +1,5 @@
-//! `_Py_DebugOffsets` of CPython 3.13+, at the start of `_PyRuntime`. The target may write anything
-//! there, so each offset is bounded.
+//! `_Py_DebugOffsets` of CPython 3.13+, at the start of `_PyRuntime`. Each offset is bounded: the
+//! target may write anything there.
 
 use crate::python::layouts::layout::{
     AttributeLayout, CodeLayout, DebugOffsetsLayout, EntryFrame, GcState, InstructionLayout,
@@ -105,12 +105,12 @@ pub(in crate::python) fn overlay(
     heap.tuple_items = object(at.tuple_items, "tuple_object.ob_item")?;
     heap.frame_locals = frame_len;
     let names = object(at.local_names, "code_object.localsplusnames")?;
-    // `co_localspluskinds` is not published, but always follows.
+    // `co_localspluskinds` is unpublished, but always follows.
     heap.local_names =
         LocalNames::Together { names: Field::at(names), kinds: Field::at(names + 8) };
 
     let text = &mut layout.object;
-    // Not published, but never changed.
+    // Unpublished, but never changed.
     text.compact_start = ascii_start + (row.object.compact_start - row.object.ascii_start);
     text.ascii_start = ascii_start;
     text.type_of = Field::at(object(at.type_of, "pyobject.ob_type")?);

@@ -1,4 +1,4 @@
-//! Finds CPython in a process: its runtime, version and layout.
+//! Finds CPython in a process: runtime, version, layout.
 
 use crate::python::error::PythonError;
 use crate::python::layouts::debug_offsets;
@@ -123,7 +123,7 @@ fn runtime(
         if let Ok(Some(addr)) = object.exported(memory, "_PyRuntime") {
             return Ok(Some((object, addr)));
         }
-        // The symbol tables of all files would take seconds.
+        // All files' symbol tables would take seconds.
         if rank(mapping) < 2
             && let Ok(addr) = object.symbol(process, memory, "_PyRuntime")
         {

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::abi::PyObjectHeader;
 use crate::target::{Addr, Field, Scalar};
 
-/// Source of the structure offsets.
+/// Source of structure offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutSource {
     /// `_Py_DebugOffsets` (CPython 3.13+), completed by the version's row.
@@ -46,7 +46,7 @@ pub(in crate::python) struct PythonLayout {
 }
 
 impl PythonLayout {
-    /// `co_stacksize`: just before `co_firstlineno`; up to 3.10 `co_flags` is between
+    /// `co_stacksize`, just before `co_firstlineno`; up to 3.10 `co_flags` is between
     /// (Include/cpython/code.h).
     pub(in crate::python) const fn stack_size(&self) -> Field<u32> {
         let before = if self.minor >= 11 { 4 } else { 8 };
@@ -107,7 +107,7 @@ pub(in crate::python) enum InstructionLayout {
     Pointer(Field<u64>),
 }
 
-/// How a frame shows that it saved its stack pointer, as it does before calling a Python function.
+/// How a frame shows that it saved its stack pointer, as before calling a Python function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum SavedStack {
     /// Not visible: 3.14+ does not clear it.
@@ -137,7 +137,7 @@ pub(in crate::python) struct FrameLayout {
     pub(in crate::python) code: Field<Addr>,
     pub(in crate::python) previous: Field<Addr>,
     pub(in crate::python) instruction: InstructionLayout,
-    /// A byte, and its value while the frame is on a stack.
+    /// A byte, and its value while on a stack.
     pub(in crate::python) executing: Option<(Field<u8>, u8)>,
     pub(in crate::python) saved_stack: SavedStack,
     pub(in crate::python) entry: EntryFrame,
@@ -146,7 +146,7 @@ pub(in crate::python) struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// A returned frame loses its code (`clear_thread_frame`, Python/ceval.c, 3.14+).
+    /// Whether a returned frame loses its code (`clear_thread_frame`, Python/ceval.c, 3.14+).
     pub(in crate::python) fn clears_code(&self) -> bool {
         let shows_return = self.executing.is_some() || self.saved_stack != SavedStack::Unknown;
         !shows_return
@@ -215,7 +215,7 @@ impl ObjectLayout {
         PyObjectHeader { len: self.head_len, class: self.type_of.offset }
     }
 
-    /// For fields that only the length of the object head displaces.
+    /// For fields displaced only by the object head's length.
     pub(in crate::python) const fn shift<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
         Field::at(self.head().shift(usual.offset))
     }

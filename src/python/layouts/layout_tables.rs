@@ -1,4 +1,4 @@
-//! One [`PythonLayout`] per minor version (64-bit Linux), printed by
+//! A [`PythonLayout`] per minor version (64-bit Linux), printed by
 //! `scripts/print-cpython-layout.sh`.
 
 use crate::python::layouts::layout::{

@@ -71,7 +71,7 @@ impl WaitKind {
     }
 }
 
-/// The first rule that applies:
+/// The first applicable rule:
 ///
 /// 1. active with the GIL;
 /// 2. idle in a known wait, or idle in both kernel states outside the autograd engine;

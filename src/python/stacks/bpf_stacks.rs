@@ -76,7 +76,7 @@ pub(in crate::python) fn unwind_info(
     })
 }
 
-/// Offset from `pthread_self()` to the slot of `autoTSSkey`, the first in which most threads store
+/// Offset from `pthread_self()` to the slot of `autoTSSkey`: the first in which most threads store
 /// their state. Other libraries (pybind11) use higher slots for some threads.
 fn own_thread_slot(memory: &dyn Memory, threads: &[ThreadEntry]) -> Option<u32> {
     let mut votes: FxHashMap<usize, usize> = FxHashMap::default();
@@ -190,7 +190,7 @@ impl StackSymbolizer {
         }
     }
 
-    /// Forgets assigned ids: the next stack has another table.
+    /// Forgets all ids: the next stack has another table.
     pub fn forget_numbers(&mut self) {
         for known in self.by_address.values_mut() {
             known.number = None;
@@ -198,7 +198,7 @@ impl StackSymbolizer {
         }
     }
 
-    /// Frames per call of the interpreter's C function. On CPython 3.11 the probe must take native
+    /// Frames per call of the interpreter's C function. On CPython 3.11 probes must take native
     /// stacks.
     pub fn frames_by_call(&self, probed: &[BpfFrame]) -> Vec<u32> {
         let (mut calls, mut frames) = (Vec::new(), 0);

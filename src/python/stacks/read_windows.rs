@@ -1,5 +1,5 @@
 //! The memory ranges of one thread's last frames. Frames of CPython 3.11+ are consecutive in 16 KiB
-//! chunks, others anywhere. Windows merge only across gaps below a page, so none touches a page
+//! chunks, others anywhere. Windows merge only across gaps below a page: none touches a page
 //! without frames.
 
 use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};

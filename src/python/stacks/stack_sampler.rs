@@ -1,4 +1,4 @@
-//! The built-in reader: about three system calls per sample.
+//! The built-in reader: some three system calls per sample.
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,11 @@ use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, AddressRange, KernelWait, Memory, MemoryError, Process};
 
 const MAX_TORN_READS: u32 = 24;
-/// After these reads a sample seeks nothing new.
+/// Reads after which a sample seeks nothing new.
 const MAX_READS: u32 = 96;
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_WAIT_CHECKS: u32 = 8;
-/// One stack must be consistent within these samples. A thread that always calls and returns is
+/// Samples within which one stack must be consistent. A thread that always calls and returns is
 /// torn in nine of ten.
 const VERIFIED_BY: u32 = 200;
 
@@ -36,7 +36,7 @@ pub struct SampleStats {
     pub stacks: u32,
     /// Threads that changed during every attempt.
     pub torn: u32,
-    /// Stacks deeper than 4,096 frames; a marker replaces their outer frames.
+    /// Stacks deeper than 4,096 frames; a marker replaces the outer frames.
     pub cut: u32,
     /// Reads; each is one system call per 1,024 pieces.
     pub reads: u32,
@@ -135,7 +135,7 @@ impl StackSampler {
             let stats = self.sample(&mut table, &mut out)?;
             torn += stats.torn;
             if stats.stacks > 0 {
-                // The cached ids belong to `table`, which ends here.
+                // The cached ids' `table` ends here.
                 self.forget_numbers();
                 return Ok(());
             }
@@ -395,7 +395,7 @@ impl StackSampler {
                 process().filter(|_| needs_after).and_then(|(process, id)| process.kernel_wait(id));
             let kind = |wait: Option<KernelWait>| wait.map(|wait| WaitKind::of(wait, &working));
             thread.os_state = thread.os_state.filter(|_| !thread.moved);
-            // One small file per thread: at a low rate, and only without other evidence.
+            // A small file per thread: at a low rate, and only without other evidence.
             if (look_up || thread.os_state.is_none()) && !gil && !waits && !thread.moved {
                 thread.os_state = process().and_then(|(process, id)| process.thread_state(id));
             }

@@ -1,4 +1,4 @@
-//! One thread between samples: frames, last stack, pieces of a batch.
+//! A thread between samples: frames, last stack, pieces of a batch.
 
 use crate::model::{FrameId, StackId, StackTable, ThreadId};
 use crate::python::code::code_cache::{CodeCache, CodeLookup};
@@ -23,7 +23,7 @@ pub(in crate::python) enum ReadOutcome {
     Torn,
     /// Read again with the newly requested pieces.
     Again,
-    /// Consistent, but not all code objects are checked.
+    /// Consistent, with code objects left to check.
     Unchecked,
     /// The thread or its neighbours in the list changed.
     Relist,

@@ -1,4 +1,4 @@
-//! A thread's kernel id and name, and whether it is the main one.
+//! A thread's kernel id and name; whether it is the main one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ impl ThreadNames {
         }
     }
 
-    /// The first offset with a different kernel id in every `struct pthread`.
+    /// The first offset with a distinct kernel id in every `struct pthread`.
     fn find_tid(&self, memory: &dyn Memory, pthreads: &[u64]) -> Option<u64> {
         let heads: Vec<Vec<u8>> =
             pthreads.iter().map(|&at| memory.vec(Addr(at), PTHREAD).ok()).collect::<Option<_>>()?;

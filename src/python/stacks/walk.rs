@@ -1,10 +1,9 @@
-//! Extracts one thread's stack from copies of its memory while it runs. One call copies the thread
+//! Extracts a thread's stack from copies of its memory while it runs. One call copies the thread
 //! state with the head (the pointer to the innermost frame), the ranges of its last frames, the
 //! innermost frames again, and the head again.
 //!
 //! Returned frames and those above them are dropped: they have no code (3.14+), or their caller
-//! runs, without a saved stack pointer (3.11 to 3.13). Everything is read again unless all of these
-//! hold:
+//! runs, without a saved stack pointer (3.11 to 3.13). Everything is read again unless all hold:
 //!
 //! * both copies of the innermost frames agree on code, caller and (unless running) instruction;
 //! * the innermost frame runs, or neither it nor the head changed (3.11 to 3.13);
@@ -12,8 +11,7 @@
 //! * the outermost frame is marked as called from C (since 3.11).
 //!
 //! So an accepted stack was the thread's, or its outer part around a call or return. One error
-//! remains (ABA): the thread was in another state between the copies. Tests find none in ten
-//! thousands.
+//! remains (ABA): another state between the copies. Tests find none in ten thousands.
 
 use crate::python::layouts::layout::{EntryFrame, FrameLayout, InstructionLayout, SavedStack};
 use crate::python::stacks::read_windows::ReadWindows;
@@ -105,7 +103,7 @@ pub(in crate::python) fn follow_callers<'b>(
     let mut leaf_runs = None;
     let mut cut = false;
     let mut passed = Addr(0);
-    // Shims count as steps, so every walk is bounded.
+    // Shims count, so every walk is bounded.
     for step in 0.. {
         if at == Addr(0) {
             break;

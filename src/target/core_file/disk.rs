@@ -1,4 +1,4 @@
-//! Reads what a core file leaves out from the files on disk.
+//! Reads what a core file lacks from the files on disk.
 //!
 //! The kernel dumps the first page of each mapped ELF file (bit 4 of `/proc/PID/coredump_filter`),
 //! nearly always with the build id. The file on disk must begin with that page.

@@ -1,4 +1,4 @@
-//! Reads a core file's headers: which memory is where in the file.
+//! Reads a core file's headers: where memory is in the file.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -21,7 +21,7 @@ const LE: LittleEndian = LittleEndian;
 /// `vm.max_map_count` is 65,530 by default, 2^20 where raised.
 const MAX_SEGMENTS: u64 = 1 << 21;
 
-/// First bytes of compressed files, the format, and the command that unpacks it.
+/// First bytes of compressed files, format, unpacking command.
 const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"\x28\xb5\x2f\xfd", "zstd", "zstd -d FILE -o core"),
     (b"\x04\x22\x4d\x18", "lz4", "lz4 -d FILE core"),
@@ -35,7 +35,7 @@ pub(super) struct CoreSegment {
     pub(super) end: u64,
     /// In the file.
     pub(super) offset: u64,
-    /// Bytes that the file has, from the start.
+    /// Bytes in the file, from the start.
     pub(super) dumped: u64,
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -47,12 +47,12 @@ pub(super) struct CoreHeader {
     pub(super) segments: Vec<CoreSegment>,
     /// Offset, bytes and alignment of notes.
     pub(super) notes: Vec<(u64, u64, u64)>,
-    /// Bytes that the headers promise and the file lacks.
+    /// Bytes that the headers promise but the file lacks.
     pub(super) cut: u64,
     pub(super) is_x86_64: bool,
 }
 
-/// Opens only a stored file: a pipe or a device may never answer.
+/// Opens only stored files: pipes and devices may never answer.
 pub(super) fn open(path: &Path) -> Result<File, CoreError> {
     let io = |source: io::Error| CoreError::Io { path: path.to_owned(), source };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -126,7 +126,7 @@ fn section_info(file: &File, at: u64) -> Option<u64> {
     Some(u64::from(section.sh_info.get(LE)))
 }
 
-/// Also counts the bytes that a file of `size` bytes lacks.
+/// Also counts the bytes missing from a file of `size` bytes.
 fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSegment>, u64) {
     let mut cut = 0_u64;
     let mut segments = Vec::new();
@@ -153,8 +153,8 @@ fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSe
     (segments, cut)
 }
 
-/// gdb's `gcore` leaves out mapped files that it does not dump. Their permissions are unknown;
-/// memory that is not writable counts as code.
+/// gdb's `gcore` leaves out mapped files that it does not dump. Their permissions are unknown; what
+/// is not writable counts as code.
 pub(super) fn add_files(segments: &mut Vec<CoreSegment>, files: &[MappedFile]) {
     let mut added = Vec::new();
     for file in files {
@@ -181,7 +181,7 @@ pub(super) fn add_files(segments: &mut Vec<CoreSegment>, files: &[MappedFile]) {
     sort(segments);
 }
 
-/// Of overlapping segments, which no kernel writes, keeps the first.
+/// Keeps the first of overlapping segments, which no kernel writes.
 fn sort(segments: &mut Vec<CoreSegment>) {
     segments.sort_by_key(|segment| (segment.start, segment.end));
     let mut last = 0;

@@ -1,6 +1,6 @@
 //! The core file of a crashed process, or of `gcore`.
 //!
-//! It may hold anything, so sizes are checked, and it is never mapped: access to a truncated
+//! Its sizes are checked, as it may hold anything. It is never mapped: access to a truncated
 //! mapping would kill memspy. Code and constants are read from the files on disk (`disk.rs`).
 
 mod disk;
@@ -76,7 +76,7 @@ pub(super) struct CoreFile {
     mappings: Mappings,
     notes: CoreNotes,
     start: Option<StartStack>,
-    /// Bytes that the headers promise and the file lacks.
+    /// Bytes that the headers promise but the file lacks.
     cut: u64,
     disk: Mutex<DiskFiles>,
     bounded: BoundedWorker,
@@ -119,12 +119,12 @@ impl CoreFile {
         &self.mappings
     }
 
-    /// The one that received the signal is first.
+    /// The receiver of the signal is first.
     pub(super) fn threads(&self) -> &[CoreThread] {
         &self.notes.threads
     }
 
-    /// Only the main thread's name is known, and no states.
+    /// Only the main thread's name is known; no states are.
     pub(super) fn os_threads(&self) -> impl Iterator<Item = OsThread> {
         self.threads().iter().map(|thread| OsThread {
             id: thread.id,

@@ -14,7 +14,7 @@ use super::{CoreError, CoreThread};
 const LE: LittleEndian = LittleEndian;
 /// `NT_FILE` of <linux/elf.h>.
 const NT_FILE: NoteType = NoteType(0x4649_4c45);
-/// 65,536 threads and mapped files need less.
+/// Enough for 65,536 threads and mapped files.
 const MAX_NOTES: u64 = 256 << 20;
 /// Above `/proc/sys/kernel/threads-max`.
 const MAX_THREADS: usize = 1 << 17;

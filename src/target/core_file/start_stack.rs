@@ -1,8 +1,8 @@
-//! Arguments and environment on a program's stack at its start.
+//! Arguments and environment on a program's initial stack.
 //!
 //! From low to high addresses: number of arguments, pointers to them, null; pointers to variables,
 //! null; auxiliary vector (Linux, fs/binfmt_elf.c, `create_elf_tables`). The core file's copy of
-//! that vector leads to the place.
+//! that vector leads there.
 
 use super::super::memory::{Addr, Memory};
 use super::header::CoreSegment;
@@ -42,7 +42,7 @@ impl StartStack {
         lists.next().filter(|list| list.is_empty())?;
         let variables = lists.next()?;
         let rest = lists.next()?;
-        // Downwards: the arguments, last first, then their number.
+        // Downwards: arguments, last first, then their number.
         let count =
             rest.iter().zip(0..).find_map(|(word, before)| (*word == before).then_some(before));
         let arguments = &rest[..count? as usize];

@@ -1,4 +1,4 @@
-//! Repeated reads of one thread's state; the files stay open.
+//! Repeated reads of a thread's state; its files stay open.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ const MAX_TEXT: usize = 256;
 /// Run time, waiting time and number of turns on a processor (`schedstat`).
 ///
 /// If two readings are equal, and the thread was off the processor at a moment after the first, it
-/// did not run from then to the second: a turn would have been counted.
+/// did not run between them: a turn would have been counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadTurns([u64; 3]);
 
@@ -24,14 +24,14 @@ pub struct ThreadWatch {
 }
 
 impl ThreadWatch {
-    /// Opens thread `id`, in memspy's pid namespace; `None` if there is none, or no statistics.
+    /// Opens thread `id`, in memspy's pid namespace; `None`: no thread, or no statistics.
     pub fn open(process: &Process, id: u32) -> Option<ThreadWatch> {
         process.live()?;
         let open = |name| proc_files::open_for_thread(process.pid, id, name).ok();
         Some(ThreadWatch { turns: open("schedstat")?, call: open("syscall")? })
     }
 
-    /// How often it has run so far.
+    /// Its turns so far.
     pub fn turns(&self) -> Option<ThreadTurns> {
         let mut text = [0; MAX_TEXT];
         let mut numbers = read(&self.turns, &mut text)?.split_ascii_whitespace();
@@ -41,7 +41,7 @@ impl ThreadWatch {
         (turns[2] > 0).then_some(ThreadTurns(turns))
     }
 
-    /// What it waits for; known only if it stays off the processor during the read.
+    /// What it waits for, if off the processor during the whole read.
     pub fn wait(&self) -> Option<KernelWait> {
         let mut text = [0; MAX_TEXT];
         KernelWait::parse(read(&self.call, &mut text)?)

@@ -9,7 +9,7 @@ use crate::target::proc_files;
 pub struct OsThread {
     /// In memspy's pid namespace.
     pub id: u32,
-    /// In its innermost pid namespace, as the target sees it.
+    /// In its innermost pid namespace.
     pub id_in_target: u32,
     /// At most 15 bytes.
     pub name: String,
@@ -17,7 +17,7 @@ pub struct OsThread {
     pub state: char,
 }
 
-/// The main thread, else another that runs. `None`: the process has ended.
+/// The main thread, else another running one. `None`: the process ended.
 pub(super) fn shown_through(pid: u32, state: char) -> Option<u32> {
     if !has_ended(state) {
         return Some(pid);
@@ -27,7 +27,7 @@ pub(super) fn shown_through(pid: u32, state: char) -> Option<u32> {
     ids.into_iter().find(|id| state_of(pid, *id).is_some_and(|state| !has_ended(state)))
 }
 
-/// `None`: the process has ended.
+/// `None`: the process ended.
 pub(in crate::target) fn running_thread(pid: u32) -> Option<u32> {
     shown_through(pid, state_of(pid, pid)?)
 }
@@ -94,7 +94,7 @@ impl Process {
         state_of(self.pid, id)
     }
 
-    /// It sleeps (`time.sleep`), by its system call.
+    /// Whether it sleeps (`time.sleep`), by its system call.
     pub fn is_asleep(&self, id: u32) -> Option<bool> {
         self.kernel_wait(id).map(|wait| wait == KernelWait::Sleep)
     }
@@ -105,15 +105,15 @@ impl Process {
         KernelWait::parse(str::from_utf8(&self.thread_file(id, "syscall")?).ok()?)
     }
 
-    /// How often it got a processor, if the kernel counts.
+    /// Its turns on a processor, if counted.
     pub fn thread_turns(&self, id: u32) -> Option<u64> {
         self.scheduling(id, 2)
     }
 
-    /// How often it went to sleep.
+    /// How often it slept.
     pub fn thread_sleeps(&self, id: u32) -> Option<u64> {
         self.live()?;
-        // The thread's name in line 1 may not be UTF-8.
+        // The name in line 1 may not be UTF-8.
         let status = self.thread_file(id, "status")?;
         let text = String::from_utf8_lossy(&status);
         let sleeps = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;

@@ -1,4 +1,4 @@
-//! The clock of events: the processor's counter, calibrated by PyTorch.
+//! The events' clock: the processor's counter, calibrated by PyTorch.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ const MAX_GAP: usize = 0x100;
 const MIN_UNIX_NANOS: i64 = 1_420_070_400_000_000_000;
 const MAX_MEASURING: i64 = 60_000_000_000;
 
-/// PyTorch's calibration, and a current one.
+/// PyTorch's calibration, and a new one.
 #[derive(Debug)]
 pub(super) struct TraceClock {
     start: Vec<(i64, i64)>,
@@ -41,7 +41,7 @@ impl TraceClock {
         (start.1..=most).contains(&time)
     }
 
-    /// To nanoseconds since the epoch, as PyTorch's `makeConverter`.
+    /// To nanoseconds since the epoch, as by PyTorch's `makeConverter`.
     pub(super) fn converter(&self) -> impl Fn(i64) -> i64 + use<> {
         let mut scales: Vec<f64> = self
             .start

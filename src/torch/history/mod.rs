@@ -1,6 +1,6 @@
-//! The history that a job records of itself, found by shape. Since torch 2.3
-//! `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`, before it has separate
-//! members. Unknown entry layouts are refused.
+//! The history that a job records of itself, found by shape. `DeviceCachingAllocator::alloc_buffer`
+//! is a `RingBuffer<TraceEntry>` since torch 2.3; before, it has separate members. Unknown entry
+//! layouts are refused.
 
 mod clock;
 mod entry;

@@ -112,7 +112,7 @@ impl RingState {
         device: Addr,
         place: RingLayout,
     ) -> Result<Option<RingState>, MemoryError> {
-        // A thread that holds the lock may write entries.
+        // The lock's holder may write entries.
         let is_busy = memory.u32(MUTEX_OWNER.in_target(device))? != 0;
         let next = memory.u64(device + place.next as u64)?;
         let max_entries = memory.u64(device + place.max_entries as u64)?;

@@ -45,7 +45,7 @@ pub(super) struct TracebackReader {
 }
 
 impl TracebackReader {
-    /// Afterwards `numbers` maps each object to its stack.
+    /// Then `numbers` maps each object to its stack.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -152,7 +152,7 @@ fn read_each(memory: &dyn Memory, spans: &[AddressRange]) -> Vec<Option<Vec<u8>>
 }
 
 /// `context_when_allocated` and `context_when_segment_allocated`, or null, by device address. They
-/// precede `expandable_segment_`, which has two known offsets: all blocks must fit one.
+/// precede `expandable_segment_`, at one of two known offsets: all blocks must fit it.
 pub(super) fn block_contexts(
     memory: &dyn Memory,
     layout: BlockLayout,

@@ -4,8 +4,8 @@ use super::layout::EDGE_OF_SHARED;
 use super::tensor::TensorDecoder;
 use crate::target::Addr;
 
-/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): the lower half of its word since
-/// 2.10.
+/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): since 2.10 the lower half of its
+/// word.
 const STRONG: u64 = 8;
 /// `std::enable_shared_from_this`: pointers to object and control block.
 const SHARED_SELF: u64 = 8;

@@ -34,16 +34,16 @@ const MAX_HOOKS: u64 = 1 << 16;
 /// `PySavedVariableHooks.data_`: what the hook packed.
 const PACKED: Field<Addr> = Field::at(24);
 
-/// A tensor saved for the backward pass.
+/// A saved tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SavedTensor {
     /// Its `TensorImpl`.
     pub tensor: Addr,
     /// How it is saved.
     pub by: SavedIn,
-    /// It is an output of the node.
+    /// Whether it is an output of the node.
     pub is_output: bool,
-    /// Its version: in-place changes when saved.
+    /// Version (in-place changes) when saved.
     pub version: u32,
 }
 
@@ -52,19 +52,19 @@ pub struct SavedTensor {
 pub struct AutogradNode {
     /// Its address.
     pub at: Addr,
-    /// `AddmmBackward0`; for Python that of the `THPFunction`, or `PyNode`.
+    /// `AddmmBackward0`; for Python the `THPFunction`'s, or `PyNode`.
     pub class: Arc<str>,
-    /// Next in the backward pass.
+    /// Next in backward.
     pub next: Vec<Addr>,
     /// Saved tensors.
     pub saved: Vec<SavedTensor>,
-    /// Packed by hooks instead of tensors.
+    /// What hooks packed instead of tensors.
     pub packed: Vec<Addr>,
     /// The leaf that it accumulates into.
     pub variable: Option<Addr>,
     /// Elements of each output; `None` for an unknown shape.
     pub outputs: Vec<Option<u64>>,
-    /// The `THPFunction`, if written in Python.
+    /// `THPFunction`, if written in Python.
     pub function: Option<Addr>,
     /// Dictionaries of Python hooks.
     pub hooks: Vec<Addr>,
@@ -75,7 +75,7 @@ pub struct AutogradNode {
 pub struct AutogradGraph {
     /// In discovery order.
     pub nodes: Vec<AutogradNode>,
-    /// Nodes of unknown size (malloc is not glibc's); freed data behind may count as theirs.
+    /// Nodes of unknown size (not glibc's malloc); freed data behind may count as theirs.
     pub unsized_nodes: u64,
 }
 
@@ -209,7 +209,7 @@ impl TensorDecoder<'_> {
                 offset += 24;
                 continue;
             }
-            // Without a known size, the next object ends the range.
+            // Without a size, the next object ends the range.
             if !self.has_sizes
                 && by == SavedIn::Field
                 && self.classes.class_at(self.memory, at + offset as u64).is_some()

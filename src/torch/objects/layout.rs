@@ -1,5 +1,5 @@
 //! Six families of layouts of tensors, storages and nodes, for two C++ ABIs, compiled from the
-//! headers of the wheels 2.1 to 2.15. The family is verified on tensors (`verify`).
+//! headers of the wheels 2.1 to 2.15, and verified on tensors (`verify`).
 
 use crate::target::{Addr, Field};
 
@@ -175,7 +175,7 @@ const SAVED: SavedLayout = SavedLayout { len: 104, version: 40, flags: 48, hooks
 const SHORT_SAVED: SavedLayout =
     SavedLayout { len: 80, version: 32, flags: 40, hooks: Field::at(48) };
 
-/// Unknown versions most likely match the newest.
+/// An unknown version most likely matches the newest.
 pub(super) const FAMILIES: [ObjectsLayout; 6] = [
     ObjectsLayout {
         since: 13,
@@ -225,7 +225,7 @@ pub(super) const FAMILIES: [ObjectsLayout; 6] = [
 mod tests {
     use super::*;
 
-    /// 2.1's GPU tensors had no device, so their memory was in no tensor.
+    /// 2.1's GPU tensors had no device: their memory was in no tensor.
     #[test]
     fn pytorch_2_1_stores_the_device_flag_first() {
         let device = |since: u32, bytes: [u8; 3]| {

@@ -24,7 +24,7 @@ pub struct TensorTypes {
     pub parameter: Addr,
 }
 
-/// Reads tensors and autograd nodes, with or without CUDA.
+/// Reads tensors and autograd nodes, even without CUDA.
 pub struct TensorReader {
     version: Option<String>,
     variable_class: Addr,
@@ -60,7 +60,7 @@ impl TensorReader {
         self.version.as_deref()
     }
 
-    /// `None` while PyTorch is being imported.
+    /// `None` during PyTorch's import.
     pub fn types(
         &self,
         memory: &dyn Memory,

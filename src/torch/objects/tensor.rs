@@ -36,7 +36,7 @@ impl LayoutFit {
         self.fitting == self.of
     }
 
-    /// Whether enough fit, so that the rest must be damaged.
+    /// Whether enough fit to call the rest damaged.
     pub(super) fn is_most(self) -> bool {
         4 * self.fitting >= 3 * self.of
     }
@@ -50,7 +50,7 @@ pub(super) struct FoundLayout {
     has_sizes: bool,
 }
 
-/// Reads tensors of a stopped process.
+/// Reads a stopped process's tensors.
 pub struct TensorDecoder<'a> {
     pub(super) memory: &'a dyn Memory,
     pub(super) head: PyObjectHeader,
@@ -118,13 +118,13 @@ impl<'a> TensorDecoder<'a> {
         2 * impls.iter().filter(is_plain).filter(fits).count() >= plain
     }
 
-    /// Whether its numbers are consistent. If not, the layout is wrong or the memory damaged.
+    /// Whether its numbers agree. If not, the layout is wrong or the memory damaged.
     pub fn fits(&self, tensor: &TensorInfo) -> bool {
         let product = tensor.shape.as_ref().is_none_or(|shape| {
             shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size)) == tensor.numel
         });
         let grad = |grad: u64| self.classes.class_at(self.memory, Addr(grad)).is_some();
-        // Sparse and wrapper tensors count elements differently. The CPU has index 0 only.
+        // Sparse and wrapper tensors count elements differently. The CPU's only index is 0.
         let somewhere = |device: TensorDevice| device.kind != CPU || device.index.unwrap_or(0) == 0;
         let is_whole = product && tensor.device.is_some_and(somewhere);
         let plain = &*tensor.class != "TensorImpl" || is_whole;
@@ -138,15 +138,15 @@ impl<'a> TensorDecoder<'a> {
         self.classes.is_tensor(self.memory, at).then_some(at)
     }
 
-    /// Whether C++ keeps the tensor, and thereby its Python object. Known since PyTorch 2.10
+    /// Whether C++ keeps the tensor, and so its Python object. Known since PyTorch 2.10
     /// (c10/util/intrusive_ptr.h), else `false`.
     pub fn is_kept_by_cpp(&self, object: Addr) -> bool {
         let word = self.impl_of(object).and_then(|at| self.memory.u64(at + COMBINED_REFCOUNT).ok());
-        // One reference is the Python object's; all others are from C++.
+        // One reference is the Python object's, all others C++'s.
         word.is_some_and(|word| word & HAS_PY_OBJECT != 0 && word as u32 > 1)
     }
 
-    /// Its hook dictionaries: `backward_hooks`, `post_accumulate_grad_hooks`
+    /// Hook dictionaries: `backward_hooks`, `post_accumulate_grad_hooks`
     /// (torch/csrc/autograd/python_variable.h).
     pub fn hooks_of(&self, object: Addr) -> Vec<(&'static str, Addr)> {
         let first = object + self.head.shift(self.layout.python.offset) as u64 + 8;
@@ -167,12 +167,12 @@ impl<'a> TensorDecoder<'a> {
         node.ok().filter(|node| node.is_plausible())
     }
 
-    /// Whether a `TensorImpl` is at `at`.
+    /// Whether `at` has a `TensorImpl`.
     pub fn is_tensor(&self, at: Addr) -> bool {
         self.classes.is_tensor(self.memory, at)
     }
 
-    /// `None` if there is no tensor, or its numbers are out of bounds.
+    /// `None` if no tensor, or its numbers are out of bounds.
     pub fn tensor(&self, at: Addr) -> Option<TensorInfo> {
         let (class, CppKind::Tensor) = self.classes.class_at(self.memory, at)? else { return None };
         let layout = &self.layout.tensor;
@@ -240,7 +240,7 @@ impl<'a> TensorDecoder<'a> {
         let bytes = self.memory.vec(meta, AUTOGRAD_LEN).ok()?;
         let pointer = |field: Field<Addr>| field.get(&bytes).filter(|p| p.is_plausible());
         tensor.grad_fn = pointer(self.autograd.grad_fn).map(|at| at.0);
-        // An undefined tensor is also an object.
+        // An undefined tensor is an object, too.
         tensor.grad = pointer(self.autograd.grad).filter(|at| self.is_tensor(*at)).map(|at| at.0);
         let wants = self.autograd.requires_grad.get(&bytes) == Some(1);
         tensor.requires_grad = wants || tensor.grad_fn.is_some();

@@ -1,5 +1,5 @@
-//! Encodes snapshots as edits ([`super::edit_steps`]) of the device's previous snapshot.
-//! Blocks of a changed segment are edited likewise.
+//! Encodes snapshots as edits ([`super::edit_steps`]) of the device's previous one, and blocks of a
+//! changed segment likewise.
 
 use super::edit_steps::{BEYOND_PREVIOUS, CHANGE, DROP, KEEP, NEW, StepRun, step};
 use super::varint::{PayloadCursor, fold, put, unfold, unzigzag, zigzag};
@@ -10,14 +10,14 @@ const SEGMENT_SMALL: u8 = 1;
 const SEGMENT_EXPANDABLE: u8 = 2;
 const SEGMENT_SAME_HEAD: u8 = 4;
 const SEGMENT_RETIRED: u8 = 8;
-/// The granule is unusual and follows.
+/// An unusual granule follows.
 const SEGMENT_GRANULE: u8 = 16;
 
 const BLOCK_STATE: u8 = 3;
 const BLOCK_GAP: u8 = 4;
 const BLOCK_NOTHING_REQUESTED: u8 = 8;
 
-/// As both writer and reader of a block know them.
+/// As known to writer and reader of a block.
 #[derive(Debug, Default)]
 pub(crate) struct BlocksState {
     devices: Vec<(u32, Vec<Segment>)>,
@@ -122,7 +122,7 @@ fn encode_segments(before: &[Segment], now: &[Segment], out: &mut Vec<u8>) {
     put(out, 0);
 }
 
-/// All of a segment but its blocks.
+/// A segment without its blocks.
 fn head(segment: &Segment) -> impl PartialEq + use<> {
     let Segment { address, size, stream, small, expandable, granule, retired, pool, .. } = *segment;
     (address, size, stream, small, expandable, granule, retired, pool)
@@ -173,7 +173,7 @@ fn encode_blocks(before: &[Block], segment: &Segment, out: &mut Vec<u8>) {
             continue;
         }
         run.end(out);
-        // Group new segments, so that one count covers them all.
+        // Group new segments under one count.
         let next_old = old.peek().copied();
         let count = 1 + rest[1..]
             .iter()

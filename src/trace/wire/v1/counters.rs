@@ -1,7 +1,7 @@
-//! Encodes each counter as its difference from the value that related counters predict.
+//! Encodes each counter as its difference from a prediction by related counters.
 //!
 //! Of 108 statistics, the pool `all` sums the other two, `current` moves by allocated less freed,
-//! and active memory mostly moves with allocated memory. Only deviations are written.
+//! and active memory mostly follows allocated memory. Only deviations are written.
 
 use super::varint::{PayloadCursor, fold_signed, put, unfold_signed, unzigzag, zigzag};
 use super::{MAX_DEVICES, MalformedPayload};
@@ -36,14 +36,14 @@ const DEVICE_ALLOCATIONS: usize = SINGLES + 3;
 const DEVICE_FREES: usize = SINGLES + 4;
 const ROWS: usize = NUMBERS.div_ceil(ROW);
 
-/// `present`: which optional counters there are.
+/// `present`: which optional counters exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CounterRow {
     numbers: [i64; NUMBERS],
     present: u8,
 }
 
-/// As both writer and reader of a block know them.
+/// As known to writer and reader of a block.
 #[derive(Debug, Default)]
 pub(crate) struct CountersState {
     devices: Vec<(u32, CounterRow)>,
@@ -138,10 +138,10 @@ fn bits(numbers: &[u64]) -> u64 {
     numbers.iter().enumerate().map(bit).sum()
 }
 
-/// Visits the numbers in written order, each after those that predict it.
+/// Visits the numbers as written, each after those that predict it.
 ///
-/// `number` gets position, index and expected difference; its result, the real difference, goes
-/// into `delta`.
+/// `number` gets position, index and expected difference; the real one, which it returns, goes into
+/// `delta`.
 #[inline]
 fn walk(
     before: &[i64; NUMBERS],
@@ -192,7 +192,7 @@ fn grown(delta: &[i64; NUMBERS], stat: usize) -> i64 {
     delta[stat + ALLOCATED].wrapping_sub(delta[stat + FREED])
 }
 
-/// Of what a small or large pool has allocated or freed.
+/// Of what a small or large pool allocated or freed.
 fn expected_flow(metric: usize, stat: usize, field: usize, delta: &[i64; NUMBERS]) -> i64 {
     let same_place = |other: usize| stat - (metric - other) * ROW;
     match metric {

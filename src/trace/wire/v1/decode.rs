@@ -26,7 +26,7 @@ use crate::trace::spending::ReadBudget;
 #[derive(Debug)]
 pub(crate) enum DecodeStop {
     Sink(SinkError),
-    /// The payload breaks the format, although its checksum matches.
+    /// Breaks the format, although the checksum matches.
     Malformed(MalformedPayload),
 }
 
@@ -94,7 +94,7 @@ impl RecordDecoder {
         }
     }
 
-    /// Takes the head off; older files have no recording number.
+    /// Takes the head; older files have no recording number.
     pub(crate) fn head(
         from: &mut PayloadCursor<'_>,
     ) -> Result<(WireBlockHead, Option<u64>), MalformedPayload> {
@@ -346,7 +346,7 @@ impl RecordDecoder {
         tally: &mut DecodeCounts,
     ) -> Result<(), DecodeStop> {
         let mut batch = std::mem::take(&mut self.events_out);
-        // An event whose site was lost is still an allocation or a free.
+        // Without its site, an event is still an allocation or a free.
         let site = |number| self.ids.sites.get(number);
         self.events.decode(from, &mut self.clock, &mut batch.events, site)?;
         let record = Record::Events(batch);
@@ -365,7 +365,7 @@ impl RecordDecoder {
         tally: &mut DecodeCounts,
     ) -> Result<(), DecodeStop> {
         let mut changes = Vec::new();
-        // A delta whose threads or stacks were lost still changed the counters.
+        // Without threads or stacks, a delta still changed the counters.
         let (thread, stack) = (|n| self.ids.threads.get(n), |n| self.ids.stacks.get(n));
         self.followed.decode(from, &mut self.clock, &mut changes, thread, stack)?;
         if with_addresses {

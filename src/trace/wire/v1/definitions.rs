@@ -1,4 +1,4 @@
-//! Definitions in a file, and the reader's numbers for them.
+//! A file's definitions, and the reader's numbers for them.
 
 use super::exact;
 use super::records::{self, WireBlockHead, appended, structure};
@@ -30,7 +30,7 @@ pub(crate) struct ReaderIds {
 }
 
 impl ReaderIds {
-    /// The head gives the first numbers.
+    /// The head has the first numbers.
     pub(super) fn begin_block(&mut self, head: &WireBlockHead) {
         self.next = NextIds { function: head.functions, frame: head.frames, stack: head.stacks };
     }

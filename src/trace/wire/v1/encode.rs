@@ -1,4 +1,4 @@
-//! Encodes records into the payload of the current block.
+//! Encodes records into the current block's payload.
 
 use thiserror::Error;
 
@@ -19,11 +19,11 @@ use super::{BlockClock, MalformedPayload, tag};
 use crate::model::{AllocationSource, Definition, Function, Record, SiteId, StackSample, ThreadId};
 use crate::trace::block::MAX_PAYLOAD;
 
-/// Why a trace cannot hold a record: the source of an `io::Error` of kind `InvalidInput`.
+/// Why a trace cannot hold a record: source of an `io::Error` of kind `InvalidInput`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RejectedRecord {
-    /// Definitions must come in the order of their numbers.
+    /// Definitions must come in number order.
     #[error("{what} {number} is defined where number {next} is due")]
     OutOfOrder {
         /// The kind of definition.
@@ -50,7 +50,7 @@ pub enum RejectedRecord {
     /// The recording already ended.
     #[error("a record came after the recording's end")]
     AfterEnd,
-    /// The format cannot express the record.
+    /// Inexpressible in this format.
     #[error("the record cannot be encoded: {why}")]
     Inexpressible {
         /// The reason.
@@ -155,7 +155,7 @@ impl RecordEncoder {
         Ok(())
     }
 
-    /// After an error the block holds the earlier records.
+    /// On error the block keeps the earlier records.
     pub(crate) fn record(&mut self, record: &Record) -> Result<(), RejectedRecord> {
         if self.ended {
             return Err(RejectedRecord::AfterEnd);
@@ -235,7 +235,7 @@ impl RecordEncoder {
                 put_struct(exact::WireExactSettings::from(what), out)?;
                 put_struct(what.knows_backward, out)?;
                 put_struct(what.starts_empty, out)?;
-                // Absent fields keep the trace as earlier versions wrote it.
+                // Absent fields keep the form of earlier versions.
                 if let Some(native_from) = what.native_from {
                     put_struct(native_from, out)?;
                 }

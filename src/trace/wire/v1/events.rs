@@ -1,7 +1,7 @@
-//! Encodes batches of exact events column by column.
+//! Encodes batches of exact events by column.
 //!
-//! A training loop repeats sizes, addresses and sites in every iteration; in separate columns
-//! compression finds these repetitions.
+//! A training loop repeats sizes, addresses and sites in each iteration; compression finds that in
+//! separate columns.
 
 use super::varint::{PayloadCursor, fold, fold_signed, put, unfold, unfold_signed};
 use super::{BlockClock, MAX_DEVICES, MalformedPayload};
@@ -36,7 +36,7 @@ const SAME_DEVICE: u8 = 128;
 /// Of PyTorch's frees.
 const IN_BACKWARD: u8 = 16;
 
-/// In the trailing column, sizes of PyTorch's blocks.
+/// In the last column, sizes of PyTorch's blocks.
 const NO_BLOCK: u64 = 0;
 const ROUNDED_BLOCK: u64 = 1;
 const BLOCK_FOLLOWS: u64 = 2;
@@ -46,7 +46,7 @@ const UNIT: u64 = 512;
 const TOO_MANY: MalformedPayload = MalformedPayload("more events than fit into one record");
 const UNKNOWN_KIND: MalformedPayload = MalformedPayload("an event of an unknown kind");
 
-/// The next event is relative to these.
+/// The next event is relative to it.
 #[derive(Debug, Default)]
 pub(crate) struct EventsState {
     columns: [Vec<u8>; COLUMNS],
@@ -215,7 +215,7 @@ impl EventsState {
         Ok(&mut self.levels[index])
     }
 
-    /// `site` converts the file's numbers to the reader's.
+    /// `site` converts the file's numbers.
     pub(crate) fn decode(
         &mut self,
         from: &mut PayloadCursor<'_>,
@@ -348,7 +348,7 @@ fn rounded(requested: u64) -> u64 {
     requested.max(1).checked_next_multiple_of(UNIT).unwrap_or(u64::MAX)
 }
 
-/// The kind; if it may have a device, 0 or the device's number plus 1.
+/// The kind; then, if it may have a device, 0 or the device's number plus 1.
 pub(super) fn put_memory_kind(out: &mut Vec<u8>, memory_kind: MemoryKind) {
     let (code, device) = match memory_kind {
         MemoryKind::Torch(device) => (0, Some(Some(device))),
@@ -522,7 +522,7 @@ mod tests {
                 *block = None;
             }
         }
-        // Earlier versions wrote the batch without blocks.
+        // Earlier versions wrote no blocks.
         let columns = encoded(&without_blocks).len();
         for length in (0..bytes.len()).filter(|length| *length != columns) {
             assert!(read_back(&bytes[..length]).is_err(), "{length}");

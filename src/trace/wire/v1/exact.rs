@@ -211,7 +211,7 @@ impl From<&model::EventTotals> for WireEventTotals {
     }
 }
 
-/// Native frames' totals follow at the end of the record.
+/// Native frames' totals follow at the record's end.
 impl From<WireEventTotals> for model::EventTotals {
     fn from(totals: WireEventTotals) -> Self {
         model::EventTotals {

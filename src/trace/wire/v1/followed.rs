@@ -1,4 +1,4 @@
-//! Encodes batches of counter deltas column by column, for compression, like exact events.
+//! Encodes batches of counter deltas by column, for compression, like exact events.
 
 use super::varint::{
     PayloadCursor, fold, fold_signed, put, unfold, unfold_signed, unzigzag, zigzag,
@@ -17,7 +17,7 @@ const SIZES: usize = 2;
 const THREADS: usize = 3;
 const STACKS: usize = 4;
 
-/// In a kind: one allocation or free in the small or large pool, or anything.
+/// In a kind: a single allocation or free in the small or large pool, or anything.
 const SHAPE: u8 = 7;
 const ANY_SHAPE: u8 = 4;
 const SAME_DEVICE: u8 = 8;
@@ -26,7 +26,7 @@ const COUNTERS_TORN: u8 = 32;
 const OTHERS_POSSIBLE: u8 = 64;
 const TOTALS_RESET: u8 = 128;
 
-/// Of a thread: two bits for the stack before, two for the one after, and these.
+/// Of a thread: two bits each for the stacks before and after, and these.
 const HELD_LOCK: u8 = 16;
 const SAME_STACK: u8 = 32;
 const WAITED_BEFORE: u8 = 64;
@@ -35,7 +35,7 @@ const WAITED_AFTER: u8 = 128;
 const TOO_MANY: MalformedPayload = MalformedPayload("more deltas than fit into one record");
 const UNKNOWN_SHAPE: MalformedPayload = MalformedPayload("a delta of an unknown shape");
 
-/// The next delta is relative to these.
+/// The next delta is relative to it.
 #[derive(Debug, Default)]
 pub(crate) struct WireFollowedState {
     columns: [Vec<u8>; COLUMNS],

@@ -1,4 +1,4 @@
-//! The keyframe, and the condition that ended what it replaces.
+//! Keyframe and the condition that ended what it replaces.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const SITE: u8 = 4;
 const SEEN: u8 = 5;
 const BEFORE_OWNED: u8 = 6;
 const SEEN_CONTESTED: u8 = 7;
-/// Bounds what a false count makes a reader allocate.
+/// Bounds what a false count allocates.
 const MIN_BLOCK_BYTES: usize = 7;
 
 /// Without the time.
@@ -189,7 +189,7 @@ fn get_source(
                     Some(thread) => {
                         let thread = u32::try_from(thread)
                             .map_err(|_| MalformedPayload("a number is wider than 32 bits"))?;
-                        // A share with a lost description keeps its weight.
+                        // Without its description, a share keeps its weight.
                         numbers.threads.get(thread).zip(numbers.stacks.get(from.number32()?))
                     }
                 };

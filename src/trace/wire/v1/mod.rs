@@ -1,4 +1,4 @@
-//! Format version 1, frozen: memspy must always read files written by it ([`crate::trace`]).
+//! Format version 1, frozen: memspy must always read its files ([`crate::trace`]).
 
 pub(crate) mod blocks;
 pub(crate) mod counters;
@@ -20,7 +20,7 @@ pub(crate) mod varint;
 
 pub(crate) const VERSION: u16 = 1;
 
-/// The first byte of every record inside a block.
+/// First byte of each record in a block.
 pub(crate) mod tag {
     pub(crate) const HEAD: u8 = 0;
     pub(crate) const START: u8 = 1;
@@ -56,7 +56,7 @@ pub(crate) mod tag {
 /// With state in one block; bounds a reader's memory.
 pub(crate) const MAX_DEVICES: usize = 1024;
 
-/// Blocks kept of snapshots, for a file of this many bytes: repeated blocks compress to almost
+/// Blocks of snapshots kept for a file of this many bytes: repeated blocks compress to almost
 /// nothing, but each takes many bytes in memory.
 pub(crate) fn max_blocks(file: u64) -> usize {
     usize::try_from(file).unwrap_or(usize::MAX).saturating_add(1 << 20)
@@ -68,7 +68,7 @@ pub(crate) const TOO_MANY_BLOCKS: MalformedPayload =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MalformedPayload(pub(crate) &'static str);
 
-/// Each is relative to the previous one, a sample's to the expected one.
+/// Relative to the previous one, a sample's to the expected one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BlockClock {
     last: u64,

@@ -1,4 +1,4 @@
-//! The result of a search for an out-of-memory exception.
+//! Result of a search for an out-of-memory exception.
 
 use bincode::{BorrowDecode, Encode};
 
@@ -29,7 +29,7 @@ impl<'a> From<&'a model::OomException> for WireOomException<'a> {
 }
 
 impl WireOomException<'_> {
-    /// A thread or stack with a lost definition is unknown.
+    /// Unknown thread or stack: its definition was lost.
     pub(crate) fn at(
         self,
         time: Nanos,

@@ -1,4 +1,4 @@
-//! The owners of the memory at one moment.
+//! Owners of memory at one moment.
 
 use bincode::{BorrowDecode, Encode};
 
@@ -85,7 +85,7 @@ impl WireOwnership<'_> {
     }
 }
 
-/// First field after the owners: blocks without a name.
+/// First field after the owners: unnamed blocks.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireUnnamed {
     age: u64,
@@ -130,7 +130,7 @@ impl WireUnnamed {
     }
 }
 
-/// Field after the unnamed blocks: outputs of autograd nodes.
+/// After the unnamed blocks: outputs of autograd nodes.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireAutogradOutputs {
     /// By device.
@@ -151,7 +151,7 @@ impl WireAutogradOutputs {
     }
 }
 
-/// Last field: the blocks by address, in the first snapshot of a recording.
+/// Last field: blocks by address, in a recording's first snapshot.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireOwnedBlocks {
     blocks: Vec<WireOwnedBlock>,
@@ -160,7 +160,7 @@ pub(crate) struct WireOwnedBlocks {
 #[derive(Encode, BorrowDecode)]
 struct WireOwnedBlock {
     device: u32,
-    /// Address less the previous one, wrapping.
+    /// Address less the previous, wrapping.
     further: u64,
     size: u64,
     shares: Vec<(u32, u64)>,

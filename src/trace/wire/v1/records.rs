@@ -1,6 +1,6 @@
 //! Rare records, as bincode structs. Later versions may append fields, never remove or change them.
 //!
-//! The structs borrow, so one definition serves encoding and decoding.
+//! The structs borrow, so each serves encoding and decoding.
 
 use bincode::{BorrowDecode, Encode};
 
@@ -9,11 +9,11 @@ use super::varint::PayloadCursor;
 use crate::model;
 use crate::trace::block::MAX_PAYLOAD;
 
-/// Ignores fields that a later writer appended.
+/// Ignores fields appended by later writers.
 pub(super) fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
     from: &mut PayloadCursor<'a>,
 ) -> Result<T, MalformedPayload> {
-    // A false length must not become an allocation.
+    // A false length must not cause an allocation.
     let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
     match bincode::borrow_decode_from_slice(from.0, config) {
         Ok((value, length)) => {
@@ -24,7 +24,7 @@ pub(super) fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
     }
 }
 
-/// Optional fields at the end of a record.
+/// Optional fields at a record's end.
 pub(super) fn appended<'a, T: bincode::BorrowDecode<'a, ()>>(
     from: &mut PayloadCursor<'a>,
 ) -> Result<Option<T>, MalformedPayload> {
@@ -139,8 +139,7 @@ impl WireRuntime<'_> {
     }
 }
 
-/// Numbered by position: the first of a block has the head's `functions`. Frames and stacks
-/// likewise.
+/// Numbered by position: a block's first has the head's `functions`. Frames and stacks likewise.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireFunction<'a> {
     pub(crate) name: &'a str,

@@ -1,4 +1,4 @@
-//! Encodes the first sample of a block whole, later ones as changes.
+//! Encodes a block's first sample whole, later ones as changes.
 
 use super::varint::{PayloadCursor, put, unzigzag, zigzag};
 use super::{MalformedPayload, tag};
@@ -7,7 +7,7 @@ use crate::model::{StackId, ThreadActivity, ThreadId, ThreadSample};
 /// Threads whose description may be lost in a damaged block.
 const MAX_LOST_THREADS: usize = 1 << 16;
 
-/// As both writer and reader of a block know it, in the file's numbers.
+/// As known to writer and reader of a block, in the file's numbers.
 #[derive(Debug, Default)]
 pub(crate) struct SampleState {
     threads: Vec<ThreadSample>,
@@ -59,7 +59,7 @@ impl SampleState {
         }
     }
 
-    /// Fills [`Self::threads`]: each of the `known` threads at most once, and threads whose
+    /// Fills [`Self::threads`]: each of the `known` threads at most once, and those whose
     /// description was lost.
     pub(crate) fn decode(
         &mut self,

@@ -1,6 +1,6 @@
-//! Numbers in bincode's variable-length form, without bincode's traits, for frequent records.
+//! Numbers in bincode's variable-length form, without its traits, for frequent records.
 //!
-//! A test compares this with bincode's own encoding.
+//! A test compares with bincode.
 
 use super::MalformedPayload;
 
@@ -13,7 +13,7 @@ pub(crate) fn unzigzag(value: u64) -> i64 {
     ((value >> 1) as i64) ^ -((value & 1) as i64)
 }
 
-/// Makes multiples of 512, the allocator's unit, small. Lossless for others.
+/// Makes multiples of 512, the allocator's unit, small; lossless.
 pub(crate) fn fold(value: u64) -> u64 {
     value.rotate_right(9)
 }
@@ -22,9 +22,9 @@ pub(crate) fn unfold(value: u64) -> u64 {
     value.rotate_left(9)
 }
 
-/// [`fold`] and [`zigzag`] in one.
+/// [`fold`] and [`zigzag`].
 pub(crate) fn fold_signed(value: i64) -> u64 {
-    // `value >> 9` has 55 significant bits with its sign, so the low 9 fit above its zigzag form.
+    // `value >> 9` has 55 significant bits with its sign: the low 9 fit above its zigzag form.
     zigzag(value >> 9) | ((value as u64 & 511) << 55)
 }
 
@@ -86,8 +86,8 @@ impl<'a> PayloadCursor<'a> {
         }
     }
 
-    /// Reads a batch: the number of items (at most `max`), the length of each column but the first,
-    /// which has a byte per item, then the columns.
+    /// Reads a batch: number of items (at most `max`), length of each column but the first, which
+    /// has a byte per item, then the columns.
     pub(crate) fn columns<const N: usize>(
         &mut self,
         max: usize,
