@@ -19,31 +19,16 @@ const FOLDER: OFlags =
 
 /// Why a path is refused.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum PlaceError {
-    /// It exists; overwriting was not requested.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
-    /// It is a directory.
     #[error("{} is a directory", .0.display())]
     Directory(PathBuf),
-    /// Another user's file or link.
     #[error("{} is {what} of user {user}, and memspy does not write to what others put there; name another file", path.display())]
-    Foreign {
-        /// The path, or a link in it.
-        path: PathBuf,
-        /// Its kind.
-        what: &'static str,
-        /// Its user.
-        user: u32,
-    },
-    /// The system's reason.
+    Foreign { path: PathBuf, what: &'static str, user: u32 },
     #[error("{source}")]
-    Io {
-        /// The path.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// A file, whatever its names.

@@ -20,30 +20,18 @@ const READING: Duration = Duration::from_secs(5);
 
 /// Why the driver could not be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum GpuError {
-    /// NVML is missing, or finds no driver.
     #[error("NVML (libnvidia-ml.so.1) is not available: {0}")]
     NoNvml(NvmlError),
-    /// A query failed.
     #[error("NVML cannot {action}: {source}")]
-    Query {
-        /// The action.
-        action: &'static str,
-        /// NVML's error.
-        source: NvmlError,
-    },
-    /// The driver hangs.
+    Query { action: &'static str, source: NvmlError },
     #[error(
         "NVML did not answer within {seconds} s: the driver may have lost a device ('nvidia-smi' shows whether it answers)"
     )]
-    NoAnswer {
-        /// The time limit.
-        seconds: u64,
-    },
-    /// A core file has no live process.
+    NoAnswer { seconds: u64 },
     #[error("a core file does not hold the driver's figures")]
     CoreFile,
-    /// No thread could start.
     #[error("NVML cannot be queried: {0}")]
     NoThread(std::io::Error),
 }

@@ -4,28 +4,20 @@ use std::time::Duration;
 
 /// Neither a size nor a time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum QuantityError {
-    /// Neither digits nor a unit of sizes.
     #[error("expected a size in bytes: 512, 64K, 1.5G or 2T, in powers of 1024")]
     NotASize,
-    /// More bytes than memspy can count.
     #[error("a size has to be less than 1 EiB")]
     SizeTooLarge,
-    /// Neither digits nor a unit of times.
     #[error("expected a time: 250ms, 20s, 10min, 2h or 3d; a number without a unit is seconds")]
     NotATime,
-    /// Zero, or decades.
     #[error("a time has to be from 1 ms to 30 years")]
     TimeOutOfRange,
-    /// Neither a time nor a size.
     #[error("expected a time (120s, 10min, 2h) or a size (500M, 1.5G)")]
     NotATimeOrSize,
-    /// Both a time and a size.
     #[error("'{number}m' may be {number} minutes or {number} MiB: write {number}min or {number}M")]
-    Ambiguous {
-        /// The number.
-        number: String,
-    },
+    Ambiguous { number: String },
 }
 
 /// A time or a size.

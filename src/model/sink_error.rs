@@ -6,20 +6,16 @@ use std::io;
 /// Why a sink refuses records.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum SinkError {
-    /// Writing failed.
     #[error(transparent)]
     Write(#[from] io::Error),
-    /// The receiving thread failed with its own error.
     #[error("the trace can no longer be written")]
     ThreadEnded,
-    /// The receiving thread ended without an error.
     #[error("the writing thread ended unexpectedly")]
     ThreadFailed,
-    /// No file is open.
     #[error("no segment of the recording has begun")]
     NotBegun,
-    /// Evaluation failed, or costs too much.
     #[error(transparent)]
     Failed(Box<dyn Error + Send + Sync>),
 }

@@ -7,33 +7,22 @@ use crate::torch::TorchError;
 
 /// Why owners could not be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum OwnerError {
-    /// The process could not be stopped.
     #[error(transparent)]
     Stop(#[from] StopError),
-    /// Python's objects are unreadable.
     #[error(transparent)]
     Heap(#[from] HeapError),
-    /// PyTorch's objects are unreadable.
     #[error(transparent)]
     Torch(#[from] TorchError),
-    /// PyTorch is not loaded yet.
     #[error("PyTorch is not loaded in it: there are no tensors")]
     NoTorch,
-    /// An allocation was under way, or blocks changed meanwhile.
     #[error("the allocator was at work when the process was stopped")]
     Allocating,
-    /// Pages beyond the copy were needed; the next attempt copies them.
     #[error("its objects changed while memspy searched for them")]
     Moved,
-    /// A limit was reached before there was a result.
     #[error("{limit}, before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]
-    Cut {
-        /// The limit.
-        limit: LookLimit,
-        /// Bytes copied until then.
-        copied: u64,
-    },
+    Cut { limit: LookLimit, copied: u64 },
 }
 
 impl OwnerError {

@@ -6,71 +6,30 @@ use crate::target::{ObjectError, ProcessError};
 
 /// Why probes could not be placed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum ProbeError {
-    /// This memspy has no BPF program.
     #[error("this memspy was built without its kernel program: {why}")]
-    NotBuilt {
-        /// What was missing at build time.
-        why: String,
-    },
-    /// The kernel refused an action.
+    NotBuilt { why: String },
     #[error("the kernel refused to {action}: {source}")]
-    Refused {
-        /// What was attempted.
-        action: &'static str,
-        /// Its error.
-        source: io::Error,
-    },
-    /// The kernel's verifier rejected a program.
+    Refused { action: &'static str, source: io::Error },
     #[error("the kernel rejected the program {program}: {source}: {log}")]
-    Rejected {
-        /// The program.
-        program: String,
-        /// The kernel's error.
-        source: io::Error,
-        /// End of the verifier's log.
-        log: String,
-    },
-    /// The BPF program could not be prepared for this kernel.
+    Rejected { program: String, source: io::Error, log: String },
     #[error("cannot prepare the kernel program: {why}")]
-    Unprepared {
-        /// The cause.
-        why: String,
-    },
-    /// The request needs a kernel program.
+    Unprepared { why: String },
     #[error("{what} need programs in the kernel (BPF), which samples of perf events are not")]
-    NeedsPrograms {
-        /// The request.
-        what: &'static str,
-    },
-    /// Nothing to probe is loaded.
+    NeedsPrograms { what: &'static str },
     #[error(
         "process {pid} has loaded neither PyTorch's CUDA part (libc10_cuda) nor the CUDA driver (libcuda): nothing there allocates GPU memory yet"
     )]
-    NothingToProbe {
-        /// The pid.
-        pid: u32,
-    },
-    /// A loaded file could not be examined.
+    NothingToProbe { pid: u32 },
     #[error("cannot find the probes in {path}: {why}")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// The cause.
-        why: String,
-    },
-    /// The probe does not report the allocated block.
+    Unreadable { path: String, why: String },
     #[error(
         "{path} calls its probe of an allocation before the block has an address, as PyTorch 2.1 does and 2.2 does not"
     )]
-    BeforeAllocation {
-        /// The library.
-        path: String,
-    },
-    /// The target is unreadable.
+    BeforeAllocation { path: String },
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A loaded object is unreadable.
     #[error(transparent)]
     Object(#[from] ObjectError),
 }

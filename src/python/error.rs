@@ -4,95 +4,37 @@ use crate::target::{Addr, MemoryError, ObjectError, ProcessError, SymbolError};
 
 /// Why stacks cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum PythonError {
-    /// No CPython is loaded.
     #[error("{program} (pid {pid}) is not a Python program: no CPython is loaded in it")]
-    NotPython {
-        /// The pid.
-        pid: u32,
-        /// Its program.
-        program: String,
-    },
-    /// The interpreter is starting or shutting down.
+    NotPython { pid: u32, program: String },
     #[error("the Python interpreter of process {pid} is not ready: {waiting_for}")]
-    NotReady {
-        /// The pid.
-        pid: u32,
-        /// What is missing.
-        waiting_for: &'static str,
-    },
-    /// Unknown CPython version.
+    NotReady { pid: u32, waiting_for: &'static str },
     #[error("CPython {found} is not known; known are {known}")]
-    UnknownVersion {
-        /// The version found.
-        found: String,
-        /// The known versions.
-        known: String,
-    },
-    /// This build has another layout.
+    UnknownVersion { found: String, known: String },
     #[error("CPython {version}: {what} is not supported")]
-    Unsupported {
-        /// CPython's version.
-        version: String,
-        /// The difference.
-        what: &'static str,
-    },
-    /// The target's memory contradicts the layout.
+    Unsupported { version: String, what: &'static str },
     #[error("the memory of CPython {version} does not look as expected: {why}")]
-    LayoutMismatch {
-        /// CPython's version.
-        version: String,
-        /// The mismatch.
-        why: String,
-    },
-    /// The kernel denies access.
+    LayoutMismatch { version: String, why: String },
     #[error("permission denied when trying to read the memory of process {pid}")]
-    Denied {
-        /// The pid.
-        pid: u32,
-    },
-    /// The process has ended.
+    Denied { pid: u32 },
     #[error("process {pid} has exited")]
-    Gone {
-        /// The pid.
-        pid: u32,
-    },
-    /// A required structure is unreadable.
+    Gone { pid: u32 },
     #[error("cannot read {what} at {at}: {source}")]
-    Unreadable {
-        /// The structure.
-        what: &'static str,
-        /// Its address.
-        at: Addr,
-        /// The cause.
-        source: MemoryError,
-    },
-    /// Reading process information failed.
+    Unreadable { what: &'static str, at: Addr, source: MemoryError },
     #[error(transparent)]
     Process(ProcessError),
-    /// The interpreter's ELF object is invalid.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// The interpreter's symbols are unreadable.
     #[error(transparent)]
     Symbol(#[from] SymbolError),
-    /// The built-in reader fails; py-spy must not be used.
     #[error(
         "{why}; the py-spy crate, which may know it, opens files that the job names: it is used only by a memspy with no more \
          rights than the job, as its own user"
     )]
-    NoFallback {
-        /// Its error.
-        why: String,
-    },
-    /// The built-in reader and py-spy fail.
+    NoFallback { why: String },
     #[error("py-spy cannot read process {pid} either: {why}")]
-    Fallback {
-        /// The pid.
-        pid: u32,
-        /// py-spy's error.
-        why: String,
-    },
+    Fallback { pid: u32, why: String },
 }
 
 impl PythonError {

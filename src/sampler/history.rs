@@ -16,23 +16,16 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why the history cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum HistoryError {
-    /// No PyTorch with CUDA is loaded.
     #[error("no PyTorch with CUDA is loaded in it")]
     NoTorch,
-    /// Its PyTorch cannot be read.
     #[error("its allocator cannot be read: {0}")]
     Refused(String),
-    /// Its allocator or history cannot be read.
     #[error(transparent)]
     Torch(#[from] TorchError),
-    /// Its Python is read through py-spy, which reads no code objects.
     #[error("the code objects of CPython {version} cannot be read: its layout is not known")]
-    NoCode {
-        /// The CPython version.
-        version: String,
-    },
-    /// It records no history.
+    NoCode { version: String },
     #[error(
         "the job records no history of its allocations: it has not called torch.cuda.memory._record_memory_history"
     )]

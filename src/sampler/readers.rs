@@ -14,31 +14,16 @@ use crate::torch::{TorchError, TorchReader};
 
 /// Why attaching failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum AttachError {
-    /// The process could not be opened.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The core file could not be read.
     #[error(transparent)]
     Core(#[from] CoreError),
-    /// Its Python could not be read.
     #[error("cannot read the Python of process {pid}: {source}")]
-    Python {
-        /// The pid.
-        pid: u32,
-        /// The cause.
-        source: PythonError,
-    },
-    /// The Python in a core file could not be read.
+    Python { pid: u32, source: PythonError },
     #[error("cannot read the Python of the core file {file}: {}", core_reason(source, missing))]
-    CorePython {
-        /// The file.
-        file: String,
-        /// The cause.
-        source: PythonError,
-        /// What the core file lacks.
-        missing: Vec<String>,
-    },
+    CorePython { file: String, source: PythonError, missing: Vec<String> },
 }
 
 fn core_reason(source: &PythonError, missing: &[String]) -> String {

@@ -25,39 +25,16 @@ pub(super) enum CudaState {
 
 /// Why a checkpoint call failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum CheckpointError {
-    /// There is no CUDA driver.
     #[error("the CUDA driver ({LIBRARY}) cannot be loaded: {why}")]
-    NoDriver {
-        /// The loader's reason.
-        why: String,
-    },
-    /// The driver lacks these calls.
+    NoDriver { why: String },
     #[error("the CUDA driver has no {call}: it is older than 570")]
-    TooOld {
-        /// The first missing call.
-        call: &'static str,
-    },
-    /// CUDA work did not end in time; the process runs on.
+    TooOld { call: &'static str },
     #[error("the CUDA work of process {pid} did not finish within {} s", after.as_secs_f64())]
-    TimedOut {
-        /// The pid.
-        pid: u32,
-        /// The time limit.
-        after: Duration,
-    },
-    /// The driver refused.
+    TimedOut { pid: u32, after: Duration },
     #[error("the CUDA driver cannot {action} process {pid}: {name} ({code})")]
-    Refused {
-        /// The attempted action.
-        action: &'static str,
-        /// The pid.
-        pid: u32,
-        /// Its error code.
-        code: u32,
-        /// The name of the code.
-        name: String,
-    },
+    Refused { action: &'static str, pid: u32, code: u32, name: String },
 }
 
 impl CheckpointError {

@@ -19,101 +19,42 @@ const STEPS_BACK: u32 = 3;
 
 /// Why memory was not moved.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum SuspendError {
-    /// The process could not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The amount of memory is unknown.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// A checkpoint call is missing or failed.
     #[error(transparent)]
     Driver(#[from] CheckpointError),
-    /// The driver is too old.
     #[error("driver {version} cannot move the memory of processes: it needs {MIN_DRIVER} or newer")]
-    DriverTooOld {
-        /// Its version.
-        version: String,
-    },
-    /// The process does not use CUDA.
+    DriverTooOld { version: String },
     #[error("process {pid} does not use CUDA: it has no GPU memory")]
-    NoCuda {
-        /// The pid.
-        pid: u32,
-    },
-    /// The host lacks memory.
+    NoCuda { pid: u32 },
     #[error("the host has too little memory")]
-    HostMemory {
-        /// Bytes required.
-        needed: u64,
-        /// Bytes to move, with the driver's own.
-        moved: u64,
-        /// Available host memory.
-        host: HostMemory,
-    },
-    /// A GPU lacks memory for the job.
+    HostMemory { needed: u64, moved: u64, host: HostMemory },
     #[error("GPU {nvml_index} has too little memory free")]
-    DeviceMemory {
-        /// The GPU.
-        nvml_index: u32,
-        /// The job's bytes there.
-        needed: u64,
-        /// Bytes free.
-        free: u64,
-    },
-    /// It is already paused.
+    DeviceMemory { nvml_index: u32, needed: u64, free: u64 },
     #[error("process {pid} is paused already")]
-    Paused {
-        /// The pid.
-        pid: u32,
-        /// How long; `None`: by another program.
-        since: Option<Duration>,
-    },
+    Paused { pid: u32, since: Option<Duration> },
     /// Its CUDA calls are locked, its memory on the GPU: a pause is under way or was
     /// interrupted.
     #[error(
         "the CUDA calls of process {pid} are locked already: a pause of it was interrupted, or is under way"
     )]
-    Locked {
-        /// The pid.
-        pid: u32,
-    },
-    /// It is not paused.
+    Locked { pid: u32 },
     #[error("process {pid} is not paused: its CUDA calls run")]
-    Running {
-        /// The pid.
-        pid: u32,
-    },
-    /// The driver marked it as failed.
+    Running { pid: u32 },
     #[error(
         "the driver has marked process {pid} as failed in a checkpoint: it cannot be paused or resumed any more"
     )]
-    Failed {
-        /// The pid.
-        pid: u32,
-    },
-    /// Another checkpoint is under way.
+    Failed { pid: u32 },
     #[error("the driver is at work on process {pid} already (state {state})")]
-    Busy {
-        /// The pid.
-        pid: u32,
-        /// The driver's state number.
-        state: u32,
-    },
-    /// A step failed.
+    Busy { pid: u32, state: u32 },
     #[error("{source}; {outcome}")]
-    Step {
-        /// The step's error.
-        source: CheckpointError,
-        /// The job's state.
-        outcome: JobState,
-    },
-    /// memspy was interrupted.
+    Step { source: CheckpointError, outcome: JobState },
     #[error("interrupted; {outcome}")]
-    Interrupted {
-        /// The job's state.
-        outcome: JobState,
-    },
+    Interrupted { outcome: JobState },
 }
 
 /// The job's state after a failure.

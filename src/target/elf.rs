@@ -27,47 +27,22 @@ const MAX_CHAIN_LEN: u64 = 4096;
 
 /// Why a loaded ELF object could not be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum ObjectError {
-    /// Headers unreadable.
     #[error("cannot read the ELF headers at {at}: {source}")]
-    Memory {
-        /// The address.
-        at: Addr,
-        /// Why.
-        source: MemoryError,
-    },
-    /// Damaged, or not 64-bit little-endian ELF.
+    Memory { at: Addr, source: MemoryError },
     #[error("no usable ELF object at {at}: {why}")]
-    Malformed {
-        /// The address.
-        at: Addr,
-        /// What is wrong.
-        why: &'static str,
-    },
+    Malformed { at: Addr, why: &'static str },
 }
 
 /// Why a symbol was not found.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum SymbolError {
-    /// In no symbol table.
     #[error("{object} has no symbol {name}")]
-    Missing {
-        /// The object's file.
-        object: String,
-        /// The symbol.
-        name: String,
-    },
-    /// Not exported, and the file cannot be opened.
+    Missing { object: String, name: String },
     #[error("{object} does not export {name}, and its file cannot be opened: {source}")]
-    NoFile {
-        /// The object's file.
-        object: String,
-        /// The symbol.
-        name: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// Tables unreadable.
+    NoFile { object: String, name: String, source: io::Error },
     #[error(transparent)]
     Object(#[from] ObjectError),
 }

@@ -47,43 +47,28 @@ const GENERATED: [u32; 14] = [
 
 /// Why a target's file was not read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum FileError {
-    /// memspy cannot take on the user's rights.
     #[error(
         "memspy cannot take on the rights of the job's user {user}, and reads no files for it with its own: run \
          memspy as that user or as root (CAP_SETUID and CAP_SETGID)"
     )]
-    Rights {
-        /// The target's user.
-        user: u32,
-    },
-    /// The kernel cannot confine a look-up to a directory.
+    Rights { user: u32 },
     #[error(
         "files named by another user's job are only read on Linux 5.6 and newer (openat2): run memspy as the job's user"
     )]
     NoOpenat2,
-    /// Unclear whose rights apply.
     #[error(
         "it is not certain whose rights count: the process has become another program, was started with raised rights \
          (set-user-id), or runs as several users"
     )]
     Changed,
-    /// Directory, device, pipe or generated file.
     #[error("it is not a stored file")]
     NotRegular,
-    /// Larger than the limit.
     #[error("it has {bytes} bytes")]
-    TooLarge {
-        /// Its size.
-        bytes: u64,
-    },
-    /// The file system does not answer.
+    TooLarge { bytes: u64 },
     #[error("its file system did not answer within {seconds} s")]
-    NoAnswer {
-        /// The time limit.
-        seconds: u64,
-    },
-    /// The system's reason.
+    NoAnswer { seconds: u64 },
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -57,31 +57,20 @@ pub struct AddressRange {
 
 /// Why memory could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum MemoryError {
-    /// A span is not wholly mapped; earlier ones were read.
     #[error("{} bytes at {} of the target are not readable", span.len, span.addr)]
-    Fault {
-        /// The unreadable span.
-        span: AddressRange,
-        /// Its index in the request.
-        index: usize,
-    },
-    /// The process is gone.
+    Fault { span: AddressRange, index: usize },
     #[error("the target process no longer exists")]
     Gone,
-    /// The kernel denies this user access.
     #[error("permission to read the target's memory was denied")]
     Denied,
-    /// Another kernel error.
     #[error("process_vm_readv failed: {0}")]
     Os(Errno),
-    /// Not copied while the process was stopped; it may have changed.
     #[error("the memory at {0} of the target was not copied while it was stopped")]
     Closed(Addr),
-    /// The time limit is used up ([`Budget`](super::Budget)).
     #[error("the time for the snapshot is used up")]
     TimeUp,
-    /// The memory limit is used up ([`Budget`](super::Budget)).
     #[error("the memory for the snapshot is used up")]
     OutOfRoom,
 }

@@ -30,37 +30,16 @@ pub(super) use threads::running_thread;
 
 /// Why a process could not be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum ProcessError {
-    /// No process has this pid.
     #[error("there is no process with pid {pid}")]
-    NotFound {
-        /// The pid.
-        pid: u32,
-    },
-    /// It exited; its pid may be another's.
+    NotFound { pid: u32 },
     #[error("process {pid} has exited")]
-    Exited {
-        /// The pid.
-        pid: u32,
-    },
-    /// The kernel denies this user access.
+    Exited { pid: u32 },
     #[error("permission denied when trying to {action} process {pid}")]
-    Denied {
-        /// What was attempted.
-        action: &'static str,
-        /// The pid.
-        pid: u32,
-    },
-    /// Another failure.
+    Denied { action: &'static str, pid: u32 },
     #[error("cannot {action} process {pid}: {why}")]
-    Other {
-        /// What was attempted.
-        action: &'static str,
-        /// The pid.
-        pid: u32,
-        /// What went wrong.
-        why: String,
-    },
+    Other { action: &'static str, pid: u32, why: String },
 }
 
 impl ProcessError {

@@ -29,52 +29,23 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Why a process could not be stopped. Its threads run again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum StopError {
-    /// The kernel refuses.
     #[error("permission to stop process {pid} for a moment was denied")]
-    Denied {
-        /// The pid.
-        pid: u32,
-    },
-    /// A debugger or another profiler traces it.
+    Denied { pid: u32 },
     #[error(
         "process {pid} is being traced by another process ({program}, {tracer}): only one can stop it"
     )]
-    Traced {
-        /// The pid.
-        pid: u32,
-        /// Pid of the tracer or its thread.
-        tracer: u32,
-        /// The tracer's name.
-        program: String,
-    },
-    /// A thread did not stop.
+    Traced { pid: u32, tracer: u32, program: String },
     #[error(
         "thread {thread} of process {pid} did not stop within {} ms: it is in the kernel",
         waited.as_millis()
     )]
-    Stubborn {
-        /// The pid.
-        pid: u32,
-        /// The thread.
-        thread: u32,
-        /// The time limit.
-        waited: Duration,
-    },
-    /// The process is gone.
+    Stubborn { pid: u32, thread: u32, waited: Duration },
     #[error("process {pid} has exited")]
-    Gone {
-        /// The pid.
-        pid: u32,
-    },
-    /// Another kernel error.
+    Gone { pid: u32 },
     #[error("stopping process {pid} failed: {errno}")]
-    Os {
-        /// The pid.
-        pid: u32,
-        /// The error.
-        errno: Errno,
-    },
+    Os { pid: u32, errno: Errno },
 }
 
 /// A process with all threads stopped, until dropped.

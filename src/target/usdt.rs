@@ -17,11 +17,10 @@ const TYPE: u32 = 3;
 
 /// Why a file's notes could not be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum UsdtError {
-    /// Unreadable, damaged or not ELF.
     #[error("cannot read the file: {0}")]
     Io(#[from] io::Error),
-    /// A note is truncated or unknown.
     #[error("a probe's note is not understood: {0}")]
     Note(String),
 }

@@ -39,32 +39,18 @@ const INTRUSIVE_NODE: BackwardNodeLayout =
 
 /// Why the backward pass cannot be traced.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum BackwardError {
-    /// Reading process information failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// libtorch_cpu's ELF headers are unreadable.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// Its code is unreadable.
     #[error("cannot read {what}: {source}")]
-    Memory {
-        /// What was read.
-        what: &'static str,
-        /// The cause.
-        source: MemoryError,
-    },
-    /// Mapped, but its variables are not initialised yet.
+    Memory { what: &'static str, source: MemoryError },
     #[error("libtorch_cpu is still being loaded")]
     StillLoading,
-    /// A function's code is missing or unknown.
     #[error("{function} of libtorch_cpu differs from that of any known PyTorch ({found})")]
-    Unknown {
-        /// The function.
-        function: &'static str,
-        /// Its first bytes, or that it is missing.
-        found: String,
-    },
+    Unknown { function: &'static str, found: String },
 }
 
 /// How a kernel program traces the backward pass; `None` without PyTorch.

@@ -11,27 +11,14 @@ use crate::model::SinkError;
 /// Why a trace could not be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum CreateError {
-    /// It exists; overwriting was not requested.
     #[error("{} exists already", path.display())]
-    Exists {
-        /// The path.
-        path: PathBuf,
-    },
-    /// A directory.
+    Exists { path: PathBuf },
     #[error("{} is a directory", path.display())]
-    Directory {
-        /// The path.
-        path: PathBuf,
-    },
-    /// File or head could not be written.
+    Directory { path: PathBuf },
     #[error("cannot create {}: {source}", path.display())]
-    Create {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
+    Create { path: PathBuf, source: io::Error },
 }
 
 impl CreateError {
@@ -49,98 +36,35 @@ impl CreateError {
 /// Why a trace could not be read. Damage inside is no error: see [`super::ReplaySummary`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum ReadError {
-    /// Could not be opened.
     #[error("cannot open {}: {source}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
-    /// Not a regular file.
+    Open { path: PathBuf, source: io::Error },
     #[error("{} is {what}, not a file", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-        /// What it is.
-        what: &'static str,
-    },
-    /// No bytes.
+    NotAFile { path: PathBuf, what: &'static str },
     #[error("{} is empty", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It ends inside its first ten bytes.
+    Empty { path: PathBuf },
     #[error("{} ends after {bytes} bytes, before the recording began", path.display())]
-    HeadCut {
-        /// The file.
-        path: PathBuf,
-        /// Its bytes.
-        bytes: u64,
-    },
-    /// It does not begin like a trace.
+    HeadCut { path: PathBuf, bytes: u64 },
     #[error("{} is not a memspy trace: it looks like {looks_like}", path.display())]
-    NotATrace {
-        /// The file.
-        path: PathBuf,
-        /// What its first bytes suggest.
-        looks_like: &'static str,
-    },
-    /// A later memspy wrote it.
+    NotATrace { path: PathBuf, looks_like: &'static str },
     #[error(
         "{} has trace format version {found}; this memspy reads versions up to {supported}: \
          read it with a newer memspy",
         path.display()
     )]
-    NewerVersion {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: u16,
-        /// Latest version known here.
-        supported: u16,
-    },
-    /// Reading failed.
+    NewerVersion { path: PathBuf, found: u16, supported: u16 },
     #[error("cannot read {} at byte {offset}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// In bytes.
-        offset: u64,
-        /// The reason.
-        source: io::Error,
-    },
-    /// It shrank during reading.
+    Read { path: PathBuf, offset: u64, source: io::Error },
     #[error(
         "{} became shorter while it was read: {bytes} bytes now, {expected} before",
         path.display()
     )]
-    Shrunk {
-        /// The file.
-        path: PathBuf,
-        /// Bytes now.
-        bytes: u64,
-        /// Bytes at the start.
-        expected: u64,
-    },
-    /// No decompressor.
+    Shrunk { path: PathBuf, bytes: u64, expected: u64 },
     #[error("cannot set up the decompressor: {source}")]
-    Decompressor {
-        /// The reason.
-        source: io::Error,
-    },
-    /// No reading thread.
+    Decompressor { source: io::Error },
     #[error("cannot start a thread that reads the trace: {source}")]
-    Thread {
-        /// The reason.
-        source: io::Error,
-    },
-    /// The sink refused a record.
+    Thread { source: io::Error },
     #[error("the trace's records could not be taken: {source}")]
-    Sink {
-        /// The reason.
-        source: SinkError,
-    },
+    Sink { source: SinkError },
 }

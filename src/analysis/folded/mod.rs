@@ -199,47 +199,27 @@ impl FoldedProfile {
 
 /// Why a fold failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum FoldError {
-    /// The device is not in the recording.
     #[error("GPU {} is not in the recording; it has {have}", .device.0)]
-    NoGpu {
-        /// The device asked for.
-        device: CudaIndex,
-        /// Recorded devices.
-        have: String,
-    },
-    /// No PyTorch memory on any device.
+    NoGpu { device: CudaIndex, have: String },
     #[error("no memory of PyTorch was recorded on a GPU: {why}")]
-    NoMemoryOfTorch {
-        /// The reason, if known.
-        why: &'static str,
-    },
-    /// Only for exact recordings.
+    NoMemoryOfTorch { why: &'static str },
     #[error("{what} is known only in exact recordings (record with --exact)")]
-    NotExact {
-        /// What was asked for.
-        what: &'static str,
-    },
-    /// Only for exact or followed recordings.
+    NotExact { what: &'static str },
     #[error(
         "all that was allocated is known only where the allocator was followed (record without -r) and in exact recordings \
          (record with --exact)"
     )]
     NeitherExactNorFollowed,
-    /// Only for followed recordings.
     #[error(
         "proven bytes are shown separately only where the allocator was followed (record without -r and --exact)"
     )]
     NotFollowed,
-    /// No memory of this kind.
     #[error("the recording has no allocation of this kind")]
     NoMemory,
-    /// No snapshot of the device.
     #[error("no snapshot of GPU {} was recorded, so it is not known which blocks made up its memory", .device.0)]
-    NoSnapshot {
-        /// The device asked for.
-        device: CudaIndex,
-    },
+    NoSnapshot { device: CudaIndex },
 }
 
 /// Thread, stack, mark and owner of a folded stack.

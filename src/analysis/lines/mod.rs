@@ -138,19 +138,14 @@ impl LineTable {
 
 /// Why there is no table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum LineError {
-    /// The recording has no data of this device.
     #[error(transparent)]
     NoGpu(FoldError),
-    /// [`Profile::without_line_statistics`] was set.
     #[error("the statistics of lines were left out as the recording was read")]
     NotGathered,
-    /// The device's counters were not recorded.
     #[error("no counters of GPU {} were recorded", .device.0)]
-    NoCounters {
-        /// The requested device.
-        device: CudaIndex,
-    },
+    NoCounters { device: CudaIndex },
 }
 
 impl Profile {

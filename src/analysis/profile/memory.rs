@@ -39,20 +39,16 @@ impl ProfileMemoryLimit {
 
 /// What exceeded a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum ProfileLimit {
-    /// Work beyond what any recording needs.
     #[error(
         "they would take far longer to read than any recording of this size: it is damaged or malicious"
     )]
     Work,
-    /// Memory beyond what any recording needs.
     #[error(
         "they would take more than {mib} MiB of memory, too much for a file of this size: it is damaged or malicious"
     )]
-    Memory {
-        /// Limit.
-        mib: u64,
-    },
+    Memory { mib: u64 },
 }
 
 impl Profile {

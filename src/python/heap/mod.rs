@@ -37,35 +37,18 @@ use crate::target::{Addr, MemoryError, PageCache, Process};
 
 /// Why the heap could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum HeapError {
-    /// A collection has split the lists.
     #[error("Python's garbage collector is at work")]
     Collecting,
-    /// A list changed: the target runs.
     #[error("Python's list of objects changed while it was read")]
     Changing,
-    /// Neither the collector's lists nor heaps were found.
     #[error("the list of objects of this CPython ({version}) could not be found")]
-    NoLists {
-        /// CPython's version.
-        version: String,
-    },
-    /// py-spy cannot read objects.
+    NoLists { version: String },
     #[error("the objects of CPython {version} are not known to memspy")]
-    Unsupported {
-        /// CPython's version.
-        version: String,
-    },
-    /// Required memory is unreadable.
+    Unsupported { version: String },
     #[error("cannot read {what} at {at}: {source}")]
-    Unreadable {
-        /// The structure.
-        what: &'static str,
-        /// Its address.
-        at: Addr,
-        /// The cause.
-        source: MemoryError,
-    },
+    Unreadable { what: &'static str, at: Addr, source: MemoryError },
 }
 
 impl HeapError {

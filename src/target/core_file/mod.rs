@@ -29,31 +29,14 @@ use start_stack::StartStack;
 
 /// Why a core file could not be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum CoreError {
-    /// Could not be opened or read.
     #[error("cannot read the core file {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Not a core file.
+    Io { path: PathBuf, source: io::Error },
     #[error("{} is not a core file: {why}", path.display())]
-    NotCore {
-        /// The file.
-        path: PathBuf,
-        /// What it is, and what to do.
-        why: String,
-    },
-    /// Damaged.
+    NotCore { path: PathBuf, why: String },
     #[error("the core file {} cannot be used: {why}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
+    Malformed { path: PathBuf, why: String },
 }
 
 /// A thread in a core file.

@@ -22,40 +22,18 @@ use crate::trace::block::MAX_PAYLOAD;
 /// Why a trace cannot hold a record: source of an `io::Error` of kind `InvalidInput`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum RejectedRecord {
-    /// Definitions must come in number order.
     #[error("{what} {number} is defined where number {next} is due")]
-    OutOfOrder {
-        /// The kind of definition.
-        what: &'static str,
-        /// Its number.
-        number: u32,
-        /// The expected number.
-        next: u32,
-    },
-    /// Used before its definition.
+    OutOfOrder { what: &'static str, number: u32, next: u32 },
     #[error("{what} {number} is used but was never defined")]
-    Undefined {
-        /// The kind of definition.
-        what: &'static str,
-        /// Its number.
-        number: u32,
-    },
-    /// The record alone exceeds a block.
+    Undefined { what: &'static str, number: u32 },
     #[error("a record of {bytes} bytes is too large for a trace (limit {MAX_PAYLOAD} bytes)")]
-    TooLarge {
-        /// Encoded.
-        bytes: usize,
-    },
-    /// The recording already ended.
+    TooLarge { bytes: usize },
     #[error("a record came after the recording's end")]
     AfterEnd,
-    /// Inexpressible in this format.
     #[error("the record cannot be encoded: {why}")]
-    Inexpressible {
-        /// The reason.
-        why: String,
-    },
+    Inexpressible { why: String },
 }
 
 impl From<MalformedPayload> for RejectedRecord {
