@@ -8,13 +8,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::books::{BalanceCheck, ByteBalance, CountedTotals, RunningTotals};
 use super::extent::{BlockSizes, BlockStatistics, SMALL_POOL, UNIT, rounded};
-use super::live_blocks::{BEFORE, BlockOwner, LiveBlocks, NO_SITE, OWNED, TrackedBlock};
+use super::live_blocks::{BEFORE, BlockOwner, LiveBlocks, NO_EVENT, NO_SITE, OWNED, TrackedBlock};
 use crate::model::{AllocatorCounters, CounterSnapshot, Metric, Nanos, Pool, StackId};
 
 /// Remainders up to this size are not split off large blocks (`should_split`: kSmallSize).
 const REMAINDER: u64 = 1 << 20;
 /// In nanoseconds: a snapshot may lack events this recent.
 const UNSETTLED: u64 = 5_000_000;
+/// In nanoseconds: on a busy machine, a thread may wait this long between a change and its event.
+const LATE_EVENT: u64 = 100_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TorchPeak {
@@ -181,6 +183,8 @@ impl TorchDevice {
             // A block of a snapshot may only lack its event so far.
             self.gone += u64::from(replaced.allocated_at > 0 && !self.frees_from_snapshots);
             let age = time.0.saturating_sub(self.last_snapshot.unwrap_or_default().0);
+            // A free that was in progress at one snapshot, an allocation at the next.
+            self.found -= u64::from(replaced.account as usize == NO_EVENT && age < LATE_EVENT);
             let is_early = self.snapshots == 1 && age < UNSETTLED;
             let is_doubtful = self.doubtful.remove(&address);
             if replaced.account as usize == BEFORE && (is_early || is_doubtful) {
