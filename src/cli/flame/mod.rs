@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use crate::analysis::{
     ComparedMoment, Evidence, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile,
-    PseudoFrame, StackLabel,
+    PseudoFrame, StackLabel, flame, peak,
 };
 use crate::model::{CudaIndex, Nanos};
 use crate::render::{self, FlamePicture, NameStyle, RankMemory, RankMode};
@@ -184,7 +184,12 @@ fn flame_of_difference(
     let options =
         FoldOptions { memory: args.memory.map(MemoryGroup::from), ..FoldOptions::default() };
     let fold = |profile: &Profile| -> Result<FoldedProfile> {
-        Ok(profile.fold(device(profile, args.gpu)?, MomentArg::from(args.at).into(), options)?)
+        Ok(flame::fold(
+            profile,
+            device(profile, args.gpu)?,
+            MomentArg::from(args.at).into(),
+            options,
+        )?)
     };
     let folded = fold(profile)?;
     let folded_before = fold(&before).with_context(|| other.display().to_string())?;
@@ -305,7 +310,7 @@ impl FlameOptions {
         };
         // A time range shows what is live at its end.
         let moment = if self.since.is_some() { Moment::End } else { self.moment.into() };
-        let mut folded = profile.fold(device, moment, options)?;
+        let mut folded = flame::fold(profile, device, moment, options)?;
         if self.certain && folded.total == 0 && self.format == FlameFormat::Flamegraph {
             let known = render::certainty_in_short(folded.resolution);
             bail!(
@@ -317,9 +322,10 @@ impl FlameOptions {
             add_older(&mut folded);
         }
         if let Some(from) = self.since {
-            folded.stacks = profile.live_since(device, from).unwrap_or_default();
+            folded.stacks = flame::live_since(profile, device, from).unwrap_or_default();
             folded.total = folded.stacks.iter().map(|stack| stack.bytes).sum();
-            folded.resolution = profile.exact_resolution(&folded.stacks).unwrap_or_default();
+            folded.resolution =
+                flame::exact_resolution(profile, &folded.stacks).unwrap_or_default();
         }
         if self.innermost {
             let older = StackLabel::Pseudo(PseudoFrame::BeforeRecording);
@@ -358,7 +364,7 @@ impl FlameOptions {
         let mut parts = Vec::new();
         for rank in ranks {
             device(&rank.profile, self.gpu).context(rank.label.clone())?;
-            if rank.profile.main_gpu().is_none() {
+            if peak::main_gpu(&rank.profile).is_none() {
                 bail!("{DRIVER_MEMORY_ADVICE} --by device");
             }
             for gpu in rank.profile.gpus() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::text::{selected, source_lines};
 use crate::analysis::{
     BoundedValue, ExactProfile, HighWater, LineCell, LineRanking, LineRow, LineTable, MemoryGroup,
-    Profile, RankedLine,
+    Profile, RankedLine, flame, lines,
 };
 use crate::model::{CudaIndex, EventTotals, FreeTracking, Nanos, ReaderKind};
 use crate::render::shared::{
@@ -317,7 +317,7 @@ pub fn lines_json(
     functions: &[String],
 ) -> Result<(), RenderError> {
     let labels = FrameLabels::new(profile, false);
-    let ranking = profile.rank_lines(table, false)?;
+    let ranking = lines::ranking(profile, table, false)?;
     let ranked = ranked_json(profile, &ranking, functions);
     let functions = selected(profile, table, functions).into_iter().map(|(function, lines)| {
         let rows = source_lines(profile, lines)
@@ -351,7 +351,7 @@ pub fn lines_json(
             allocated: total,
             on_known_lines: ranking.on_lines(),
             without_line: without_line(&ranking),
-            attribution: profile.peak_resolution(table.device).map(Into::into),
+            attribution: flame::peak_resolution(profile, table.device).map(Into::into),
         }),
         functions: functions.collect(),
     })
