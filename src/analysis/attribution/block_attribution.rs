@@ -82,6 +82,43 @@ impl BlockAttribution {
         matches!(self.shares[..], [(AllocationOrigin::NotSeen, _)])
     }
 
+    /// The only stack that can have allocated.
+    pub(in crate::analysis) fn only_stack(&self) -> Option<AllocationOrigin> {
+        match self.shares[..] {
+            [(origin @ AllocationOrigin::Stack(..), _)] => Some(origin),
+            _ => None,
+        }
+    }
+
+    /// The site, if proven.
+    pub(in crate::analysis) fn certain_origin(&self) -> Option<AllocationOrigin> {
+        match self.shares[..] {
+            [(origin, _)] if self.certain => Some(origin),
+            _ => None,
+        }
+    }
+
+    /// All stacks that can have allocated; none if something else can have.
+    pub(in crate::analysis) fn possible_stacks(&self) -> Vec<AllocationOrigin> {
+        match self.shares.iter().all(|(origin, _)| origin.is_stack()) {
+            true => self.shares.iter().map(|(origin, _)| *origin).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// The same, not proven.
+    pub(in crate::analysis) fn uncertain(&self) -> Arc<BlockAttribution> {
+        Arc::new(BlockAttribution { shares: self.shares.clone(), certain: false, ..*self })
+    }
+
+    /// The same with this site alone, not proven.
+    pub(in crate::analysis) fn attributed_to(
+        &self,
+        origin: AllocationOrigin,
+    ) -> Arc<BlockAttribution> {
+        Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*self })
+    }
+
     /// What is shown of it. Where it is [contested](Self::contested), or samples saw several
     /// threads, its stack is unknown. A sampled one shows the innermost frame that has
     /// [`SHOWN_PERCENT`] below it, else nothing.
