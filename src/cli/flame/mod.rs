@@ -7,7 +7,6 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 
 use crate::analysis::{
     ComparedMoment, Evidence, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile,
@@ -106,16 +105,6 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         _ if args.by == GroupByArg::Device => drawing.draw_devices(&ranks, &path, args.force),
         [one] if args.by != GroupByArg::Rank => drawing.draw(&one.profile, &path, args.force),
         _ => drawing.draw_all(&ranks, how, &path, args.force),
-    }
-}
-
-impl GroupByArg {
-    fn is_of_owners(self) -> bool {
-        matches!(self, GroupByArg::Owner | GroupByArg::Category)
-    }
-
-    pub(super) fn word(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::analysis::{
 };
 use crate::model::{CudaIndex, EventTotals, FreeTracking, Nanos, ReaderKind};
 use crate::render::shared::{
-    AttributionJson, FrameLabels, JsonDocument, JsonFormat, RenderError, warnings, way,
+    AttributionJson, FrameLabels, JsonDocument, JsonFormat, RenderError, line_notes, warnings, way,
 };
 
 /// `memspy lines --json`: the memory of each line on one GPU. Sizes in bytes.
@@ -413,7 +413,7 @@ fn cell_json(cell: &LineCell) -> LineCellJson {
             value: None,
             exact: false,
             upper: None,
-            unknown_because: Some(reason.why().to_owned()),
+            unknown_because: Some(line_notes::why(reason).to_owned()),
             one_run,
         },
     }
