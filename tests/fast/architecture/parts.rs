@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::floors::Sources;
-use super::source::UsedPath;
+use super::source::{Source, UsedPath};
 
 /// Rooms large enough to have an order of their own.
 const ROOMS: [&str; 5] = ["analysis", "render", "python", "sampler", "cli"];
@@ -124,7 +124,6 @@ fn reached<'a>(arrows: &Arrows<'a>, from: &'a str) -> BTreeSet<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::source::Source;
     use super::*;
 
     fn sources(files: [(&[&str], &str); 3]) -> Sources {
