@@ -140,8 +140,8 @@ impl Profile {
         self
     }
 
-    /// Skips what only [`lines::table`](crate::analysis::lines::table) needs, hundreds of bytes a stack. Call before adding
-    /// records.
+    /// Skips what only [`lines::table`](crate::analysis::lines::table) needs, hundreds of bytes a
+    /// stack. Call before adding records.
     pub fn without_line_statistics(mut self) -> Profile {
         self.skips_lines = true;
         self
