@@ -42,51 +42,49 @@ impl DevicePeak {
     }
 }
 
-impl Profile {
-    /// The peak of allocated bytes, if known.
-    pub fn peak(&self, device: CudaIndex) -> Option<DevicePeak> {
-        let counted = self.device_mark(device);
-        let exact = self.exact();
-        let event_peak = exact.and_then(|exact| exact.peak(device));
-        // If both agree, the event gives the time.
-        let mark = match event_peak.map(|(time, bytes)| (time, bytes as i64)) {
-            Some(event_peak) => {
-                Some(HighWater::with_event(counted, event_peak, |event, mark| event >= mark))
-            }
-            None => counted,
-        };
-        // The allocator's peak may have risen between two events.
-        let risen = exact.and_then(|exact| exact.counted_peak(device));
-        let mark = mark.map(|mark| mark.at_least(risen.unwrap_or(0) as i64));
-        let moment = match event_peak {
-            Some((time, allocated)) => Some(PeakMoment { time, allocated, snapshot: None }),
-            None => self.highest(device).map(|snapshot| PeakMoment {
-                time: snapshot.time,
-                allocated: snapshot.allocated,
-                snapshot: Some(snapshot.clone()),
-            }),
-        };
-        let level = moment.as_ref().map(|moment| SeenLevel {
-            bytes: moment.allocated as i64,
-            from: moment.time,
-            to: moment.time,
-        });
-        let mark = match (mark, level) {
-            // Of equally high moments, the one shown gives the time.
-            (Some(mark), Some(level)) => mark.with_level(level),
-            (mark, level) => mark.or(level.map(HighWater::of_level))?,
-        };
-        Some(DevicePeak { mark, moment })
-    }
+/// The peak of allocated bytes, if known.
+pub fn of(profile: &Profile, device: CudaIndex) -> Option<DevicePeak> {
+    let counted = profile.device_mark(device);
+    let exact = profile.exact();
+    let event_peak = exact.and_then(|exact| exact.peak(device));
+    // If both agree, the event gives the time.
+    let mark = match event_peak.map(|(time, bytes)| (time, bytes as i64)) {
+        Some(event_peak) => {
+            Some(HighWater::with_event(counted, event_peak, |event, mark| event >= mark))
+        }
+        None => counted,
+    };
+    // The allocator's peak may have risen between two events.
+    let risen = exact.and_then(|exact| exact.counted_peak(device));
+    let mark = mark.map(|mark| mark.at_least(risen.unwrap_or(0) as i64));
+    let moment = match event_peak {
+        Some((time, allocated)) => Some(PeakMoment { time, allocated, snapshot: None }),
+        None => profile.highest(device).map(|snapshot| PeakMoment {
+            time: snapshot.time,
+            allocated: snapshot.allocated,
+            snapshot: Some(snapshot.clone()),
+        }),
+    };
+    let level = moment.as_ref().map(|moment| SeenLevel {
+        bytes: moment.allocated as i64,
+        from: moment.time,
+        to: moment.time,
+    });
+    let mark = match (mark, level) {
+        // Of equally high moments, the one shown.
+        (Some(mark), Some(level)) => mark.with_level(level),
+        (mark, level) => mark.or(level.map(HighWater::of_level))?,
+    };
+    Some(DevicePeak { mark, moment })
+}
 
-    /// Level and time of [`Profile::peak`].
-    pub fn peak_allocated(&self, device: CudaIndex) -> Option<HighWater> {
-        Some(self.peak(device)?.mark)
-    }
+/// The height, with the allocator's own peak.
+pub fn allocated(profile: &Profile, device: CudaIndex) -> Option<HighWater> {
+    Some(of(profile, device)?.mark)
+}
 
-    /// The device with the greatest peak; the lowest number among equals.
-    pub fn main_gpu(&self) -> Option<CudaIndex> {
-        let height = |device: CudaIndex| self.peak(device).map_or(0, |peak| peak.bytes());
-        self.gpus().max_by_key(|device| (height(*device), std::cmp::Reverse(*device)))
-    }
+/// The device with the greatest peak; the lowest number among equals.
+pub fn main_gpu(profile: &Profile) -> Option<CudaIndex> {
+    let height = |device: CudaIndex| of(profile, device).map_or(0, |peak| peak.bytes());
+    profile.gpus().max_by_key(|device| (height(*device), std::cmp::Reverse(*device)))
 }

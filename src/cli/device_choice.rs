@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::analysis::Profile;
+use crate::analysis::{Profile, peak};
 use crate::model::{AllocatorBackend, CudaIndex};
 
 /// Advice for memory without a device; the option to leave out follows.
@@ -12,7 +12,7 @@ pub(super) const DRIVER_MEMORY_ADVICE: &str =
 /// The requested device, else the one with the highest peak.
 pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
     let is_driver_only = || profile.exact().is_some_and(|exact| exact.events() > 0);
-    match (profile.main_gpu(), gpu) {
+    match (peak::main_gpu(profile), gpu) {
         (Some(main), asked) => Ok(asked.map_or(main, CudaIndex)),
         // Driver memory may be on any device.
         (None, None) if is_driver_only() => Ok(CudaIndex(0)),

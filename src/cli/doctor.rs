@@ -10,6 +10,7 @@ use crate::render::json::{DoctorJson, FindingJson, FindingStatus, JsonDocument};
 use crate::render::{self, FittingWriter};
 use crate::sampler::{
     ExactAvailability, TargetIdentity, TargetReaders, TimedSnapshot, TorchError, attach,
+    exact_availability,
 };
 
 use super::args::DoctorArgs;
@@ -126,7 +127,7 @@ fn about_readers<W: Write>(
     }
     about_torch(report, readers)?;
     about_gpu(report, readers)?;
-    about_exact(report, &readers.exact_availability())?;
+    about_exact(report, &exact_availability(readers))?;
     let took = format!("attaching took {:.0} ms", readers.attach_time().as_secs_f64() * 1e3);
     report.line("recording", FindingStatus::Works, &took)
 }

@@ -22,6 +22,11 @@ pub(super) struct FollowChoice {
 }
 
 impl FollowChoice {
+    /// Where memspy chooses the mode.
+    pub(super) fn automatic(budget: Option<FollowBudget>) -> FollowChoice {
+        FollowChoice { rate: RECORD_RATE, budget, is_required: false, is_shared: false }
+    }
+
     pub(super) fn for_record(args: &RecordArgs, follows: bool) -> Result<FollowChoice> {
         let is_shared = args.records_several();
         if let (Some(percent), false) = (args.cpu, is_shared)

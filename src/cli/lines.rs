@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, RankTable};
+use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, RankTable, lines};
 use crate::render::{self, LinesOptions, RankLines, RenderError};
 
 use super::args::{LinesArgs, LinesFormat, SortArg};
@@ -26,8 +26,8 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     let path = output::of_report(args.table.output.as_deref(), start, PathBuf::from("-"))?;
     let columns = match args.columns.is_empty() {
         // Each column becomes five: show only the most important.
-        true if args.merge => Profile::default_columns().into_iter().take(1).collect(),
-        true => Profile::default_columns(),
+        true if args.merge => lines::default_columns().into_iter().take(1).collect(),
+        true => lines::default_columns(),
         false => args.columns.clone(),
     };
     let options = options(args, &path);
@@ -41,7 +41,7 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     let mut tables = Vec::new();
     for RankTrace { label, profile, .. } in &ranks {
         let table = device(profile, args.table.gpu)
-            .and_then(|gpu| Ok(profile.lines(gpu, &columns)?))
+            .and_then(|gpu| Ok(lines::table(&profile, gpu, &columns)?))
             .map(|table| if args.all_lines { table.with_all_lines(profile) } else { table });
         tables.push(if ranks.len() > 1 { table.with_context(|| label.clone())? } else { table? });
     }
@@ -92,7 +92,7 @@ fn write_ranking(
         LinesOptions { limit: Some(rows).filter(|rows| *rows > 0), ..options(args, path) };
     let mut rankings: Vec<LineRanking> = Vec::new();
     for (rank, table) in ranks.iter().zip(tables) {
-        let mut ranking = rank.profile.rank_lines(table, args.all)?;
+        let mut ranking = lines::ranking(&rank.profile, table, args.all)?;
         ranking.sort(order);
         rankings.push(ranking);
     }

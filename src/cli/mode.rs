@@ -11,7 +11,7 @@ use crate::sampler::{
 };
 
 use super::args::{ModeArg, RecordArgs};
-use super::following::{FollowChoice, RECORD_RATE};
+use super::following::FollowChoice;
 
 /// Maximum cost of exact stacks, as a part of the job's time; the second holds below
 /// [`MANY_PROCESSORS`].
@@ -191,12 +191,6 @@ fn percent(share: f64) -> String {
         less if less < 0.05 => "less than 0.1 %".to_owned(),
         some if some < 9.95 && (some - some.round()).abs() >= 0.05 => format!("{some:.1} %"),
         whole => format!("{whole:.0} %"),
-    }
-}
-
-impl FollowChoice {
-    fn automatic(budget: Option<FollowBudget>) -> FollowChoice {
-        FollowChoice { rate: RECORD_RATE, budget, is_required: false, is_shared: false }
     }
 }
 

@@ -12,8 +12,7 @@ use crate::model::{OwnershipSnapshot, StackTable};
 use crate::ownership::{NamedTensors, called};
 use crate::render::{self, RenderError, TensorsOptions, in_sentence, suggestion_on};
 use crate::sampler::{
-    OwnerError, OwnerReading, SnapshotOptions, TargetReaders, attach, read_owners, read_referrers,
-    watch_owners,
+    OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers, watch_owners,
 };
 
 use super::args::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
@@ -101,7 +100,7 @@ fn watch(
         before = Some((snapshot, wanted));
         Ok(())
     };
-    let watched = watch_owners(readers, args.read_args.options(), every, &stop, &mut take);
+    let watched = watch_owners(readers, args.read_args.cost.options(), every, &stop, &mut take);
     match (watched, refusal) {
         // The job's end ends the watch.
         (Ok(()), Some(error)) if before.is_none() || readers.is_alive() => Err(refused(error, pid)),
@@ -180,7 +179,7 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
         });
     }
     let mut readers = attached(args.read_args.pid, &AtomicBool::new(false))?;
-    let snapshot = read_referrers(&mut readers, args.read_args.options(), &args.tensor)
+    let snapshot = read_referrers(&mut readers, args.read_args.cost.options(), &args.tensor)
         .map_err(|error| refused(error, pid))?
         .snapshot;
     let asked = matching_tensors(&snapshot, &args.tensor, pid).or_else(|error| {
@@ -226,12 +225,6 @@ fn of_members(
     })
 }
 
-impl TensorReadArgs {
-    fn options(&self) -> SnapshotOptions {
-        self.cost.options()
-    }
-}
-
 pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
     let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
     readers.announce_long_stops(hints::long_stop);
@@ -240,7 +233,8 @@ pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
 
 /// Prints the stop to standard error if the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
-    let read = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
+    let read =
+        read_owners(readers, args.cost.options()).map_err(|error| refused(error, args.pid))?;
     if args.json {
         print_notes(&read.snapshot);
     }

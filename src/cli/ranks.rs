@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::analysis::Profile;
+use crate::analysis::{Profile, peak};
 use crate::render;
 
 use super::device_choice::device;
@@ -49,7 +49,7 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
 pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTrace> {
     let peak = |rank: &RankTrace| {
         let device = device(&rank.profile, gpu).ok()?;
-        Some(rank.profile.peak(device)?.bytes())
+        Some(peak::of(&rank.profile, device)?.bytes())
     };
     match ranks.into_iter().max_by_key(peak) {
         Some(rank) if peak(&rank).is_some() => Ok(rank),

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::analysis::{LineOrder, Profile, ThreadChoice};
+use crate::analysis::{LineOrder, Profile, ThreadChoice, lines, peak};
 use crate::model::{Definition, Nanos, Record, SinkError, SinkResult};
 use crate::render::{self, LinesOptions, RenderError};
 
@@ -150,12 +150,12 @@ impl TablePrinter {
             format!("{}, ", render::utc(start.unix_nanos.saturating_add(self.now.0)))
         });
         writeln!(out, "=== memspy: {wall}after {}: {what}", render::length(self.now.seconds()))?;
-        let columns = Profile::default_columns();
-        match profile.main_gpu().map(|gpu| profile.lines(gpu, &columns)) {
+        let columns = lines::default_columns();
+        match peak::main_gpu(&profile).map(|gpu| lines::table(&profile, gpu, &columns)) {
             None => writeln!(out, "no counters of a GPU were recorded yet")?,
             Some(Err(error)) => writeln!(out, "{error}")?,
             Some(Ok(table)) => {
-                let ranking = profile.rank_lines(&table, false).map_err(SinkError::failed)?;
+                let ranking = lines::ranking(&profile, &table, false).map_err(SinkError::failed)?;
                 let order = LineOrder::default();
                 let written = render::ranked_lines_text(
                     &mut out,

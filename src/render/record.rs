@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::analysis::Profile;
+use crate::analysis::{Profile, peak};
 use crate::model::EndReason;
 use crate::render::shared::{
     COMMENT, EscapeGuard, RenderError, bytes, certainty_at_peak, end_text, events_line,
@@ -22,7 +22,7 @@ pub fn summary(
     writeln!(out, "Recorded to {} ({}): {}", one_line(file), bytes(size), end_text(profile))?;
     match profile.exact() {
         Some(exact) => {
-            writeln!(out, "  {}", events_line(profile, exact, profile.main_gpu()))?;
+            writeln!(out, "  {}", events_line(profile, exact, peak::main_gpu(profile)))?;
             for note in notes(exact) {
                 writeln!(out, "  {note}")?;
             }

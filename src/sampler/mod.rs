@@ -6,9 +6,9 @@
 
 mod attach;
 mod attached_recorder;
+mod availability;
 mod background;
 mod device_watch;
-mod diagnosis;
 mod error_thread;
 mod exact;
 mod follow;
@@ -48,9 +48,9 @@ pub use crate::target::{CommandPattern, host_name, ignored_signals};
 pub use crate::torch::TorchError;
 pub use attach::{attach, attach_when_python};
 pub use attached_recorder::AttachedRecorder;
+pub use availability::exact_availability;
 pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
-pub use diagnosis::{StackCoverage, TimedSnapshot};
 pub use exact::{
     CostNews, CostWatch, ExactAvailability, ExactCost, ExactOptions, ExactRecorder, ProbeCoverage,
     PythonPart, TrialFailure, allow_keeper, check_exact_rights, is_probe_keeper, keep_probes,
@@ -65,7 +65,7 @@ pub use owners::{
     OwnerReading, ReadOwners, read_owners, read_referrers, read_sleep_tags, watch_owners,
 };
 pub use process_tree::{ProcessTree, RankProcess, rank_of};
-pub use readers::{AttachError, TargetIdentity, TargetReaders};
+pub use readers::{AttachError, StackCoverage, TargetIdentity, TargetReaders, TimedSnapshot};
 pub use recorder::{RecordOptions, Recorder};
 pub use recording_loop::RecordingProgress;
 pub use session::CommonOptions;

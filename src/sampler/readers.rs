@@ -1,8 +1,12 @@
 //! The readers of one target: what can be read, and why the rest cannot.
 
+mod diagnosis;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+pub use diagnosis::{StackCoverage, TimedSnapshot};
 
 use super::forked_copy::{self, ForkedCopy};
 use crate::gpu::{CudaVisibility, GpuError, GpuReader};

@@ -23,17 +23,15 @@ pub struct SourceReader {
     line_cache: Option<LineCache>,
 }
 
-impl TargetReaders {
-    /// Reads the source text of its functions.
-    pub fn sources(&self) -> SourceReader {
-        let process = Arc::clone(&self.process);
-        let line_cache = self.python.as_ref().and_then(|python| python.line_cache(&process));
+impl SourceReader {
+    /// Reads the source text of the target's functions.
+    pub fn new(readers: &TargetReaders) -> SourceReader {
+        let process = Arc::clone(&readers.process);
+        let line_cache = readers.python.as_ref().and_then(|python| python.line_cache(&process));
         let kept = process.files().ok();
         SourceReader { process, kept, line_cache }
     }
-}
 
-impl SourceReader {
     /// After the process has ended, by what was known at the start.
     fn file(&self, name: &str) -> Option<Vec<u8>> {
         let path = Path::new(name);

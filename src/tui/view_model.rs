@@ -9,7 +9,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::analysis::{
     DeviceSnapshot, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, MemoryGroup,
-    OutsideTorch, PeakUsage, StackLabel, UsageHistory, recorded_owner_groups,
+    OutsideTorch, PeakUsage, StackLabel, UsageHistory, peak, recorded_owner_groups,
 };
 use crate::model::{
     AllocatorBackend, CudaIndex, Frame, Nanos, OwnershipBreakdown, StopTotals, TargetRuntime,
@@ -99,7 +99,7 @@ impl ViewModel {
         state.shown = state
             .gpu
             .or(state.shown)
-            .or_else(|| profile.main_gpu())
+            .or_else(|| peak::main_gpu(&profile))
             .or(state.gpus.first().copied());
         let mut gpus = BTreeMap::new();
         for &gpu in &state.gpus {

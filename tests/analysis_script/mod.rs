@@ -5,7 +5,7 @@ pub mod live_job;
 
 use std::collections::BTreeMap;
 
-use memspy::analysis::Profile;
+use memspy::analysis::{Profile, flame};
 use memspy::model::*;
 
 pub const MIB: u64 = 1 << 20;
@@ -422,7 +422,7 @@ pub fn folded(
     device: u32,
     moment: memspy::analysis::Moment,
 ) -> BTreeMap<String, u64> {
-    let fold = profile.fold(CudaIndex(device), moment, Default::default()).unwrap();
+    let fold = flame::fold(profile, CudaIndex(device), moment, Default::default()).unwrap();
     let sum: u64 = fold.stacks.iter().map(|s| s.bytes).sum();
     assert_eq!(sum, fold.total, "the stacks add up to the total");
     fold.stacks.iter().map(|s| (text(profile, &s.path), s.bytes)).collect()

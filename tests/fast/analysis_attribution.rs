@@ -1,7 +1,9 @@
 //! Attribution over simulated processes whose truth is known.
 
 use crate::analysis_script::{MIB, Script, folded, text};
-use memspy::analysis::{FoldError, FoldOptions, Moment, PeakTime, Profile, ThreadChoice};
+use memspy::analysis::{
+    FoldError, FoldOptions, Moment, PeakTime, Profile, ThreadChoice, flame, peak,
+};
 use memspy::model::*;
 use proptest::prelude::*;
 
@@ -34,7 +36,7 @@ fn each_block_goes_to_the_line_that_allocated_it() {
     assert_eq!(fold["main:2"], 3 * MIB);
     assert_eq!(fold["main:3"], 5 * MIB + 1024);
     assert_eq!(fold.len(), 3);
-    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(fold.below_peak(), Some(0));
     assert_eq!(fold.resolution.seen, fold.resolution.one_stack);
     assert_eq!(fold.resolution.median, 5_000_000);
@@ -98,7 +100,7 @@ fn an_interval_between_two_lines_is_shared_to_the_byte() {
     let fold = folded(&profile, 0, Moment::End);
     assert_eq!(fold["main:1"] + fold["main:2"], 1025 * 512);
     assert!(fold["main:1"].abs_diff(fold["main:2"]) <= 1);
-    let fold = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     assert_eq!(fold.resolution.one_stack, 0);
 }
 
@@ -117,7 +119,7 @@ fn after_many_allocations_only_the_common_callers_are_shown() {
     s.map(0);
     s.end();
     let profile = s.profile();
-    let fold = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     let paths: Vec<String> = fold.stacks.iter().map(|f| text(&profile, &f.path)).collect();
     assert!(paths.contains(&"main:1>[not seen]".to_owned()), "{paths:?}");
     assert_eq!(fold.resolution.unattributed(), 100 * MIB);
@@ -192,7 +194,7 @@ fn an_engine_thread_that_runs_python_is_charged_itself() {
     let profile = s.profile();
     assert_eq!(folded(&profile, 0, Moment::End)["recompute:5"], 6 * MIB);
     let by_thread = FoldOptions { by_thread: true, ..FoldOptions::default() };
-    let fold = profile.fold(CudaIndex(0), Moment::End, by_thread).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::End, by_thread).unwrap();
     let paths: Vec<String> = fold.stacks.iter().map(|f| text(&profile, &f.path)).collect();
     assert!(paths.contains(&"thread pt_autograd_0>recompute:5".to_owned()), "{paths:?}");
 }
@@ -244,10 +246,11 @@ fn devices_are_separate_and_the_fuller_one_is_first() {
     s.map(3);
     s.end();
     let profile = s.profile();
-    assert_eq!(profile.main_gpu(), Some(CudaIndex(3)));
+    assert_eq!(peak::main_gpu(&profile), Some(CudaIndex(3)));
     assert_eq!(folded(&profile, 0, Moment::Peak)["main:2"], 2 * MIB);
     assert_eq!(folded(&profile, 3, Moment::Peak)["main:3"], 9 * MIB);
-    let error = profile.fold(CudaIndex(1), Moment::Peak, FoldOptions::default()).unwrap_err();
+    let error =
+        flame::fold(&profile, CudaIndex(1), Moment::Peak, FoldOptions::default()).unwrap_err();
     assert!(matches!(error, FoldError::NoGpu { .. }));
     assert_eq!(error.to_string(), "GPU 1 is not in the recording; it has GPU 0, GPU 3");
 }
@@ -341,9 +344,9 @@ fn the_peak_is_the_counters_and_may_precede_the_recording() {
     s.alloc(0, 0, 10 * MIB);
     s.tick();
     s.map(0);
-    let early = s.profile().peak_allocated(CudaIndex(0));
+    let early = peak::allocated(&s.profile(), CudaIndex(0));
     s.tick();
-    let before = s.profile().peak_allocated(CudaIndex(0)).unwrap();
+    let before = peak::allocated(&s.profile(), CudaIndex(0)).unwrap();
     assert_eq!(early, None, "the open tick is not taken into account yet");
     assert_eq!(before.bytes, 100 * MIB as i64);
     assert_eq!(before.reached, PeakTime::BeforeRecording);
@@ -356,11 +359,11 @@ fn the_peak_is_the_counters_and_may_precede_the_recording() {
     s.tick();
     s.end();
     let profile = s.profile();
-    let high = profile.peak_allocated(CudaIndex(0)).unwrap();
+    let high = peak::allocated(&profile, CudaIndex(0)).unwrap();
     assert_eq!(high.bytes, 210 * MIB as i64);
     assert_eq!(high.reached, PeakTime::Between(Nanos(10_000_000), Nanos(15_000_000)));
     assert_eq!(high.resets, 1);
-    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(fold.below_peak(), Some(200 * MIB));
 }
 

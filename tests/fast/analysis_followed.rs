@@ -3,7 +3,7 @@
 #![allow(unreachable_pub, reason = "modules of a test binary")]
 
 use memspy::analysis::{
-    Evidence, FoldError, FoldOptions, FoldedProfile, Moment, Profile, TimeResolution,
+    Evidence, FoldError, FoldOptions, FoldedProfile, Moment, Profile, TimeResolution, flame,
 };
 use memspy::model::{
     AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition, FollowedAddresses,
@@ -181,7 +181,7 @@ impl Script {
         moment: Moment,
         options: FoldOptions,
     ) -> (Vec<(String, u64)>, FoldedProfile) {
-        let folded = self.profile.fold(GPU, moment, options).unwrap();
+        let folded = flame::fold(&self.profile, GPU, moment, options).unwrap();
         let mut stacks: Vec<(String, u64)> = folded
             .stacks
             .iter()
@@ -522,6 +522,6 @@ fn what_happened_after_a_map_is_left_for_the_next() {
 fn nothing_is_certain_of_a_recording_that_did_not_follow() {
     let script = Script::new();
     let options = FoldOptions { evidence: Some(Evidence::Proven), ..FoldOptions::default() };
-    let refused = script.profile.fold(GPU, Moment::End, options).unwrap_err();
+    let refused = flame::fold(&script.profile, GPU, Moment::End, options).unwrap_err();
     assert!(matches!(refused, FoldError::NotFollowed));
 }

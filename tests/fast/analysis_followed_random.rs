@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::trace_support::Dice;
-use memspy::analysis::{Evidence, FoldOptions, FoldedProfile, Moment, Profile, StackLabel};
+use memspy::analysis::{Evidence, FoldOptions, FoldedProfile, Moment, Profile, StackLabel, flame};
 use memspy::model::{
     AddressedBlock, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CounterDelta,
     CudaIndex, Definition, FollowedAddresses, FollowedChange, FollowedChanges, FollowedThread,
@@ -325,7 +325,7 @@ impl Job {
         self.profile.finish();
         let evidence = certain.then_some(Evidence::Proven);
         let options = FoldOptions { evidence, ..FoldOptions::default() };
-        let folded = self.profile.fold(GPU, moment, options).unwrap();
+        let folded = flame::fold(&self.profile, GPU, moment, options).unwrap();
         let mut mib: HashMap<String, u64> = HashMap::new();
         for stack in &folded.stacks {
             let name = match stack.path.last().unwrap() {

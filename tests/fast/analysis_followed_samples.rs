@@ -1,7 +1,7 @@
 //! What the polls of a followed recording missed.
 
 use crate::analysis_script::{MIB, Script, text};
-use memspy::analysis::{FoldOptions, Moment};
+use memspy::analysis::{FoldOptions, Moment, flame};
 use memspy::model::{
     CounterDelta, CudaIndex, FollowedChange, FollowedChanges, Nanos, Record, ThreadActivity,
 };
@@ -42,7 +42,7 @@ fn unseen_by_polls(activity: ThreadActivity) -> Vec<(String, u64)> {
     s.map(0);
     s.end();
     let profile = s.profile();
-    let folded = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
+    let folded = flame::fold(&profile, CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     assert_eq!(folded.resolution.certain, Some(0));
     folded.stacks.iter().map(|stack| (text(&profile, &stack.path), stack.bytes)).collect()
 }

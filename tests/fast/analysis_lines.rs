@@ -1,12 +1,12 @@
 //! The table of lines over simulated processes with known truth.
 
 use crate::analysis_script::{MIB, Script};
-use memspy::analysis::{BoundedValue, LineError, LineRow, LineTable, Profile};
+use memspy::analysis::{BoundedValue, LineError, LineRow, LineTable, Profile, lines};
 use memspy::model::*;
 use proptest::prelude::*;
 
 fn table(profile: &Profile) -> LineTable {
-    profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap()
+    lines::table(profile, CudaIndex(0), &lines::default_columns()).unwrap()
 }
 
 fn row<'a>(profile: &Profile, table: &'a LineTable, name: &str, line: u32) -> &'a LineRow {
@@ -107,11 +107,11 @@ fn any_key_of_memory_stats_can_be_a_column() {
     .map(|k| k.parse().unwrap())
     .collect();
     let profile = s.profile();
-    let table = profile.lines(CudaIndex(0), &keys).unwrap();
+    let table = lines::table(&profile, CudaIndex(0), &keys).unwrap();
     let values: Vec<i64> =
         row(&profile, &table, "main", 1).cells.iter().map(|c| c.value.value).collect();
     assert_eq!(values, [(3 * MIB + 3072) as i64, 3072, 1, (3 * MIB + 2000) as i64]);
-    assert!(matches!(profile.lines(CudaIndex(1), &keys), Err(LineError::NoGpu(_))));
+    assert!(matches!(lines::table(&profile, CudaIndex(1), &keys), Err(LineError::NoGpu(_))));
 }
 
 #[test]
@@ -237,7 +237,7 @@ proptest! {
     ) {
         let s = run(seed, resets);
         let profile = s.profile();
-        let table = match profile.lines(CudaIndex(0), &Profile::default_columns()) {
+        let table = match lines::table(&profile, CudaIndex(0), &lines::default_columns()) {
             Ok(table) => table,
             Err(_) => return Ok(()),
         };
@@ -304,14 +304,15 @@ fn deep_chain(depth: u32, frames: u32) -> Profile {
 #[test]
 fn lines_of_deep_stacks_take_linear_time() {
     // With quadratic work this was 2^38 steps.
-    let table = deep_chain(1 << 19, 1 << 19).lines(CudaIndex(0), &Profile::default_columns());
+    let table =
+        lines::table(&deep_chain(1 << 19, 1 << 19), CudaIndex(0), &lines::default_columns());
     let rows: usize = table.unwrap().functions.iter().map(|f| f.rows.len()).sum();
     assert_eq!(rows, 1 << 19);
 }
 
 #[test]
 fn lines_of_a_recursion_count_a_sample_once() {
-    let table = deep_chain(10, 3).lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+    let table = lines::table(&deep_chain(10, 3), CudaIndex(0), &lines::default_columns()).unwrap();
     let samples: Vec<u64> = table.functions[0].rows.iter().map(|row| row.samples).collect();
     assert_eq!(samples, [3, 3, 3]);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::analysis_script::Script;
-use memspy::analysis::{FoldOptions, Moment, StackLabel};
+use memspy::analysis::{FoldOptions, Moment, StackLabel, flame};
 use memspy::model::*;
 
 /// A deterministic source of numbers below `n`.
@@ -76,7 +76,7 @@ fn accuracy(per_tick: u64, per_map: u64, iterations: u32) -> (f64, f64) {
     }
     s.end();
     let profile = s.profile();
-    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     // Truth by stack; the kept moment may be another iteration's equal peak, with the same stacks.
     let right = |depth: usize| {
         let cut = |mut path: Vec<(FunctionId, u32)>| {

@@ -1,7 +1,7 @@
 //! Attribution of an allocation around which threads wait at the samples.
 
 use crate::analysis_script::{MIB, Script, folded};
-use memspy::analysis::{FoldOptions, Moment, OomReportBuilder, Profile};
+use memspy::analysis::{FoldOptions, Moment, OomReportBuilder, Profile, flame, lines};
 use memspy::model::*;
 use memspy::render;
 
@@ -71,9 +71,10 @@ fn a_thread_asleep_at_both_samples_is_no_site() {
         let profile = sleepy(waits);
         let fold = folded(&profile, 0, Moment::Peak);
         assert_eq!(fold.get("[not seen]"), Some(&(32 * MIB)), "{waits:?}: {fold:?}");
-        let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+        let fold =
+            flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
         assert_eq!((fold.resolution.one_stack, fold.resolution.not_seen), (0, 32 * MIB));
-        let lines = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+        let lines = lines::table(&profile, CudaIndex(0), &lines::default_columns()).unwrap();
         let charged: i64 = lines.functions.iter().flat_map(|f| &f.rows).map(|r| r.allocated).sum();
         assert_eq!(charged, 0, "{waits:?}");
     }
@@ -104,7 +105,7 @@ fn a_thread_asleep_in_two_places_allocated_below_both() {
     let profile = s.profile();
     let fold = folded(&profile, 0, Moment::Peak);
     assert_eq!(fold.get("main:1>[not seen]"), Some(&(16 * MIB)), "{fold:?}");
-    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!((fold.resolution.one_stack, fold.resolution.not_seen), (0, 16 * MIB));
 }
 
@@ -186,6 +187,6 @@ fn a_thread_working_after_an_engine_wait_is_the_site() {
     assert_eq!(stacks.get("main:1>conv:5"), Some(&(16 * MIB)), "{stacks:?}");
     let engine = "main:1>_engine_run_backward:800>[autograd thread]";
     assert_eq!(stacks.get(engine), Some(&(4 * MIB)), "{stacks:?}");
-    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!((fold.resolution.one_stack, fold.resolution.not_seen), (20 * MIB, 0));
 }

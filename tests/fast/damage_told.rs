@@ -9,7 +9,7 @@ use crate::flight_support::{SLOW, probed};
 use crate::hostile_support::{sampled, save};
 use crate::support::memspy::{Done, command, run};
 use crate::trace_support::{Loop, borders};
-use memspy::analysis::{Moment, Profile, ThreadChoice};
+use memspy::analysis::{Moment, Profile, ThreadChoice, peak};
 use memspy::files::FileCreation;
 use memspy::flight::FlightRecorder;
 use memspy::model::*;
@@ -282,7 +282,7 @@ fn after_a_gap_a_joined_recording_equals_the_whole_one() {
         let at_end = |profile: &Profile| folded(profile, 0, Moment::End);
         let (all, _) = joined(&whole);
         let expected = profile(&all);
-        let peak = |profile: &Profile| profile.peak_allocated(CudaIndex(0)).unwrap().bytes;
+        let peak = |profile: &Profile| peak::allocated(profile, CudaIndex(0)).unwrap().bytes;
         for left_out in 1..whole.len() - 1 {
             let mut paths = whole.clone();
             paths.remove(left_out);

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::analysis_script::{MIB, folded, text};
 use crate::exact_script::Probed;
-use memspy::analysis::{FoldError, FoldOptions, MemoryGroup, Moment, PeakTime, Profile};
+use memspy::analysis::{
+    FoldError, FoldOptions, MemoryGroup, Moment, PeakTime, Profile, flame, peak,
+};
 use memspy::model::*;
 use proptest::prelude::*;
 
 fn fold_with(profile: &Profile, moment: Moment, options: FoldOptions) -> BTreeMap<String, u64> {
-    let fold = profile.fold(CudaIndex(0), moment, options).unwrap();
+    let fold = flame::fold(profile, CudaIndex(0), moment, options).unwrap();
     assert_eq!(fold.stacks.iter().map(|s| s.bytes).sum::<u64>(), fold.total);
     fold.stacks.iter().map(|s| (text(profile, &s.path), s.bytes)).collect()
 }
@@ -37,11 +39,11 @@ fn the_peak_has_the_blocks_live_when_it_was_reached() {
     let fold = folded(&profile, 0, Moment::Peak);
     let expected = [("[before recording]", 7 * MIB), ("main:2", 3 * MIB), ("main:3", 1024)];
     assert_eq!(fold, expected.map(|(k, v)| (k.to_owned(), v)).into());
-    let high = profile.peak_allocated(CudaIndex(0)).unwrap();
+    let high = peak::allocated(&profile, CudaIndex(0)).unwrap();
     assert_eq!(high.bytes as u64, 10 * MIB + 1024);
     assert!(matches!(high.reached, PeakTime::Between(a, b) if a == b), "{high:?}");
     // The leak view: what was there before is left out, with a note.
-    let end = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
+    let end = flame::fold(&profile, CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     assert_eq!((end.total, end.left_out), (2 * MIB, 7 * MIB));
     assert_eq!(text(&profile, &end.stacks[0].path), "main:4");
     assert!(profile.warnings().is_empty(), "{:?}", profile.warnings());
@@ -153,7 +155,7 @@ fn churn_counts_all_bytes_and_allocations() {
     s.finish();
     let profile = s.profile();
     let options = FoldOptions { churn: true, ..FoldOptions::default() };
-    let fold = profile.fold(CudaIndex(0), Moment::Peak, options).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::Peak, options).unwrap();
     assert_eq!((fold.total, fold.allocations), (10 * MIB, Some(10)));
     let fold = fold_with(&profile, Moment::Peak, options);
     assert_eq!((fold["main:1"], fold["main:2"]), (5 * MIB, 5 * MIB));
@@ -240,7 +242,7 @@ fn memory_of_the_driver_is_drawn_by_kind() {
     let profile = s.profile();
     let memory = |kind, moment| {
         let options = FoldOptions { memory: Some(kind), ..FoldOptions::default() };
-        let fold = profile.fold(CudaIndex(0), moment, options).unwrap();
+        let fold = flame::fold(&profile, CudaIndex(0), moment, options).unwrap();
         (fold.total, fold.stacks.first().map(|s| text(&profile, &s.path)))
     };
     let at = |line: &str| Some(line.to_owned());
@@ -253,7 +255,7 @@ fn memory_of_the_driver_is_drawn_by_kind() {
     assert_eq!((exact.refused().count, exact.refused().largest), (1, 1 << 40));
     assert_eq!(exact.marks(), [0, 1, 0]);
     let torch = FoldOptions { memory: Some(MemoryGroup::Torch), ..FoldOptions::default() };
-    let error = profile.fold(CudaIndex(0), Moment::Peak, torch).unwrap_err();
+    let error = flame::fold(&profile, CudaIndex(0), Moment::Peak, torch).unwrap_err();
     assert!(matches!(error, FoldError::NoMemory));
 }
 
@@ -325,11 +327,11 @@ fn a_sampled_recording_has_no_churn_and_no_kinds() {
     s.map(0);
     s.end();
     let options = FoldOptions { churn: true, ..FoldOptions::default() };
-    let error = s.profile().fold(CudaIndex(0), Moment::Peak, options).unwrap_err();
+    let error = flame::fold(&s.profile(), CudaIndex(0), Moment::Peak, options).unwrap_err();
     assert!(matches!(error, FoldError::NeitherExactNorFollowed));
     let memory = Some(MemoryGroup::Driver);
     let options = FoldOptions { memory, ..FoldOptions::default() };
-    let error = s.profile().fold(CudaIndex(0), Moment::Peak, options).unwrap_err();
+    let error = flame::fold(&s.profile(), CudaIndex(0), Moment::Peak, options).unwrap_err();
     assert!(matches!(error, FoldError::NotExact { .. }));
 }
 

@@ -3,7 +3,9 @@
 
 use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
-use memspy::analysis::{BoundedValue, FoldOptions, LineRow, Moment, PeakTime, Profile};
+use memspy::analysis::{
+    BoundedValue, FoldOptions, LineRow, Moment, PeakTime, Profile, flame, lines, peak,
+};
 use memspy::model::*;
 use memspy::render::{self, LinesOptions};
 
@@ -11,7 +13,7 @@ const DEVICE: CudaIndex = CudaIndex(0);
 
 fn rows(profile: &Profile, columns: &[&str]) -> Vec<LineRow> {
     let columns: Vec<StatKey> = columns.iter().map(|key| key.parse().unwrap()).collect();
-    let table = profile.lines(DEVICE, &columns).unwrap();
+    let table = lines::table(profile, DEVICE, &columns).unwrap();
     table.functions.into_iter().flat_map(|function| function.rows).collect()
 }
 
@@ -33,7 +35,7 @@ const SUMS: [&str; 2] = ["allocated_bytes.all.allocated", "allocated_bytes.all.f
 /// Bytes of all allocations, as in the flamegraph.
 fn churn(profile: &Profile) -> u64 {
     let options = FoldOptions { churn: true, ..FoldOptions::default() };
-    profile.fold(DEVICE, Moment::Peak, options).unwrap().total
+    flame::fold(profile, DEVICE, Moment::Peak, options).unwrap().total
 }
 
 /// A line of 1 MiB blocks before the counters are known, one of 4 MiB after.
@@ -125,7 +127,7 @@ fn a_peak_recorded_from_the_start_is_in_the_recording() {
     s.end();
     let sampled = s.profile();
     for profile in [&exact, &sampled] {
-        for high in [profile.peak_allocated(DEVICE), profile.peak_reserved(DEVICE)] {
+        for high in [peak::allocated(&profile, DEVICE), profile.peak_reserved(DEVICE)] {
             let high = high.unwrap();
             assert!(matches!(high.reached, PeakTime::Between(..)), "{high:?}");
             assert_eq!(high.within, high.bytes);
@@ -134,7 +136,7 @@ fn a_peak_recorded_from_the_start_is_in_the_recording() {
         assert!(!head.contains("before the recording"), "{head}");
     }
     // What the first snapshot has was not there before either.
-    let fold = sampled.fold(DEVICE, Moment::Peak, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&sampled, DEVICE, Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(crate::analysis_script::text(&sampled, &fold.stacks[0].path), "main:1");
 }
 
@@ -189,7 +191,7 @@ fn sums_unequal_to_the_counters_make_every_report_inexact() {
     assert!(head.contains(off), "{head}");
     assert!(!head.contains("bytes allocated and freed equal"), "{head}");
     let mut table = Vec::new();
-    let lines = profile.lines(DEVICE, &Profile::default_columns()).unwrap();
+    let lines = lines::table(&profile, DEVICE, &lines::default_columns()).unwrap();
     render::lines_text(&mut table, &profile, &lines, &LinesOptions::default()).unwrap();
     let table = String::from_utf8(table).unwrap();
     assert!(table.contains(off) && table.contains("Nothing is marked exact"), "{table}");

@@ -2,12 +2,12 @@
 
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
-use memspy::analysis::{BoundedValue, LineRow, LineTable, Profile, UnknownReason};
+use memspy::analysis::{BoundedValue, LineRow, LineTable, Profile, UnknownReason, lines};
 use memspy::model::*;
 use proptest::prelude::*;
 
 fn table(profile: &Profile) -> LineTable {
-    profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap()
+    lines::table(profile, CudaIndex(0), &lines::default_columns()).unwrap()
 }
 
 fn row<'a>(profile: &Profile, table: &'a LineTable, name: &str, line: u32) -> &'a LineRow {
@@ -65,7 +65,7 @@ fn lines_without_pytorch_memory_do_not_claim_a_missing_gpu() {
     s.enter(0, "main", 1);
     s.begin();
     let refused = |s: &Probed| {
-        let lines = s.profile().lines(CudaIndex(0), &Profile::default_columns());
+        let lines = lines::table(&s.profile(), CudaIndex(0), &lines::default_columns());
         lines.unwrap_err().to_string()
     };
     let unused = "no memory of PyTorch was recorded on a GPU: the job had not used CUDA yet";
@@ -233,12 +233,12 @@ fn columns_are_those_that_events_tell_of() {
     s.finish();
     let profile = s.profile();
     let keys = ["active_bytes.all.peak", "reserved_bytes.all.peak", "allocation.all.allocated"];
-    let table = profile.lines(CudaIndex(0), &keys.map(key)).unwrap();
+    let table = lines::table(&profile, CudaIndex(0), &keys.map(key)).unwrap();
     let values: Vec<BoundedValue> =
         row(&profile, &table, "main", 1).cells.iter().map(|c| c.value).collect();
     assert_eq!(values, [exactly(MIB), exactly(MIB), exactly(3)]);
     let untold = |text: &str| {
-        let table = profile.lines(CudaIndex(0), &[key(text)]).unwrap();
+        let table = lines::table(&profile, CudaIndex(0), &[key(text)]).unwrap();
         row(&profile, &table, "main", 1).cells[0].untold
     };
     assert_eq!(untold("segment.all.peak"), Some(UnknownReason::NotInEvents));
@@ -306,7 +306,8 @@ fn sums_of_a_loop_are_not_taken_for_one_run() {
     let profile = s.profile();
     let keys =
         ["allocated_bytes.all.allocated", "allocation.all.allocated", "allocated_bytes.all.freed"];
-    let table = profile.lines(CudaIndex(0), &keys.map(|key| key.parse().unwrap())).unwrap();
+    let table =
+        lines::table(&profile, CudaIndex(0), &keys.map(|key| key.parse().unwrap())).unwrap();
     let cells = |line| row(&profile, &table, "main", line).cells.clone();
     let between = |least: u64, most: u64| BoundedValue {
         value: least as i64,
@@ -343,7 +344,7 @@ fn all_columns_that_follow_from_events_are_exact() {
     s.finish();
     let profile = s.profile();
     let columns: Vec<StatKey> = StatKey::all().collect();
-    let table = profile.lines(CudaIndex(0), &columns).unwrap();
+    let table = lines::table(&profile, CudaIndex(0), &columns).unwrap();
     let value = |line, text: &str| {
         let cells = &row(&profile, &table, "main", line).cells;
         let told = cells.iter().filter(|cell| cell.untold.is_none());
@@ -397,7 +398,8 @@ fn lines_that_do_nothing_get_a_row_when_asked_for() {
     }
     let profile = s.profile();
     let keys = ["allocated_bytes.all.peak", "allocated_bytes.all.allocated"];
-    let table = profile.lines(CudaIndex(0), &keys.map(|key| key.parse().unwrap())).unwrap();
+    let table =
+        lines::table(&profile, CudaIndex(0), &keys.map(|key| key.parse().unwrap())).unwrap();
     assert_eq!(table.functions[0].rows.len(), 1);
     let table = table.with_all_lines(&profile);
     let lines: Vec<u32> = table.functions[0].rows.iter().map(|row| row.line).collect();

@@ -2,7 +2,7 @@
 
 use crate::analysis_script::{MIB, folded};
 use crate::exact_script::Probed;
-use memspy::analysis::{FoldOptions, Moment};
+use memspy::analysis::{FoldOptions, Moment, flame};
 use memspy::model::*;
 
 #[test]
@@ -52,7 +52,7 @@ fn a_free_just_before_the_first_snapshot_is_not_lost() {
     let profile = s.profile();
     assert_eq!(profile.exact().unwrap().without_event(CudaIndex(0)), (0, 0));
     assert!(profile.warnings().is_empty(), "{:?}", profile.warnings());
-    let end = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
+    let end = flame::fold(&profile, CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     assert_eq!((end.total, end.left_out), (0, MIB));
 }
 
@@ -74,7 +74,7 @@ fn a_free_pending_at_the_first_snapshot_has_its_event() {
     let profile = s.profile();
     assert_eq!(profile.exact().unwrap().without_event(CudaIndex(0)), (0, 0));
     assert!(profile.warnings().is_empty(), "{:?}", profile.warnings());
-    let end = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
+    let end = flame::fold(&profile, CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     assert_eq!((end.total, end.left_out), (0, MIB));
 }
 
@@ -191,7 +191,7 @@ fn without_free_events_the_highest_map_is_drawn() {
     s.now += 1_000_000_000;
     s.finish();
     let profile = s.profile();
-    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!((fold.total, fold.below_peak()), (6 * MIB, Some(3 * MIB)));
     let fold = folded(&profile, 0, Moment::Peak);
     let expected = [("[before recording]", MIB), ("main:3", 5 * MIB)];

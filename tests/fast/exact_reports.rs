@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
 use crate::support::memspy::document;
-use memspy::analysis::{FoldOptions, MemoryGroup, Moment, OomReportBuilder, Profile};
+use memspy::analysis::{FoldOptions, MemoryGroup, Moment, OomReportBuilder, Profile, flame, lines};
 use memspy::model::*;
 use memspy::render::json::LinesJson;
 use memspy::render::{self, LinesOptions, NameStyle};
@@ -79,7 +79,7 @@ fn end(mut s: Probed, missing: i64) -> Profile {
 }
 
 fn svg(profile: &Profile, moment: Moment, options: FoldOptions) -> String {
-    let folded = profile.fold(CudaIndex(0), moment, options).unwrap();
+    let folded = flame::fold(profile, CudaIndex(0), moment, options).unwrap();
     let mut out = Vec::new();
     render::flame(&mut out, profile, &folded, NameStyle::default(), &Default::default()).unwrap();
     String::from_utf8(out).unwrap()
@@ -108,7 +108,7 @@ fn the_flamegraph_names_nodes_and_forward_lines() {
             "Odd:Node (forward line unknown) (4.00 MiB,",
         ],
     );
-    let folded = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let folded = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     let mut out = Vec::new();
     render::collapsed(&mut out, &profile, &folded, NameStyle::default()).unwrap();
     holds(
@@ -222,7 +222,7 @@ fn a_flamegraph_from_samples_calls_its_stacks_a_guess() {
 #[test]
 fn tables_and_the_summary_say_that_they_are_exact() {
     let profile = end(training(), 0);
-    let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+    let table = lines::table(&profile, CudaIndex(0), &lines::default_columns()).unwrap();
     let mut out = Vec::new();
     let options = LinesOptions { width: Some(140), ..LinesOptions::default() };
     render::lines_text(&mut out, &profile, &table, &options).unwrap();
@@ -302,7 +302,7 @@ fn bytes_of_sampled_stacks_add_up_to_the_exact_total() {
     }
     s.finish();
     let profile = s.profile();
-    let fold = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!((fold.total, fold.estimated_from), (s.peak_bytes, Some(drawn)));
     let folded = crate::analysis_script::folded(&profile, 0, Moment::Peak);
     assert_eq!(folded["[stack not taken]"], 512 * 40_000, "only what is too small");
@@ -319,7 +319,7 @@ fn bytes_of_sampled_stacks_add_up_to_the_exact_total() {
         &head(&profile),
         &["bytes of stacks are estimated from", "256.00 KiB allocated on average"],
     );
-    let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+    let table = lines::table(&profile, CudaIndex(0), &lines::default_columns()).unwrap();
     let live: u64 = table.functions[0].rows.iter().map(|row| row.live).sum();
     assert_eq!(live, fold.total - 512 * 40_000);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::analysis_script::{MIB, Script, folded};
 use crate::flight_support::{SLOW, kept, probed, profile, read, spelled};
 use crate::trace_support::{Dice, Loop};
-use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
+use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice, flame, lines};
 use memspy::files::FileCreation;
 use memspy::flight::FlightRecorder;
 use memspy::model::*;
@@ -132,7 +132,7 @@ fn blocks_from_before_the_kept_part_keep_their_lines() {
         Record::Snapshot(map) => Some(map.allocated()),
         _ => None,
     });
-    let fold = kept.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let fold = flame::fold(&kept, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     let top = top.max().unwrap();
     assert!(fold.total <= top && fold.total >= top - top / 256, "{} of {top}", fold.total);
     let weights: u64 = (11..15).map(|line| 5 * MIB + line * 512).sum();
@@ -234,9 +234,9 @@ fn lines_of_the_kept_part_have_that_times_figures() {
         }
     }
     late.finish();
-    let columns = Profile::default_columns();
+    let columns = lines::default_columns();
     let table = |profile: &Profile| -> BTreeMap<(String, u32), (i64, Option<i64>)> {
-        let table = profile.lines(CudaIndex(0), &columns).unwrap();
+        let table = lines::table(profile, CudaIndex(0), &columns).unwrap();
         let mut rows = BTreeMap::new();
         for function in &table.functions {
             let name = profile.stacks().get_function(function.function).unwrap().name.to_string();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::analysis_script::{MIB, folded};
 use crate::flight_support::{FAST, SLOW, kept, probed, profile, read, spelled};
-use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice};
+use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice, flame};
 use memspy::files::FileCreation;
 use memspy::flight::FlightRecorder;
 use memspy::model::*;
@@ -23,7 +23,8 @@ fn exact_recordings_keep_the_stack_of_every_block() {
         assert!(begins > Nanos(10_000_000_000));
         assert_eq!(spelled(&spelled_kept, begins), spelled(&s.records, begins));
         let end = |profile: &Profile| {
-            let fold = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
+            let fold =
+                flame::fold(profile, CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
             (folded(profile, 0, Moment::End), fold.total, fold.left_out)
         };
         assert_eq!(end(&kept), end(&whole), "seed {seed}");
@@ -49,7 +50,8 @@ fn exact_recordings_keep_the_stack_of_every_block() {
         assert_eq!(peak["main:1>make_weights:12"], 2 * MIB + 12 * 512);
         // Earlier allocations are no churn of this recording.
         let churn = FoldOptions { churn: true, ..FoldOptions::default() };
-        let fold = |profile: &Profile| profile.fold(CudaIndex(0), Moment::End, churn).unwrap();
+        let fold =
+            |profile: &Profile| flame::fold(profile, CudaIndex(0), Moment::End, churn).unwrap();
         assert!(fold(&kept).allocations < fold(&whole).allocations);
     }
 }

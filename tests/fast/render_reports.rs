@@ -6,7 +6,7 @@ use crate::analysis_script::{MIB, Script};
 use crate::support::memspy::document;
 use memspy::analysis::{
     Finding, FoldOptions, GrowthWatch, LineOrder, Moment, OutsideTorch, ProcessSnapshot, Profile,
-    recorded_owner_groups,
+    flame, lines, recorded_owner_groups,
 };
 use memspy::model::*;
 use memspy::render::json::LinesJson;
@@ -70,9 +70,13 @@ fn training() -> Script {
 }
 
 fn svg(profile: &Profile, moment: Moment, by_thread: bool, style: NameStyle) -> String {
-    let folded = profile
-        .fold(CudaIndex(0), moment, FoldOptions { by_thread, ..FoldOptions::default() })
-        .unwrap();
+    let folded = flame::fold(
+        profile,
+        CudaIndex(0),
+        moment,
+        FoldOptions { by_thread, ..FoldOptions::default() },
+    )
+    .unwrap();
     let mut out = Vec::new();
     render::flame(&mut out, profile, &folded, style, &Default::default()).unwrap();
     String::from_utf8(out).unwrap()
@@ -137,7 +141,7 @@ fn names_can_be_full_without_lines_or_by_thread() {
 #[test]
 fn the_collapsed_format_has_one_stack_per_line() {
     let profile = training().profile();
-    let folded = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let folded = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     let mut out = Vec::new();
     render::collapsed(&mut out, &profile, &folded, NameStyle::default()).unwrap();
     let text = String::from_utf8(out).unwrap();
@@ -150,7 +154,7 @@ fn the_collapsed_format_has_one_stack_per_line() {
 }
 
 fn lines(profile: &Profile, options: &LinesOptions) -> String {
-    let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+    let table = lines::table(profile, CudaIndex(0), &lines::default_columns()).unwrap();
     let mut out = Vec::new();
     render::lines_text(&mut out, profile, &table, options).unwrap();
     String::from_utf8(out).unwrap()
@@ -198,8 +202,8 @@ fn the_table_of_lines_shows_source_and_peaks() {
 }
 
 fn ranked(profile: &Profile, all: bool, options: &LinesOptions) -> String {
-    let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
-    let ranking = profile.rank_lines(&table, all).unwrap();
+    let table = lines::table(profile, CudaIndex(0), &lines::default_columns()).unwrap();
+    let ranking = lines::ranking(profile, &table, all).unwrap();
     let mut out = Vec::new();
     let order = LineOrder::Live;
     render::ranked_lines_text(&mut out, profile, &table, &ranking, order, options).unwrap();
@@ -243,7 +247,7 @@ fn lines_ranks_the_programs_own_lines_not_those_of_libraries() {
 #[test]
 fn csv_and_json_have_exact_bytes_and_limits() {
     let profile = training().profile();
-    let table = profile.lines(CudaIndex(0), &Profile::default_columns()).unwrap();
+    let table = lines::table(&profile, CudaIndex(0), &lines::default_columns()).unwrap();
     let mut out = Vec::new();
     render::lines_csv(&mut out, &profile, &table, &[]).unwrap();
     let mut csv = csv::Reader::from_reader(&out[..]);
@@ -481,7 +485,7 @@ fn nothing_allocated_is_an_error_not_an_empty_picture() {
     s.map(0);
     s.end();
     let profile = s.profile();
-    let folded = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
+    let folded = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     let error = render::flame(
         &mut Vec::new(),
         &profile,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::analysis_script::live_job::{GPU, LINEAR, device, job, live, usage};
 use crate::analysis_script::{MIB, Script};
-use memspy::analysis::LiveProfile;
+use memspy::analysis::{LiveProfile, lines};
 use memspy::model::*;
 use memspy::render;
 use memspy::tui::{
@@ -97,7 +97,7 @@ fn lines_show_what_the_profile_knows() {
     let bottom = lines.iter().find(|line| line.starts_with("     0 B")).unwrap();
     assert_eq!((bottom.chars().count(), bottom.matches('█').count()), (80, 1), "{bottom}");
 
-    let table = live.profile().lines(GPU, &memspy::analysis::Profile::default_columns()).unwrap();
+    let table = lines::table(live.profile(), GPU, &lines::default_columns()).unwrap();
     let names = |id| live.profile().stacks().get_function(id).unwrap().name.clone();
     let of = table.functions.iter().find(|f| &*names(f.function) == "load").unwrap();
     let peak = of.rows[0].cells[0].value;

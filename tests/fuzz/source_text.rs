@@ -1,7 +1,7 @@
 //! Source text in traces, damaged and made to take long: what is read out of it for followed
 //! recordings and for tables of lines.
 
-use memspy::analysis::{Moment, Profile};
+use memspy::analysis::{Moment, Profile, lines};
 use memspy::model::{
     AllocatorCounters, AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition,
     FollowedChange, FollowedChanges, FollowedThread, Frame, FrameId, Function, FunctionId, Metric,
@@ -205,9 +205,9 @@ impl FollowedFunction {
         }
         profile.finish();
         let _ = (profile.warnings(), profile.snapshot(GPU, Moment::End));
-        let Ok(table) = profile.lines(GPU, &Profile::default_columns()) else { return 0 };
+        let Ok(table) = lines::table(&profile, GPU, &lines::default_columns()) else { return 0 };
         let table = table.with_all_lines(&profile);
-        let _ = profile.rank_lines(&table, true);
+        let _ = lines::ranking(&profile, &table, true);
         table.functions.iter().map(|function| function.rows.len()).sum()
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use memspy::analysis::{
-    IterationClock, Moment, OomReportBuilder, PeriodFinder, Profile, ThreadChoice,
+    IterationClock, Moment, OomReportBuilder, PeriodFinder, Profile, ThreadChoice, lines,
 };
 use memspy::files::FileCreation;
 use memspy::flight::FlightRecorder;
@@ -111,8 +111,8 @@ fn damaged_and_forged_traces_are_read_by_the_library() {
             for moment in [Moment::Peak, Moment::End] {
                 let _ = (profile.snapshot(gpu, moment), profile.owners(gpu, moment));
             }
-            if let Ok(table) = profile.lines(gpu, &Profile::default_columns()) {
-                let _ = profile.rank_lines(&table, true);
+            if let Ok(table) = lines::table(&profile, gpu, &lines::default_columns()) {
+                let _ = lines::ranking(&profile, &table, true);
             }
         }
         Ok(256 * trace.len() + (64 << 20))

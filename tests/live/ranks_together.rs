@@ -8,7 +8,7 @@ use crate::support::memspy::{
 use crate::support::oom::ask;
 use crate::support::sim;
 use crate::support::target::Target;
-use memspy::analysis::{LineTable, Profile, RankTable};
+use memspy::analysis::{LineTable, Profile, RankTable, lines, peak};
 use memspy::render::json::RankLinesJson;
 use memspy::render::{self, LinesOptions, RankLines};
 use memspy::trace::TraceReader;
@@ -132,8 +132,10 @@ fn text_in(traces: &[&Path], width: usize) -> String {
         profile
     };
     let profiles: Vec<Profile> = traces.iter().map(profile).collect();
-    let columns = &Profile::default_columns()[..1];
-    let table = |profile: &Profile| profile.lines(profile.main_gpu().unwrap(), columns).unwrap();
+    let columns = &lines::default_columns()[..1];
+    let table = |profile: &Profile| {
+        lines::table(profile, peak::main_gpu(profile).unwrap(), columns).unwrap()
+    };
     let tables: Vec<_> = profiles.iter().map(table).collect();
     let both: Vec<(&Profile, &LineTable)> = profiles.iter().zip(&tables).collect();
     let rank = |&(profile, table)| RankLines { label: "rank", profile, table };

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use memspy::analysis::{
-    Evidence, FoldOptions, FoldedStack, Moment, Profile, PseudoFrame, StackLabel,
+    Evidence, FoldOptions, FoldedStack, Moment, Profile, PseudoFrame, StackLabel, flame, peak,
 };
 use memspy::model::CudaIndex;
 use memspy::trace::TraceReader;
@@ -77,7 +77,7 @@ pub fn judge(trace: &Path, truth: &Truth) -> Result<Score> {
     let mut reader = TraceReader::open(trace)?;
     reader.replay(&mut profile).with_context(|| format!("cannot read {}", trace.display()))?;
     profile.finish();
-    let Some(device) = profile.main_gpu() else { bail!("{} has no GPU", trace.display()) };
+    let Some(device) = peak::main_gpu(&profile) else { bail!("{} has no GPU", trace.display()) };
     let mut score = Score {
         live: moment(&profile, device, Moment::End, (std::slice::from_ref(&truth.live), 1.0))?,
         peak: moment(&profile, device, Moment::Peak, (&truth.peaks, EARLY))?,
@@ -108,7 +108,7 @@ fn moment(
 ) -> Result<Part> {
     let mut kinds = Vec::new();
     if profile.exact().is_some() {
-        let folded = profile.fold(device, moment, FoldOptions::default())?;
+        let folded = flame::fold(profile, device, moment, FoldOptions::default())?;
         let (unknown, proven): (Vec<_>, Vec<_>) =
             folded.stacks.into_iter().partition(|stack| has_no_event(&stack.path));
         kinds.push(("proven", bytes_of(profile, &proven)));
@@ -116,7 +116,7 @@ fn moment(
     } else {
         for (evidence, name) in names() {
             let options = FoldOptions { evidence: Some(evidence), ..FoldOptions::default() };
-            match profile.fold(device, moment, options) {
+            match flame::fold(profile, device, moment, options) {
                 Ok(folded) => kinds.push((name, bytes_of(profile, &folded.stacks))),
                 // A recording that only sampled proves nothing.
                 Err(_) if evidence == Evidence::Proven => {}
@@ -132,7 +132,7 @@ fn moment(
 /// All allocations, as shares, because the history begins later than the recording.
 fn every(profile: &Profile, device: CudaIndex, truth: &Bytes) -> Result<Option<Part>> {
     let options = FoldOptions { churn: true, ..FoldOptions::default() };
-    let Ok(all) = profile.fold(device, Moment::End, options) else { return Ok(None) };
+    let Ok(all) = flame::fold(profile, device, Moment::End, options) else { return Ok(None) };
     let all = bytes_of(profile, &all.stacks);
     let total: u64 = all.values().sum();
     let wanted: u64 = truth.values().sum();
@@ -144,7 +144,7 @@ fn every(profile: &Profile, device: CudaIndex, truth: &Bytes) -> Result<Option<P
         all.clone()
     } else {
         let options = FoldOptions { evidence: Some(Evidence::Proven), ..options };
-        bytes_of(profile, &profile.fold(device, Moment::End, options)?.stacks)
+        bytes_of(profile, &flame::fold(profile, device, Moment::End, options)?.stacks)
     };
     let mut rest = all;
     for (stack, bytes) in &proven {

@@ -81,6 +81,43 @@ impl BlockAttribution {
         matches!(self.shares[..], [(AllocationOrigin::NotSeen, _)])
     }
 
+    /// The only stack that can have allocated.
+    pub(in crate::analysis) fn only_stack(&self) -> Option<AllocationOrigin> {
+        match self.shares[..] {
+            [(origin @ AllocationOrigin::Stack(..), _)] => Some(origin),
+            _ => None,
+        }
+    }
+
+    /// The site, if proven.
+    pub(in crate::analysis) fn certain_origin(&self) -> Option<AllocationOrigin> {
+        match self.shares[..] {
+            [(origin, _)] if self.certain => Some(origin),
+            _ => None,
+        }
+    }
+
+    /// All stacks that can have allocated; none if something else can have.
+    pub(in crate::analysis) fn possible_stacks(&self) -> Vec<AllocationOrigin> {
+        match self.shares.iter().all(|(origin, _)| origin.is_stack()) {
+            true => self.shares.iter().map(|(origin, _)| *origin).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// The same, not proven.
+    pub(in crate::analysis) fn uncertain(&self) -> Arc<BlockAttribution> {
+        Arc::new(BlockAttribution { shares: self.shares.clone(), certain: false, ..*self })
+    }
+
+    /// The same with this site alone, not proven.
+    pub(in crate::analysis) fn attributed_to(
+        &self,
+        origin: AllocationOrigin,
+    ) -> Arc<BlockAttribution> {
+        Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*self })
+    }
+
     /// What is shown of it: all, unless [contested](Self::contested) or sampled in several threads.
     /// Then samples show the innermost frame that [`SHOWN_PERCENT`] of them share, if any; polls,
     /// nothing.

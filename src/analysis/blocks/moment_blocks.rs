@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::exact::SITES;
-use crate::analysis::folded::before_path;
-use crate::analysis::folded::{PseudoFrame, StackLabel};
+use crate::analysis::flame::paths;
+use crate::analysis::folded::StackLabel;
 use crate::analysis::profile::Profile;
 use crate::model::{
     AddressSpace, AllocationSource, AllocatorSnapshot, Block, BlockState, CudaIndex, Event,
@@ -181,7 +180,7 @@ impl MomentBlocksBuilder {
             .allocation_sources
             .iter()
             .map(|source| {
-                stacks.push(path(&self.profile, source));
+                stacks.push(paths::of_source(&self.profile, source));
                 stacks.len() as u32 - 1
             })
             .collect();
@@ -205,7 +204,7 @@ impl MomentBlocksBuilder {
             let profile = &self.profile;
             let mut stack = |site: SiteId| {
                 *stack_of_site.entry(site).or_insert_with(|| {
-                    stacks.push(path(profile, &AllocationSource::Site(site)));
+                    stacks.push(paths::of_source(profile, &AllocationSource::Site(site)));
                     stacks.len() as u32 - 1
                 })
             };
@@ -367,36 +366,4 @@ fn fill(blocks: &mut Vec<Block>, from: u64, to: u64, known: &[Block]) {
     }
     let state = BlockState::Inactive;
     blocks.push(Block { address: from, size: to - from, requested: 0, state });
-}
-
-/// The stack with the greatest share of a block.
-pub(in crate::analysis) fn path(profile: &Profile, source: &AllocationSource) -> Vec<StackLabel> {
-    let pseudo = |frame| vec![StackLabel::Pseudo(frame)];
-    match source {
-        AllocationSource::Before => pseudo(PseudoFrame::BeforeRecording),
-        AllocationSource::BeforeOwned(owners) => {
-            let most = owners.iter().max_by_key(|(_, weight)| *weight);
-            let owner = most.and_then(|(path, _)| profile.stacks().owners.find(path));
-            before_path(owner, profile.stacks())
-        }
-        AllocationSource::NoEvent => pseudo(PseudoFrame::NoEvent),
-        AllocationSource::Lost => pseudo(PseudoFrame::UnknownStack),
-        AllocationSource::NotTaken => pseudo(PseudoFrame::StackNotTaken),
-        AllocationSource::Site(site) => match profile.exact() {
-            Some(exact) => exact.account_path(SITES + site.0 as usize, profile.stacks()),
-            None => pseudo(PseudoFrame::UnknownStack),
-        },
-        AllocationSource::Observed { contested: true, .. } => pseudo(PseudoFrame::NotSeen),
-        AllocationSource::Observed { shares, .. } => {
-            let likeliest = shares.iter().max_by_key(|share| (share.weight, share.by));
-            match likeliest.and_then(|share| share.by) {
-                Some((_, stack)) => {
-                    let waits = profile.engine().is_waiting(profile.stacks(), stack);
-                    let mark = waits.then_some(PseudoFrame::AutogradThread);
-                    profile.path(None, Some(stack), mark)
-                }
-                None => pseudo(PseudoFrame::NoPythonStack),
-            }
-        }
-    }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::moment_blocks::{MomentBlocksBuilder, end, path};
+use super::moment_blocks::{MomentBlocksBuilder, end};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::flame::paths;
 use crate::analysis::folded::{FoldedStack, PseudoFrame, StackLabel};
 use crate::model::{AllocationSource, MemoryKind, Segment, StackId};
 
@@ -57,18 +58,18 @@ impl MomentBlocksBuilder {
         sums.sort_unstable_by_key(|&((stream, key), bytes)| {
             (std::cmp::Reverse(bytes), stream, key)
         });
-        let mut budget = self.profile.text_budget();
+        let mut budget = paths::budget(&self.profile);
         let mut streams: BTreeMap<Option<u64>, Vec<FoldedStack>> = BTreeMap::new();
         for ((stream, key), bytes) in sums {
             let (stack, path) = match key {
                 StreamKey::Source(number) => {
                     let source = keyframe.allocation_sources.get(number as usize);
                     let source = source.unwrap_or(&AllocationSource::Lost);
-                    (self.stack_of(source), path(&self.profile, source))
+                    (self.stack_of(source), paths::of_source(&self.profile, source))
                 }
                 StreamKey::Origin(origin) => {
-                    let key = self.profile.fold_key(origin, false);
-                    (key.1, self.profile.path_of(key))
+                    let key = paths::key(&self.profile, origin, false);
+                    (key.1, paths::of_key(&self.profile, key))
                 }
             };
             let path = match budget.takes(stack, bytes) {

@@ -13,7 +13,6 @@ use crate::analysis::followed::change_window::{
     SeveralAllocations, Window, WindowChange, WindowFree,
 };
 use crate::analysis::followed::follow_replay::FollowReplay;
-use crate::analysis::followed::free_sites::only_origin;
 use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::pool_change::{
     MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
@@ -270,7 +269,7 @@ impl FollowReplay<'_> {
         let freed = window.take_free(group);
         let (site, time) =
             freed.map_or(([None; 2], 0), |of| (of.pool.site, of.pool.attribution.allocated_at));
-        if let Some(maker) = only_origin(&replayed.live[at].attribution) {
+        if let Some(maker) = replayed.live[at].attribution.only_stack() {
             self.seen_frees.add(group, &site, maker);
         }
         replayed.remove(at, site, time, true);

@@ -21,7 +21,7 @@ use crate::analysis::followed::block_places::{BlockPlaces, UnplacedFrees};
 use crate::analysis::followed::dropped_variables::{
     DroppedByStatement, ProgramText, StatementVisit,
 };
-use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
+use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};
 use crate::analysis::followed::gradient_frees::GradientFrees;
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
@@ -78,7 +78,7 @@ impl ReplayResult {
     fn add_frees(&mut self, group: BlockGroup, frees: Vec<ReplayedFree>) {
         for ReplayedFree { block, site, time, is_open, made_before, .. } in frees {
             let freed = block.attribution;
-            self.freed.extend(only_origin(&freed).map(|origin| (group, site, origin)));
+            self.freed.extend(freed.only_stack().map(|origin| (group, site, origin)));
             if is_open && site != [None; 2] {
                 self.choices.push((group, FreeChoice { site, time, made_before, freed }));
             }
@@ -232,7 +232,7 @@ impl<'a> FollowReplay<'a> {
         let replayed = self.groups.entry(group).or_default();
         for _ in 0..count.min(MAX_AT_ONCE) {
             let attribution =
-                if is_clear { change.attribution.clone() } else { uncertain(change.attribution) };
+                if is_clear { change.attribution.clone() } else { change.attribution.uncertain() };
             replayed.allocate(self.changes, attribution, change.returned);
         }
         if is_one {
@@ -328,7 +328,7 @@ impl<'a> FollowReplay<'a> {
                     }
                 };
                 let attribution = match block.attribution.certain && !none_freed {
-                    true => uncertain(&block.attribution),
+                    true => block.attribution.uncertain(),
                     false => block.attribution.clone(),
                 };
                 let at = attribution.allocated_at;
@@ -390,16 +390,16 @@ impl<'a> FollowReplay<'a> {
             made.drain(..made.len().saturating_sub(addresses.new.len() + reused.len()));
             // Whether who made this block made all of those.
             let made_all = |block: &BlockAttribution, others: &[Option<AllocationOrigin>]| {
-                others.iter().all(|of| *of == certain_origin(block))
+                others.iter().all(|of| *of == block.certain_origin())
             };
             for (address, old) in addresses.known.iter().filter(|(a, _)| !reused.contains(a)) {
                 let is_same = all_new || all_stayed;
                 let same_maker = unclear == 0
                     && !replayed.is_doubtful
                     && replayed.only.is_some()
-                    && certain_origin(old) == replayed.only;
+                    && old.certain_origin() == replayed.only;
                 if old.certain && (open || !(is_same || same_maker) || !made_all(old, &given)) {
-                    result.attributions.insert(*address, uncertain(old));
+                    result.attributions.insert(*address, old.uncertain());
                 }
             }
             // Which of several has which address is not known; later one of them is freed.
@@ -418,7 +418,7 @@ impl<'a> FollowReplay<'a> {
                         result.attributions.insert(address, attribution);
                     }
                     Some(attribution) => {
-                        result.attributions.insert(address, uncertain(&attribution));
+                        result.attributions.insert(address, attribution.uncertain());
                     }
                     None => result.unexplained.push((group, address)),
                 }
@@ -449,28 +449,4 @@ fn most_of(group: &BlockGroup, changes: &[(Pool, CounterDelta)], freed: bool) ->
             (bytes.max(0) as u64 / group.size).min(count.max(0) as u64)
         })
         .fold(0, u64::saturating_add)
-}
-
-/// The same, not certain.
-pub(in crate::analysis) fn uncertain(attribution: &BlockAttribution) -> Arc<BlockAttribution> {
-    Arc::new(BlockAttribution {
-        shares: attribution.shares.clone(),
-        certain: false,
-        ..*attribution
-    })
-}
-
-/// The same for somebody who most likely made it alone.
-pub(super) fn charged_to(
-    origin: AllocationOrigin,
-    attribution: &BlockAttribution,
-) -> Arc<BlockAttribution> {
-    Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*attribution })
-}
-
-pub(super) fn certain_origin(attribution: &BlockAttribution) -> Option<AllocationOrigin> {
-    match attribution.shares[..] {
-        [(origin, _)] if attribution.certain => Some(origin),
-        _ => None,
-    }
 }

@@ -15,7 +15,6 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::UntilMap;
 use crate::analysis::followed::follow_replay::SnapshotBlock;
 use crate::analysis::followed::followed_step::FollowedStep;
-use crate::analysis::followed::free_sites::only_origin;
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
 use crate::analysis::followed::repeated_steps::LiveBytes;
 
@@ -228,8 +227,8 @@ pub(super) fn charge_alike(
         alive.iter().map(|block| &block.attribution).collect();
     let mut others = Vec::new();
     for (address, own) in blocks {
-        let is_same = |other: &&Arc<BlockAttribution>| match only_origin(own) {
-            Some(origin) => only_origin(other) == Some(origin),
+        let is_same = |other: &&Arc<BlockAttribution>| match own.only_stack() {
+            Some(origin) => other.only_stack() == Some(origin),
             None => own.is_before() && other.is_before(),
         };
         match left.iter().position(is_same) {
@@ -281,8 +280,8 @@ mod tests {
         let map = in_map(&[(1, 8), (2, 8), (1, 8), (0, 8)]);
         let charged = charge_alike(&map, &alive(&[(3, 8), (1, 8), (0, 8), (1, 8)])).unwrap();
         let charged: Vec<_> =
-            charged.iter().map(|(at, of)| (*at, only_origin(of), of.certain)).collect();
-        let third = only_origin(&in_map(&[(3, 8)])[0].1);
+            charged.iter().map(|(at, of)| (*at, of.only_stack(), of.certain)).collect();
+        let third = in_map(&[(3, 8)])[0].1.only_stack();
         assert_eq!(charged, [(1, third, false)]);
         assert!(charge_alike(&map, &alive(&[(0, 8), (2, 8), (1, 8), (1, 8)])).unwrap().is_empty());
     }

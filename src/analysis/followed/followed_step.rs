@@ -8,7 +8,7 @@ use super::allocation_places::ReachSums;
 use super::buffer_alignment::MadeBuffer;
 use super::change_origins::allocated_kind;
 use super::dropped_variables::LineStep;
-use super::free_sites::{FreeSite, only_origin};
+use super::free_sites::FreeSite;
 use super::freed_allocations::FreedBlocks;
 use super::kind_origins::{KindOrigins, Sighting};
 use super::pool_change::{MAX_SMALL_BLOCK, MIN_BLOCK};
@@ -161,7 +161,7 @@ pub(super) fn made_by_parts(
 pub(super) fn made_by(
     (pools, past): &(PoolDeltas, PastStep),
 ) -> Option<(BlockGroup, AllocationOrigin)> {
-    Some((allocated_kind(&pools[0], &pools[1])?, only_origin(&past.charge)?))
+    Some((allocated_kind(&pools[0], &pools[1])?, past.charge.only_stack()?))
 }
 
 /// The change in which one block of so many bytes is allocated.

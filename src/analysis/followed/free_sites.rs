@@ -12,7 +12,6 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::follow_replay::uncertain;
 
 /// Places remembered, and origins of each.
 const MAX_SITES: usize = 1 << 16;
@@ -55,21 +54,6 @@ pub(in crate::analysis) struct FreeSites {
     possible: FxHashMap<(BlockGroup, AllocationOrigin), u64>,
 }
 
-/// The only one who can have allocated.
-pub(in crate::analysis) fn only_origin(attribution: &BlockAttribution) -> Option<AllocationOrigin> {
-    match attribution.shares[..] {
-        [(origin @ AllocationOrigin::Stack(..), _)] => Some(origin),
-        _ => None,
-    }
-}
-
-/// All who can have allocated; nothing where somebody else can have.
-fn possible_origins(attribution: &BlockAttribution) -> Vec<AllocationOrigin> {
-    let origins: Vec<_> = attribution.shares.iter().map(|(origin, _)| *origin).collect();
-    let known = origins.iter().all(|origin| matches!(origin, AllocationOrigin::Stack(..)));
-    if known { origins } else { Vec::new() }
-}
-
 impl FreeSites {
     /// A block was allocated.
     pub(in crate::analysis) fn allocate(
@@ -78,13 +62,13 @@ impl FreeSites {
         attribution: &BlockAttribution,
         time: u64,
     ) {
-        for origin in possible_origins(attribution) {
+        for origin in attribution.possible_stacks() {
             let key = (group, origin);
             if self.possible.len() < MAX_SITES || self.possible.contains_key(&key) {
                 self.possible.insert(key, time);
             }
         }
-        let Some(origin) = only_origin(attribution) else { return };
+        let Some(origin) = attribution.only_stack() else { return };
         let key = (group, origin);
         if self.allocated.len() >= MAX_SITES && !self.allocated.contains_key(&key) {
             return;
@@ -144,7 +128,7 @@ impl FreeSites {
 
     /// Remembers a choice, to put it right when more is known.
     pub(in crate::analysis) fn remember(&mut self, group: BlockGroup, choice: FreeChoice) {
-        let Some(origin) = possible_origins(&choice.freed).first().copied() else { return };
+        let Some(origin) = choice.freed.possible_stacks().first().copied() else { return };
         if self.all_choices == MAX_ALL_CHOICES {
             return;
         }
@@ -186,11 +170,11 @@ impl FreeSites {
         blocks.sort_by_key(|(address, block)| (block.allocated_at, *address));
         let mut kept = Vec::new();
         for choice in choices {
-            let freed = possible_origins(&choice.freed);
+            let freed = choice.freed.possible_stacks();
             let has_ended = freed.iter().all(|of| self.has_ended(group, *of, choice.time));
             let usual = self.usual(group, &choice.site).filter(|usual| !freed.contains(usual));
             let was_freed = |(_, block): &(u64, Arc<BlockAttribution>)| {
-                let origin = only_origin(block).filter(|origin| !freed.contains(origin));
+                let origin = block.only_stack().filter(|origin| !freed.contains(origin));
                 let is_likelier = |origin| {
                     Some(origin) == usual || (has_ended && self.goes_on(group, origin, choice.time))
                 };
@@ -200,12 +184,12 @@ impl FreeSites {
             // known to be too young.
             let is_usual = |(_, block): &(u64, Arc<BlockAttribution>)| {
                 let is_too_young = (choice.made_before..choice.time).contains(&block.allocated_at);
-                has_ended && usual.is_some() && only_origin(block) == usual && !is_too_young
+                has_ended && usual.is_some() && block.only_stack() == usual && !is_too_young
             };
             let mistaken = blocks.iter().rposition(was_freed);
             if let Some(at) = mistaken.or_else(|| blocks.iter().position(is_usual)) {
                 let (address, _) = blocks.remove(at);
-                corrected.push((address, uncertain(&choice.freed)));
+                corrected.push((address, choice.freed.uncertain()));
             } else if has_ended {
                 kept.push(choice);
             }
@@ -244,7 +228,7 @@ mod tests {
     /// Who is charged then with the one block alive, of stack 1 and allocated at 50.
     fn corrected(mut sites: FreeSites) -> Vec<AllocationOrigin> {
         let corrected = sites.correct(GROUP, vec![(7, block(1, 50))]);
-        corrected.iter().filter_map(|(_, block)| only_origin(block)).collect()
+        corrected.iter().filter_map(|(_, block)| block.only_stack()).collect()
     }
 
     #[test]

@@ -6,7 +6,6 @@ use rustc_hash::FxHashSet;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::autograd::engine_frames::EngineFrames;
-use crate::analysis::followed::free_sites::only_origin;
 use crate::model::{StackId, StackTable};
 
 /// `Optimizer.zero_grad` and `Module.zero_grad`, PyTorch 2.1 to 2.15.
@@ -31,7 +30,7 @@ impl GradientFrees {
         stacks: &StackTable,
         engine: &EngineFrames,
     ) {
-        if let Some(origin @ AllocationOrigin::Stack(_, stack)) = only_origin(charge)
+        if let Some(origin @ AllocationOrigin::Stack(_, stack)) = charge.only_stack()
             && engine.is_waiting(stacks, stack)
             && self.engine.len() < MAX_ORIGINS
         {
@@ -41,7 +40,7 @@ impl GradientFrees {
 
     /// Whether the engine allocated it.
     pub(in crate::analysis) fn is_gradient(&self, attribution: &BlockAttribution) -> bool {
-        only_origin(attribution).is_some_and(|origin| self.engine.contains(&origin))
+        attribution.only_stack().is_some_and(|origin| self.engine.contains(&origin))
     }
 }
 

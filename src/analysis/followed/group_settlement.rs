@@ -6,8 +6,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::follow_replay::{GroupAddresses, uncertain};
-use crate::analysis::followed::free_sites::{FreeSites, only_origin};
+use crate::analysis::followed::follow_replay::GroupAddresses;
+use crate::analysis::followed::free_sites::FreeSites;
 use crate::analysis::followed::replayed_group::{
     BlockSource, GivenAddress, GroupReplay, ReplayedBlock, ReplayedFree,
 };
@@ -22,7 +22,7 @@ impl GroupReplay {
                 continue;
             }
             let usual = sites.usual(group, &free.site);
-            let is_usual = usual.is_some() && only_origin(&free.block.attribution) == usual;
+            let is_usual = usual.is_some() && free.block.attribution.only_stack() == usual;
             let age = free.time.saturating_sub(free.block.attribution.allocated_at);
             wrong.push((!is_usual, age, at));
         }
@@ -38,7 +38,7 @@ impl GroupReplay {
                 block.is_from_map()
                     && block.batch == batch
                     && usual.is_some()
-                    && only_origin(&block.attribution) == usual
+                    && block.attribution.only_stack() == usual
                     && !block.attribution.certain
             };
             let at = if self.live[at].attribution.certain {
@@ -93,7 +93,7 @@ impl GroupReplay {
             if let Some(block) = of_batch.and_then(Vec::pop).and_then(|at| self.live.get_mut(at)) {
                 block.from = BlockSource::Snapshot(*address);
                 block.is_gone = false;
-                attributions.insert(*address, uncertain(&block.attribution));
+                attributions.insert(*address, block.attribution.uncertain());
             }
         }
     }
@@ -114,7 +114,7 @@ impl GroupReplay {
             };
             let is_certain = is_sure && is_known;
             let charge =
-                if is_certain { block.attribution.clone() } else { uncertain(&block.attribution) };
+                if is_certain { block.attribution.clone() } else { block.attribution.uncertain() };
             given.insert(address, charge);
             false
         });
@@ -146,7 +146,7 @@ impl GroupReplay {
             };
             count -= 1;
             let free = self.frees.swap_remove(at);
-            attributions.insert(*address, uncertain(&free.block.attribution));
+            attributions.insert(*address, free.block.attribution.uncertain());
             false
         });
     }

@@ -8,7 +8,6 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::followed::allocation_places::ReachSums;
-use crate::analysis::followed::follow_replay::uncertain;
 use crate::analysis::followed::line_votes::LineVotes;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::StackCalls;
@@ -169,7 +168,7 @@ impl KindOrigins {
         sighting: Sighting,
     ) -> Option<Arc<BlockAttribution>> {
         if charge.certain {
-            return self.is_doubted(kind, charge).then(|| uncertain(charge));
+            return self.is_doubted(kind, charge).then(|| charge.uncertain());
         }
         let allocating = self.without_idle(charge);
         let fitting = self.fitting(kind, allocating.as_deref().unwrap_or(charge));

@@ -3,7 +3,6 @@
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::buffer_alignment::MadeBuffer;
 use crate::analysis::followed::dropped_variables::ProgramText;
-use crate::analysis::followed::follow_replay::charged_to;
 use crate::analysis::followed::pairs_in_call::SingleBlock;
 use crate::analysis::followed::repeated_steps::allocates;
 use crate::model::FollowedChange;
@@ -45,7 +44,7 @@ impl FollowedSteps {
         if allocating.len() == buffers.len() {
             for (number, (origin, _)) in allocating.into_iter().zip(buffers) {
                 if let Some(past) = self.past.get_mut(number) {
-                    past.charge = charged_to(*origin, &past.charge);
+                    past.charge = past.charge.attributed_to(*origin);
                 }
             }
         }

@@ -118,7 +118,7 @@ use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
 use crate::analysis::followed::frame_returns::OpenFrames;
-use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
+use crate::analysis::followed::free_sites::{FreeSite, FreeSites};
 use crate::analysis::followed::freed_allocations::{FreedAllocations, FreedBlocks};
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
@@ -363,7 +363,7 @@ impl FollowedSteps {
                 changed.line_step = Some(step);
             }
         }
-        let origin = allocated.and_then(|_| only_origin(likely.as_ref().unwrap_or(&charge)));
+        let origin = allocated.and_then(|_| likely.as_ref().unwrap_or(&charge).only_stack());
         // Where it stood there before the block, it was not made ahead of this line.
         let seen = sighting.sides[0];
         let may_be_ahead = is_doubtful && seen != origin;

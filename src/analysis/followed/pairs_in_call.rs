@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use super::follow_replay::charged_to;
 use super::followed_step::{PastStep, made_by};
 use super::kind_origins::KindOrigins;
 use super::repeated_steps::{PastPart, allocates};
@@ -66,6 +65,6 @@ pub(super) fn divide_pair(parts: &mut [PastPart<PastStep>], origins: &KindOrigin
         && let Some(ahead) = origins.line_ahead(kind, origin, None)
     {
         let first = &mut Arc::make_mut(first).1;
-        first.charge = charged_to(ahead, &first.charge);
+        first.charge = first.charge.attributed_to(ahead);
     }
 }

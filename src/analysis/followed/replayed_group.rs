@@ -26,8 +26,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::followed::dropped_variables::{DroppedVariables, OWN};
-use crate::analysis::followed::follow_replay::certain_origin;
-use crate::analysis::followed::free_sites::{FreeSite, only_origin};
+use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::gradient_frees::GradientFrees;
 use crate::model::StackTable;
 
@@ -143,7 +142,7 @@ impl DroppedAt<'_> {
         let next = 1 << (self.nth % names);
         let mut of_any = None;
         for (at, block) in live.iter().enumerate().rev() {
-            let Some(AllocationOrigin::Stack(thread, stack)) = only_origin(&block.attribution)
+            let Some(AllocationOrigin::Stack(thread, stack)) = block.attribution.only_stack()
             else {
                 continue;
             };
@@ -230,7 +229,7 @@ impl GroupReplay {
 
     /// Counts a block whose address is not known.
     pub(super) fn count(&mut self, attribution: &BlockAttribution) {
-        let origin = certain_origin(attribution);
+        let origin = attribution.certain_origin();
         self.only =
             if self.allocated == 0 { origin } else { self.only.filter(|o| Some(*o) == origin) };
         self.allocated += 1;
@@ -244,7 +243,7 @@ impl GroupReplay {
         let made = self.live.iter().chain(freed.clone()).filter(|block| !block.is_from_map());
         let given = made.filter(|block| block.given.is_some_and(|given| !given.is_sure));
         let elsewhere = freed.filter(|block| !block.is_from_map() && block.given.is_none());
-        let origin = |block: &ReplayedBlock| certain_origin(&block.attribution);
+        let origin = |block: &ReplayedBlock| block.attribution.certain_origin();
         [given.map(origin).collect(), elsewhere.map(origin).collect()]
     }
 
@@ -300,8 +299,8 @@ impl GroupReplay {
 
     /// Whether one line made all its blocks for certain.
     pub(super) fn are_alike(&self) -> bool {
-        let first = self.live.first().and_then(|block| certain_origin(&block.attribution));
-        let is_alike = |block: &ReplayedBlock| certain_origin(&block.attribution) == first;
+        let first = self.live.first().and_then(|block| block.attribution.certain_origin());
+        let is_alike = |block: &ReplayedBlock| block.attribution.certain_origin() == first;
         first.is_some() && self.live.iter().all(is_alike)
     }
 
@@ -369,7 +368,7 @@ impl GroupReplay {
         };
         let youngest = |test: &dyn Fn(&ReplayedBlock) -> bool| self.live.iter().rposition(test);
         let usual = |block: &ReplayedBlock| {
-            self.can_free(block) && only_origin(&block.attribution) == moment.usual
+            self.can_free(block) && block.attribution.only_stack() == moment.usual
         };
         let returned = |block: &ReplayedBlock| {
             let within = block.returned.filter(|(from, to)| (*from..=*to).contains(&moment.change));
@@ -395,7 +394,7 @@ impl GroupReplay {
                 .or_else(|| youngest(&usual));
         }
         let goes_here = |block: &ReplayedBlock| {
-            only_origin(&block.attribution).is_none_or(|maker| !(moment.goes_elsewhere)(maker))
+            block.attribution.only_stack().is_none_or(|maker| !(moment.goes_elsewhere)(maker))
         };
         chosen
             .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b) && goes_here(b)))

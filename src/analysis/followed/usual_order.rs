@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use super::allocation_places::{ReachSums, place_behind};
-use super::follow_replay::charged_to;
 use super::followed_step::PastStep;
 use super::free_sites::FreeSite;
 use super::kind_origins::KindOrigins;
@@ -53,7 +52,7 @@ pub(super) fn usual_order(
         let (_, pool, left, maker) = next.max_by_key(|(votes, ..)| *votes)?;
         left.1 -= 1;
         last = (left.0, maker);
-        let charge = charged_to(maker, charge);
+        let charge = charge.attributed_to(maker);
         let mut part = PoolDeltas::default();
         part[pool].allocations = 1;
         part[pool].allocated_bytes = left.0.size as i64;

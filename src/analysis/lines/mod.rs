@@ -1,22 +1,24 @@
 //! The table of lines.
 
-pub(super) mod exact_lines;
+mod exact_lines;
 pub(super) mod group_diff;
 pub(super) mod line_diff;
 mod node_stats;
 pub(in crate::analysis) mod ranking;
 pub(in crate::analysis) mod ranks;
+mod recording_kind;
+mod sampled_lines;
 pub(in crate::analysis) mod statements;
 
-pub(in crate::analysis) use node_stats::{LineStats, NodeStat, SumAccuracy};
-use node_stats::{UNKNOWN, row};
+use node_stats::{LineStats, NodeStat, SumAccuracy, UNKNOWN, row};
+pub use ranking::ranking;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::exact::{LineDoubt, UnknownReason};
+use crate::analysis::flame;
 use crate::analysis::folded::FoldError;
+use crate::analysis::peak;
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::bounds::stat_index;
 use crate::analysis::profile::high_water::HighWater;
 use crate::model::{
     CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StackTable, StatField, StatKey,
@@ -96,8 +98,8 @@ pub struct LineTable {
 impl LineTable {
     /// Adds rows for all other lines of code.
     pub fn with_all_lines(mut self, profile: &Profile) -> LineTable {
-        let attribution = profile.attribution();
-        let frees_known = attribution.knows_none(StatField::Freed);
+        let kind = recording_kind::of(profile);
+        let frees_known = kind.knows_none(StatField::Freed);
         for function in &mut self.functions {
             let Some(source) = profile.source(function.function) else { continue };
             let seen: FxHashSet<u32> = function.rows.iter().map(|row| row.line).collect();
@@ -109,8 +111,8 @@ impl LineTable {
                 }
                 let cell = |key: &StatKey| {
                     // It ran without allocating or freeing.
-                    let nothing = attribution.knows_none(key.field);
-                    let untold = attribution.untold(self.device, *key);
+                    let nothing = kind.knows_none(key.field);
+                    let untold = kind.untold(self.device, *key);
                     let is_exact = !self.estimated;
                     let zero =
                         BoundedValue { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
@@ -148,164 +150,111 @@ pub enum LineError {
     NoCounters { device: CudaIndex },
 }
 
-impl Profile {
-    /// The default columns.
-    pub fn default_columns() -> Vec<StatKey> {
-        [Metric::AllocatedBytes, Metric::ReservedBytes]
-            .map(|metric| StatKey { metric, pool: Pool::All, field: StatField::Peak })
-            .to_vec()
-    }
+/// The default columns.
+pub fn default_columns() -> Vec<StatKey> {
+    [Metric::AllocatedBytes, Metric::ReservedBytes]
+        .map(|metric| StatKey { metric, pool: Pool::All, field: StatField::Peak })
+        .to_vec()
+}
 
-    /// The table of lines of a device.
-    pub fn lines(&self, device: CudaIndex, columns: &[StatKey]) -> Result<LineTable, LineError> {
-        if !self.gathers_lines() {
-            return Err(LineError::NotGathered);
-        }
-        if !self.has_gpu(device) {
-            return Err(LineError::NoGpu(self.no_gpu(device)));
-        }
-        let has_counters = self.counters(device).is_some() || self.exact().is_some();
-        let Some(allocated) = self.peak_allocated(device).filter(|_| has_counters) else {
-            return Err(LineError::NoCounters { device });
+/// The table of lines of a device.
+pub fn table(
+    profile: &Profile,
+    device: CudaIndex,
+    columns: &[StatKey],
+) -> Result<LineTable, LineError> {
+    if !profile.gathers_lines() {
+        return Err(LineError::NotGathered);
+    }
+    if !profile.has_gpu(device) {
+        return Err(LineError::NoGpu(flame::no_gpu(profile, device)));
+    }
+    let has_counters = profile.counters(device).is_some() || profile.exact().is_some();
+    let Some(allocated) = peak::allocated(profile, device).filter(|_| has_counters) else {
+        return Err(LineError::NoCounters { device });
+    };
+    let reserved = profile.peak_reserved(device);
+    let kind = recording_kind::of(profile);
+    let untold: Vec<Option<UnknownReason>> =
+        columns.iter().map(|key| kind.untold(device, *key)).collect();
+    let (sure, doubt) = kind.accuracy(device);
+    let by_frame = by_frame(profile, device, columns);
+    let mut functions: FxHashMap<FunctionId, Vec<LineRow>> = FxHashMap::default();
+    for (frame, node) in by_frame {
+        let Some(frame) = profile.stacks().get_frame(frame) else {
+            continue;
         };
-        let reserved = self.peak_reserved(device);
-        let attribution = self.attribution();
-        let untold: Vec<Option<UnknownReason>> =
-            columns.iter().map(|key| attribution.untold(device, *key)).collect();
-        let (sure, doubt) = attribution.line_accuracy(device);
-        let by_frame = self.by_frame(device, columns);
-        let mut functions: FxHashMap<FunctionId, Vec<LineRow>> = FxHashMap::default();
-        for (frame, node) in by_frame {
-            let Some(frame) = self.stacks().get_frame(frame) else {
-                continue;
-            };
-            // Never seen on a running thread.
-            if node.stats[0].current == i64::MIN && node.live == 0 {
-                continue;
-            }
-            functions
-                .entry(frame.function)
-                .or_default()
-                .push(row(frame.line, &node, columns, &untold, sure));
+        // Never seen on a running thread.
+        if node.stats[0].current == i64::MIN && node.live == 0 {
+            continue;
         }
-        for (function, rows) in &mut functions {
-            attribution.join_statements(rows, self.source(*function));
-        }
-        let mut functions: Vec<LineFunction> = functions
-            .into_iter()
-            .map(|(function, mut rows)| {
-                rows.sort_unstable_by_key(|r| r.line);
-                let peak = rows
-                    .iter()
-                    .map(|r| r.cells.first().map_or(r.allocated, |c| c.value.value))
-                    .max()
-                    .unwrap_or(0);
-                LineFunction { function, peak, rows }
-            })
-            .collect();
-        functions.sort_by_cached_key(|f| {
-            let own: u64 = f.rows.iter().map(|r| r.live_self).sum();
-            (std::cmp::Reverse((f.peak, own)), f.function)
-        });
-        let columns = columns.to_vec();
-        let estimated = !sure.exact;
-        Ok(LineTable { device, columns, functions, estimated, allocated, reserved, doubt })
+        functions
+            .entry(frame.function)
+            .or_default()
+            .push(row(frame.line, &node, columns, &untold, sure));
     }
-
-    fn by_frame(&self, device: CudaIndex, columns: &[StatKey]) -> FxHashMap<FrameId, LineStats> {
-        let mut nodes = self.attribution().line_nodes(device, columns);
-        let table = self.stacks();
-        // Callers have smaller numbers than callees, so one backward pass sums subtrees.
-        let own: Vec<u64> = nodes.iter().map(|n| n.live).collect();
-        for i in (0..nodes.len()).rev() {
-            let parent = table.get_stack(StackId(i as u32)).and_then(|n| n.parent);
-            if let Some(parent) = parent {
-                let (callers, rest) = nodes.split_at_mut(i);
-                callers[parent.0 as usize].raise_to(&rest[0]);
-                callers[parent.0 as usize].add(&rest[0]);
-            }
-        }
-        let recursive = recursive(table, nodes.len());
-        let mut by_frame: FxHashMap<FrameId, LineStats> = FxHashMap::default();
-        for (i, node) in nodes.iter().enumerate() {
-            let Some(stack) = table.get_stack(StackId(i as u32)) else {
-                continue;
-            };
-            let line = by_frame.entry(stack.frame).or_insert_with(|| LineStats {
-                stats: vec![NodeStat::NONE; node.stats.len()],
-                live: 0,
-                live_self: 0,
-                samples: 0,
-            });
-            line.raise_to(node);
-            line.end(node);
-            line.live_self += own[i];
-            // The outer occurrence includes the inner one.
-            if !recursive[i] {
-                line.add(node);
-            }
-        }
-        by_frame
+    for (function, rows) in &mut functions {
+        kind.join_statements(rows, profile.source(*function));
     }
-
-    pub(in crate::analysis) fn sampled_nodes(
-        &self,
-        device: CudaIndex,
-        columns: &[StatKey],
-    ) -> Vec<LineStats> {
-        let mut wanted = vec![stat_index(Metric::AllocatedBytes, Pool::All)];
-        wanted.extend(columns.iter().map(|k| stat_index(k.metric, k.pool)));
-        let bounds = self.bounds(device);
-        let mut nodes: Vec<LineStats> = Vec::new();
-        for i in 0..self.known_stacks() {
-            let of_stack = bounds.and_then(|b| b.get(i));
-            let stats = wanted
+    let mut functions: Vec<LineFunction> = functions
+        .into_iter()
+        .map(|(function, mut rows)| {
+            rows.sort_unstable_by_key(|r| r.line);
+            let peak = rows
                 .iter()
-                .map(|&w| {
-                    of_stack.map_or(NodeStat::NONE, |b| NodeStat {
-                        current: b.current[w],
-                        lower: b.lower[w],
-                        upper: b.upper[w],
-                        allocated: b.allocated[w],
-                        freed: b.freed[w],
-                        ..NodeStat::NONE
-                    })
-                })
-                .collect();
-            nodes.push(LineStats {
-                stats,
-                live: 0,
-                live_self: 0,
-                samples: self.samples_of_stack(i),
-            });
+                .map(|r| r.cells.first().map_or(r.allocated, |c| c.value.value))
+                .max()
+                .unwrap_or(0);
+            LineFunction { function, peak, rows }
+        })
+        .collect();
+    functions.sort_by_cached_key(|f| {
+        let own: u64 = f.rows.iter().map(|r| r.live_self).sum();
+        (std::cmp::Reverse((f.peak, own)), f.function)
+    });
+    let columns = columns.to_vec();
+    let estimated = !sure.exact;
+    Ok(LineTable { device, columns, functions, estimated, allocated, reserved, doubt })
+}
+
+fn by_frame(
+    profile: &Profile,
+    device: CudaIndex,
+    columns: &[StatKey],
+) -> FxHashMap<FrameId, LineStats> {
+    let mut nodes = recording_kind::of(profile).nodes(device, columns);
+    let table = profile.stacks();
+    // Callers have smaller numbers than callees: one backward pass sums subtrees.
+    let own: Vec<u64> = nodes.iter().map(|n| n.live).collect();
+    for i in (0..nodes.len()).rev() {
+        let parent = table.get_stack(StackId(i as u32)).and_then(|n| n.parent);
+        if let Some(parent) = parent {
+            let (callers, rest) = nodes.split_at_mut(i);
+            callers[parent.0 as usize].raise_to(&rest[0]);
+            callers[parent.0 as usize].add(&rest[0]);
         }
-        // Counter deltas are better evidence than samples.
-        let totals = self.followed_totals(device);
-        let is_bytes = |(index, _): &(usize, &mut NodeStat)| wanted[*index] == wanted[0];
-        let set_allocated = |node: &mut LineStats, set: &dyn Fn(&mut i64)| {
-            let stats = node.stats.iter_mut().enumerate().filter(is_bytes);
-            stats.for_each(|(_, stat)| set(&mut stat.allocated));
-        };
-        if totals.is_some() {
-            nodes.iter_mut().for_each(|node| set_allocated(node, &|allocated| *allocated = 0));
-        }
-        let mut add = |origin: AllocationOrigin, add: &mut dyn FnMut(&mut LineStats)| {
-            if let AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) = origin
-                && let Some(node) = nodes.get_mut(stack.0 as usize)
-            {
-                add(node);
-            }
-        };
-        if let Some(snapshot) = self.peak(device).and_then(|peak| peak.moment?.snapshot) {
-            for (origin, bytes) in self.bytes_by_origin(&snapshot, None) {
-                add(origin, &mut |node| node.live += bytes);
-            }
-        }
-        for (&origin, &bytes) in totals.iter().flat_map(|totals| &totals.by_origin) {
-            add(origin, &mut |node| set_allocated(node, &|allocated| *allocated += bytes as i64));
-        }
-        nodes
     }
+    let recursive = recursive(table, nodes.len());
+    let mut by_frame: FxHashMap<FrameId, LineStats> = FxHashMap::default();
+    for (i, node) in nodes.iter().enumerate() {
+        let Some(stack) = table.get_stack(StackId(i as u32)) else {
+            continue;
+        };
+        let line = by_frame.entry(stack.frame).or_insert_with(|| LineStats {
+            stats: vec![NodeStat::NONE; node.stats.len()],
+            live: 0,
+            live_self: 0,
+            samples: 0,
+        });
+        line.raise_to(node);
+        line.end(node);
+        line.live_self += own[i];
+        // The outer occurrence includes the inner one.
+        if !recursive[i] {
+            line.add(node);
+        }
+    }
+    by_frame
 }
 
 /// Whether a stack's innermost frame also occurs further out. One walk: the cost does not grow with

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::attributed_snapshot::Moment;
+use crate::analysis::flame;
 use crate::analysis::folded::{FoldOptions, PseudoFrame, StackLabel};
-use crate::analysis::lines::{BoundedValue, LineError, LineTable};
+use crate::analysis::lines::{self, BoundedValue, LineError, LineTable, recording_kind};
 use crate::analysis::profile::Profile;
 use crate::model::{
     Frame, Function, FunctionId, Metric, Nanos, OwnerId, Pool, StackId, StackTable, StatField,
@@ -89,121 +90,110 @@ impl LineRanking {
     }
 }
 
-impl Profile {
-    /// Ranks the lines of `table`. Without `by_library_line`, library lines count for their
-    /// innermost program line.
-    pub fn rank_lines(
-        &self,
-        table: &LineTable,
-        by_library_line: bool,
-    ) -> Result<LineRanking, LineError> {
-        let stacks = self.stacks();
-        let nodes = self.attribution().line_nodes(table.device, &[]);
-        let files = OwnFiles::new(stacks, nodes.len());
-        let charged = match by_library_line {
-            true => innermost_lines(stacks, nodes.len(), &files),
-            false => program_lines(stacks, nodes.len(), &files),
-        };
-        let mut rows: FxHashMap<Frame, RankedLine> = FxHashMap::default();
-        for (node, frame) in nodes.iter().zip(&charged) {
-            let Some(ChargedLine { frame, library }) = *frame else { continue };
-            if node.live == 0 && node.stats[0].allocated == 0 && node.samples == 0 {
-                continue;
-            }
-            let row = rows.entry(frame).or_insert_with(|| RankedLine {
-                frame,
-                library,
-                live: 0,
-                allocated: 0,
-                peak: None,
-                samples: 0,
+/// Ranks the lines of `table`. Without `by_library_line`, library lines count for their
+/// innermost program line.
+pub fn ranking(
+    profile: &Profile,
+    table: &LineTable,
+    by_library_line: bool,
+) -> Result<LineRanking, LineError> {
+    let stacks = profile.stacks();
+    let nodes = recording_kind::of(profile).nodes(table.device, &[]);
+    let files = OwnFiles::new(stacks, nodes.len());
+    let charged = match by_library_line {
+        true => innermost_lines(stacks, nodes.len(), &files),
+        false => program_lines(stacks, nodes.len(), &files),
+    };
+    let mut rows: FxHashMap<Frame, RankedLine> = FxHashMap::default();
+    for (node, frame) in nodes.iter().zip(&charged) {
+        let Some(ChargedLine { frame, library }) = *frame else { continue };
+        if node.live == 0 && node.stats[0].allocated == 0 && node.samples == 0 {
+            continue;
+        }
+        let row = rows.entry(frame).or_insert_with(|| RankedLine {
+            frame,
+            library,
+            live: 0,
+            allocated: 0,
+            peak: None,
+            samples: 0,
+        });
+        row.live += node.live;
+        row.allocated += node.stats[0].allocated;
+        row.samples += node.samples;
+    }
+    add_peaks(profile, table, &charged, &mut rows)?;
+    let mut ranking = LineRanking {
+        by_library_line,
+        rows: rows.into_values().collect(),
+        moment: None,
+        without_line: Vec::new(),
+        before_by_owner: Vec::new(),
+        files,
+    };
+    if let Ok(folded) = flame::fold(profile, table.device, Moment::Peak, FoldOptions::default()) {
+        ranking.moment = Some((folded.snapshot.time, folded.total));
+        let mut without: FxHashMap<PseudoFrame, u64> = FxHashMap::default();
+        for stack in &folded.stacks {
+            let frames = stack.path.iter().take_while(|label| !is_backward_mark(label));
+            let pseudo = frames.clone().find_map(|label| match label {
+                StackLabel::Pseudo(pseudo) => Some(*pseudo),
+                _ => None,
             });
-            row.live += node.live;
-            row.allocated += node.stats[0].allocated;
-            row.samples += node.samples;
+            if !frames.clone().any(|label| matches!(label, StackLabel::Frame(_))) {
+                *without.entry(pseudo.unwrap_or(PseudoFrame::NoPython)).or_default() += stack.bytes;
+            }
         }
-        self.add_peaks(table, &charged, &mut rows)?;
-        let mut ranking = LineRanking {
-            by_library_line,
-            rows: rows.into_values().collect(),
-            moment: None,
-            without_line: Vec::new(),
-            before_by_owner: Vec::new(),
-            files,
-        };
-        if let Ok(folded) = self.fold(table.device, Moment::Peak, FoldOptions::default()) {
-            ranking.moment = Some((folded.snapshot.time, folded.total));
-            let mut without: FxHashMap<PseudoFrame, u64> = FxHashMap::default();
-            for stack in &folded.stacks {
-                let frames = stack.path.iter().take_while(|label| !is_backward_mark(label));
-                let pseudo = frames.clone().find_map(|label| match label {
-                    StackLabel::Pseudo(pseudo) => Some(*pseudo),
-                    _ => None,
+        ranking.before_by_owner = folded.before_by_owner();
+        ranking.without_line = without.into_iter().collect();
+        ranking.without_line.sort_unstable_by_key(|(pseudo, bytes)| (Reverse(*bytes), *pseudo));
+    }
+    ranking.sort(LineOrder::default());
+    Ok(ranking)
+}
+
+/// Adds lines that only have a peak, too.
+fn add_peaks(
+    profile: &Profile,
+    table: &LineTable,
+    charged: &[Option<ChargedLine>],
+    rows: &mut FxHashMap<Frame, RankedLine>,
+) -> Result<(), LineError> {
+    let key = StatKey { metric: Metric::AllocatedBytes, pool: Pool::All, field: StatField::Peak };
+    let found = table.columns.iter().position(|column| *column == key);
+    let with_peaks = match found {
+        Some(_) => None,
+        None => Some(lines::table(profile, table.device, &[key])?),
+    };
+    let column = found.unwrap_or(0);
+    let own: BTreeSet<FunctionId> = charged
+        .iter()
+        .flatten()
+        .filter(|line| !line.library)
+        .map(|line| line.frame.function)
+        .collect();
+    for function in &with_peaks.as_ref().unwrap_or(table).functions {
+        for line in &function.rows {
+            let frame = Frame { function: function.function, line: line.line };
+            let cell = line.cells.get(column).filter(|cell| cell.untold.is_none());
+            let is_known = |value: &BoundedValue| value.upper.is_some() || value.value > 0;
+            let Some(peak) = cell.map(|cell| cell.value).filter(is_known) else { continue };
+            if own.contains(&frame.function) {
+                rows.entry(frame).or_insert(RankedLine {
+                    frame,
+                    library: false,
+                    live: 0,
+                    allocated: 0,
+                    peak: None,
+                    samples: 0,
                 });
-                if !frames.clone().any(|label| matches!(label, StackLabel::Frame(_))) {
-                    *without.entry(pseudo.unwrap_or(PseudoFrame::NoPython)).or_default() +=
-                        stack.bytes;
-                }
             }
-            ranking.before_by_owner = folded.before_by_owner();
-            ranking.without_line = without.into_iter().collect();
-            ranking.without_line.sort_unstable_by_key(|(pseudo, bytes)| (Reverse(*bytes), *pseudo));
-        }
-        ranking.sort(LineOrder::default());
-        Ok(ranking)
-    }
-
-    /// The trimmed source text of a line.
-    pub fn source_line(&self, frame: Frame) -> Option<&str> {
-        let source = self.source(frame.function)?;
-        let at = frame.line.checked_sub(source.first_line)?;
-        source.text.lines().nth(at as usize).map(str::trim)
-    }
-
-    /// Adds lines that have only a peak, too.
-    fn add_peaks(
-        &self,
-        table: &LineTable,
-        charged: &[Option<ChargedLine>],
-        rows: &mut FxHashMap<Frame, RankedLine>,
-    ) -> Result<(), LineError> {
-        let key =
-            StatKey { metric: Metric::AllocatedBytes, pool: Pool::All, field: StatField::Peak };
-        let found = table.columns.iter().position(|column| *column == key);
-        let with_peaks = match found {
-            Some(_) => None,
-            None => Some(self.lines(table.device, &[key])?),
-        };
-        let column = found.unwrap_or(0);
-        let own: BTreeSet<FunctionId> = charged
-            .iter()
-            .flatten()
-            .filter(|line| !line.library)
-            .map(|line| line.frame.function)
-            .collect();
-        for function in &with_peaks.as_ref().unwrap_or(table).functions {
-            for line in &function.rows {
-                let frame = Frame { function: function.function, line: line.line };
-                let cell = line.cells.get(column).filter(|cell| cell.untold.is_none());
-                let is_known = |value: &BoundedValue| value.upper.is_some() || value.value > 0;
-                let Some(peak) = cell.map(|cell| cell.value).filter(is_known) else { continue };
-                if own.contains(&frame.function) {
-                    rows.entry(frame).or_insert(RankedLine {
-                        frame,
-                        library: false,
-                        live: 0,
-                        allocated: 0,
-                        peak: None,
-                        samples: 0,
-                    });
-                }
-                if let Some(row) = rows.get_mut(&frame) {
-                    row.peak = Some(peak);
-                }
+            if let Some(row) = rows.get_mut(&frame) {
+                row.peak = Some(peak);
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn is_backward_mark(label: &StackLabel) -> bool {

@@ -21,6 +21,7 @@ use crate::analysis::live::segment_takers::SegmentTakers;
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::bounds::BoundsByStack;
+use crate::analysis::{flame, lines, peak};
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
     Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency,
@@ -222,7 +223,7 @@ impl LiveProfile {
         taken_by.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         ObservedDevice {
             gpu: gpu.0,
-            peak: self.profile.peak_allocated(gpu),
+            peak: peak::allocated(&self.profile, gpu),
             until: self.profile.duration(),
             ooms: FailureCount::between(first.0, last.0),
             retries: FailureCount::between(first.1, last.1),
@@ -266,7 +267,7 @@ impl LiveProfile {
     /// The allocator's peaks over all recordings.
     pub fn marks(&self, gpu: CudaIndex) -> Option<PeakUsage> {
         let before = self.marks_before.get(&gpu).copied();
-        let now = self.profile.peak(gpu).map(|peak| PeakUsage {
+        let now = peak::of(&self.profile, gpu).map(|peak| PeakUsage {
             allocated: peak.bytes() as i64,
             reserved: self.profile.peak_reserved(gpu).map_or(0, |reserved| reserved.within),
         });
@@ -334,7 +335,7 @@ impl LiveProfile {
         gpu: CudaIndex,
         is_library: Option<IsLibrary<'_>>,
     ) -> Result<LiveRows<LiveLine>, FoldError> {
-        let now = self.profile.fold(gpu, Moment::End, FoldOptions::default())?;
+        let now = flame::fold(&self.profile, gpu, Moment::End, FoldOptions::default())?;
         let mut known: FxHashMap<FunctionId, bool> = FxHashMap::default();
         let mut in_library = |frame: &Frame| {
             is_library.is_some_and(|is_library| {
@@ -357,7 +358,7 @@ impl LiveProfile {
             }
         }
         // Without counters there is no table.
-        if let Ok(table) = self.profile.lines(gpu, &Profile::default_columns()[..1]) {
+        if let Ok(table) = lines::table(&self.profile, gpu, &lines::default_columns()[..1]) {
             for function in &table.functions {
                 for line in &function.rows {
                     let frame = Frame { function: function.function, line: line.line };
@@ -395,7 +396,7 @@ impl LiveProfile {
 
     /// Live memory by stack, at the last snapshot or event.
     pub fn stacks(&self, gpu: CudaIndex) -> Result<LiveRows<LiveStack>, FoldError> {
-        let now = self.profile.fold(gpu, Moment::End, FoldOptions::default())?;
+        let now = flame::fold(&self.profile, gpu, Moment::End, FoldOptions::default())?;
         let mut rows: FxHashMap<Vec<StackLabel>, (u64, u64)> = FxHashMap::default();
         for stack in &now.stacks {
             rows.entry(stack.path.clone()).or_default().0 += stack.bytes;
@@ -414,7 +415,7 @@ impl LiveProfile {
     }
 
     fn at_peak(&self, gpu: CudaIndex) -> Option<FoldedProfile> {
-        self.profile.fold(gpu, Moment::Peak, FoldOptions::default()).ok()
+        flame::fold(&self.profile, gpu, Moment::Peak, FoldOptions::default()).ok()
     }
 
     fn taken<R>(&self, now: &FoldedProfile, rows: Vec<R>) -> LiveRows<R> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::analysis::attribution::attributed_snapshot::Moment;
 use crate::analysis::blocks::fragmentation::Fragmentation;
+use crate::analysis::flame;
 use crate::analysis::folded::{FoldOptions, FoldedProfile};
 use crate::analysis::oom::trigger::{OUT_OF_MEMORY, TriggerWatch};
 use crate::analysis::profile::Profile;
@@ -211,7 +212,7 @@ impl OomReportBuilder {
             cache: self.snapshots.get(&device).map(|snapshot| cache(snapshot)),
             snapshot: self.snapshots.get(&device).cloned(),
             counters_time: self.counters_times.get(&device).copied(),
-            live: self.profile.fold(device, Moment::End, FoldOptions::default()).ok(),
+            live: flame::fold(&self.profile, device, Moment::End, FoldOptions::default()).ok(),
         }
     }
 

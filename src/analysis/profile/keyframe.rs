@@ -21,26 +21,26 @@ impl Profile {
     /// Whether all allocated blocks are attributed, so that a cut here loses nothing. Call
     /// [`Profile::finish`] first.
     pub fn is_settled(&self) -> bool {
-        self.attribution().is_settled()
+        match self.exact() {
+            Some(exact) => exact.is_settled(),
+            None => self.profiles.values().all(DeviceProfile::is_settled),
+        }
     }
 
     /// Live memory, for a recording that begins at `time`.
     pub fn keyframe(&self, time: Nanos) -> Keyframe {
         let mut allocation_sources = SourceTable::default();
         let mut memory = Vec::new();
-        self.attribution().add_to_keyframe(&mut allocation_sources, &mut memory);
+        match self.exact() {
+            Some(exact) => {
+                exact.add_to_keyframe(&self.stacks, &mut allocation_sources, &mut memory)
+            }
+            None => self.add_sampled(&mut allocation_sources, &mut memory),
+        }
         Keyframe { time, allocation_sources: allocation_sources.list, memory }
     }
 
-    pub(in crate::analysis) fn samples_are_settled(&self) -> bool {
-        self.profiles.values().all(DeviceProfile::is_settled)
-    }
-
-    pub(in crate::analysis) fn add_sampled_to_keyframe(
-        &self,
-        sources: &mut SourceTable,
-        memory: &mut Vec<KeyframeMemory>,
-    ) {
+    fn add_sampled(&self, sources: &mut SourceTable, memory: &mut Vec<KeyframeMemory>) {
         for (&device, profile) in &self.profiles {
             let Some(mapped) = profile.last_snapshot_time() else { continue };
             let mut blocks: Vec<KeyframeBlock> = Vec::new();

@@ -1,5 +1,6 @@
 //! Blocks of a sampled recording's last snapshot, with their attribution.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::Profile;
@@ -15,6 +16,11 @@ pub(crate) struct ChargedBlock {
 }
 
 impl Profile {
+    /// [`BlockAttribution::shown`] with the stacks of this recording.
+    pub(crate) fn shown<'a>(&self, charge: &'a BlockAttribution) -> Cow<'a, BlockAttribution> {
+        charge.shown(self.is_followed(), |stack| self.stacks().get_stack(stack)?.parent)
+    }
+
     /// Whether an inconsistent snapshot lists the block beyond what was allocated.
     pub(crate) fn is_surplus(&self, device: CudaIndex, address: u64) -> bool {
         self.profiles.get(&device).is_some_and(|profile| profile.is_surplus(address))

@@ -37,7 +37,7 @@ use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::high_water::HighWater;
 use crate::analysis::profile::timeline::Timeline;
 use crate::model::{
-    AllocatorCounters, CudaIndex, DeviceUsage, FunctionId, GpuDevice, MissReason, Nanos,
+    AllocatorCounters, CudaIndex, DeviceUsage, Frame, FunctionId, GpuDevice, MissReason, Nanos,
     OwnedOnDevice, ProcessUsage, ReaderKind, RecordingEnd, RecordingGap, RecordingStart,
     SourceText, StackTable, StepSource, TargetRuntime, ThreadSample,
 };
@@ -136,8 +136,8 @@ impl Profile {
         self
     }
 
-    /// Skips what only [`Profile::lines`] needs, hundreds of bytes a stack. Call before adding
-    /// records.
+    /// Skips what only [`lines::table`](crate::analysis::lines::table) needs, hundreds of bytes a
+    /// stack. Call before adding records.
     pub fn without_line_statistics(mut self) -> Profile {
         self.skips_lines = true;
         self
@@ -338,6 +338,13 @@ impl Profile {
         self.sources.get(&function)
     }
 
+    /// The trimmed source text of a line.
+    pub fn source_line(&self, frame: Frame) -> Option<&str> {
+        let source = self.source(frame.function)?;
+        let at = frame.line.checked_sub(source.first_line)?;
+        source.text.lines().nth(at as usize).map(str::trim)
+    }
+
     /// NVML's values, by its device numbers.
     pub fn usage(&self) -> &BTreeMap<u32, UsagePeak> {
         &self.usage
@@ -383,7 +390,7 @@ impl Profile {
     }
 
     /// The highest moment with known blocks, perhaps between two snapshots. Reports use
-    /// [`Profile::peak`].
+    /// [`peak::of`](crate::analysis::peak::of).
     pub(in crate::analysis) fn highest(
         &self,
         device: CudaIndex,

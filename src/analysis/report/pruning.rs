@@ -5,9 +5,8 @@ use rustc_hash::FxHashMap;
 use super::builder::ReportSource;
 use super::lifetimes::BlockSum;
 use super::track::{BlockSpan, ChurnedBytes, MemoryTrack, ReportStack};
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::exact::{OWNED, SITES};
-use crate::analysis::folded::before_path;
+use crate::analysis::flame::paths;
 use crate::analysis::folded::{PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::SiteId;
@@ -116,7 +115,7 @@ impl<'a> TrackStacks<'a> {
                 let count = if is_sole { sum.count } else { 0 };
                 let greatest = parts.iter().map(|(_, bytes)| *bytes).max();
                 for (origin, bytes) in parts {
-                    let path = self.origin_path(origin);
+                    let path = paths::of_origin(self.profile, origin);
                     let stack = self.number(path, false);
                     if Some(bytes) == greatest {
                         self.of_source.insert(source, stack);
@@ -125,26 +124,6 @@ impl<'a> TrackStacks<'a> {
                 }
             }
         }
-    }
-
-    fn origin_path(&self, origin: AllocationOrigin) -> Vec<StackLabel> {
-        let mark = match origin {
-            AllocationOrigin::Before => PseudoFrame::BeforeRecording,
-            AllocationOrigin::BeforeOwned(owner) => {
-                return before_path(Some(owner), self.profile.stacks());
-            }
-            AllocationOrigin::NoStack => PseudoFrame::NoPythonStack,
-            AllocationOrigin::NotSeen => PseudoFrame::NotSeen,
-            AllocationOrigin::Stack(_, stack) => {
-                let waits = self.profile.engine().is_waiting(self.profile.stacks(), stack);
-                let mark = waits.then_some(PseudoFrame::AutogradThread);
-                return self.profile.path(None, Some(stack), mark);
-            }
-            AllocationOrigin::Below(_, stack) => {
-                return self.profile.path(None, Some(stack), Some(PseudoFrame::NotSeen));
-            }
-        };
-        vec![StackLabel::Pseudo(mark)]
     }
 
     pub(super) fn stack_of(&self, source: u32) -> Option<u32> {

@@ -132,3 +132,15 @@ pub enum GroupByArg {
     /// recorded with --owners)
     Category,
 }
+
+impl GroupByArg {
+    /// Whether it draws owners instead of Python stacks.
+    pub fn is_of_owners(self) -> bool {
+        matches!(self, GroupByArg::Owner | GroupByArg::Category)
+    }
+
+    /// As given on the command line.
+    pub fn word(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::analysis::{
-    FoldOptions, FoldedProfile, MemoryGroup, Moment, MomentBlocksBuilder, Profile,
+    FoldOptions, FoldedProfile, MemoryGroup, Moment, MomentBlocksBuilder, Profile, flame,
 };
 use crate::model::CudaIndex;
 use crate::render::{self, ExportedDevice, RenderError};
@@ -116,7 +116,7 @@ fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDe
         match moment(profile, device, wanted(args)) {
             Ok(folded) => {
                 let is_of_torch = folded.memory.is_none_or(|it| it == MemoryGroup::Torch);
-                let allocated = is_of_torch.then(|| profile.allocated_by_stack(device)).flatten();
+                let allocated = is_of_torch.then(|| flame::allocated(&profile, device)).flatten();
                 exported.push(ExportedDevice { label, profile, folded, allocated });
             }
             // A requested device must exist.
@@ -152,7 +152,7 @@ fn with_older(
     moment: Moment,
     options: FoldOptions,
 ) -> Result<FoldedProfile> {
-    let mut folded = profile.fold(device, moment, options)?;
+    let mut folded = flame::fold(profile, device, moment, options)?;
     add_older(&mut folded);
     Ok(folded)
 }

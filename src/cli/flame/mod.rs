@@ -7,11 +7,10 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 
 use crate::analysis::{
     ComparedMoment, Evidence, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile,
-    PseudoFrame, StackLabel,
+    PseudoFrame, StackLabel, flame, peak,
 };
 use crate::model::{CudaIndex, Nanos};
 use crate::render::{self, FlamePicture, NameStyle, RankMemory, RankMode};
@@ -109,16 +108,6 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     }
 }
 
-impl GroupByArg {
-    fn is_of_owners(self) -> bool {
-        matches!(self, GroupByArg::Owner | GroupByArg::Category)
-    }
-
-    pub(super) fn word(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-}
-
 fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     // Ignoring these would look like an answer.
     let of_stacks = [
@@ -184,7 +173,12 @@ fn flame_of_difference(
     let options =
         FoldOptions { memory: args.memory.map(MemoryGroup::from), ..FoldOptions::default() };
     let fold = |profile: &Profile| -> Result<FoldedProfile> {
-        Ok(profile.fold(device(profile, args.gpu)?, MomentArg::from(args.at).into(), options)?)
+        Ok(flame::fold(
+            profile,
+            device(profile, args.gpu)?,
+            MomentArg::from(args.at).into(),
+            options,
+        )?)
     };
     let folded = fold(profile)?;
     let folded_before = fold(&before).with_context(|| other.display().to_string())?;
@@ -303,7 +297,7 @@ impl FlameOptions {
         };
         // A time range shows what is live at its end.
         let moment = if self.since.is_some() { Moment::End } else { self.moment.into() };
-        let mut folded = profile.fold(device, moment, options)?;
+        let mut folded = flame::fold(profile, device, moment, options)?;
         if self.certain && folded.total == 0 && self.format == FlameFormat::Flamegraph {
             let known = render::certainty_in_short(folded.resolution);
             bail!(
@@ -315,9 +309,10 @@ impl FlameOptions {
             add_older(&mut folded);
         }
         if let Some(from) = self.since {
-            folded.stacks = profile.live_since(device, from).unwrap_or_default();
+            folded.stacks = flame::live_since(profile, device, from).unwrap_or_default();
             folded.total = folded.stacks.iter().map(|stack| stack.bytes).sum();
-            folded.resolution = profile.exact_resolution(&folded.stacks).unwrap_or_default();
+            folded.resolution =
+                flame::exact_resolution(profile, &folded.stacks).unwrap_or_default();
         }
         if self.innermost {
             let older = StackLabel::Pseudo(PseudoFrame::BeforeRecording);
@@ -356,7 +351,7 @@ impl FlameOptions {
         let mut parts = Vec::new();
         for rank in ranks {
             device(&rank.profile, self.gpu).context(rank.label.clone())?;
-            if rank.profile.main_gpu().is_none() {
+            if peak::main_gpu(&rank.profile).is_none() {
                 bail!("{DRIVER_MEMORY_ADVICE} --by device");
             }
             for gpu in rank.profile.gpus() {

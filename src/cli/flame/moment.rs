@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::analysis::{OomMoment, Profile, TimeRange};
+use crate::analysis::{OomMoment, Profile, TimeRange, peak};
 use crate::model::Nanos;
 
 use crate::cli::args::{FlameArgs, FlameMoment};
@@ -78,8 +78,8 @@ fn one(
     let first = from.filter(|_| churn);
     let profile = read_part(&recording, &rank.trace, empty(), (first, to))?;
     if let Some(to) = to
-        && profile.main_gpu().is_none()
-        && rank.profile.main_gpu().is_some()
+        && peak::main_gpu(&profile).is_none()
+        && peak::main_gpu(&rank.profile).is_some()
     {
         bail!("at {:.3} s, nothing had been read of the allocator yet", to.seconds());
     }

@@ -52,7 +52,7 @@ impl Attempt {
         follow: &FollowChoice,
     ) -> Result<Attempt> {
         let lines = opening(&readers, follow)?;
-        let sources = readers.sources();
+        let sources = SourceReader::new(&readers);
         let wanted = RecordOptions {
             rate: follow.rate,
             duration,
@@ -72,7 +72,7 @@ impl Attempt {
         cost: CostWatch,
     ) -> Result<Result<Attempt, (ProbeError, TargetReaders)>> {
         let mut lines = opening(&readers, follow)?;
-        let sources = readers.sources();
+        let sources = SourceReader::new(&readers);
         let mut recorder = ExactRecorder::new(readers, exact_options(args, cost.clone()));
         let began = Instant::now();
         let is_trial = cost.is_trial();

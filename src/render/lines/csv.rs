@@ -5,7 +5,7 @@ use std::io::Write;
 use rustc_hash::FxHashMap;
 
 use super::text::{selected, source_lines};
-use crate::analysis::{BoundedValue, LineRow, LineTable, Profile, RankedLine};
+use crate::analysis::{BoundedValue, LineRow, LineTable, Profile, RankedLine, lines};
 use crate::model::{Frame, StatField, StatKey};
 use crate::render::shared::{CsvSheet, RenderError};
 
@@ -33,7 +33,7 @@ pub fn lines_csv(
 ) -> Result<(), RenderError> {
     let mut csv = CsvSheet::new(out);
     csv.write_record(head(profile, table))?;
-    let ranking = profile.rank_lines(table, false)?;
+    let ranking = lines::ranking(profile, table, false)?;
     let by_frame: FxHashMap<Frame, &RankedLine> =
         ranking.rows.iter().map(|row| (row.frame, row)).collect();
     for (function, lines) in selected(profile, table, functions) {

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::text::{selected, source_lines};
 use crate::analysis::{
     BoundedValue, ExactProfile, HighWater, LineCell, LineRanking, LineRow, LineTable, MemoryGroup,
-    Profile, RankedLine,
+    Profile, RankedLine, flame, lines,
 };
 use crate::model::{CudaIndex, EventTotals, FreeTracking, Nanos, ReaderKind};
 use crate::render::shared::{
-    AttributionJson, FrameLabels, JsonDocument, JsonFormat, RenderError, warnings, way,
+    AttributionJson, FrameLabels, JsonDocument, JsonFormat, RenderError, line_notes, warnings, way,
 };
 
 /// `memspy lines --json`: the memory of each line on one GPU. Sizes in bytes.
@@ -318,7 +318,7 @@ pub fn lines_json(
     functions: &[String],
 ) -> Result<(), RenderError> {
     let labels = FrameLabels::new(profile, false);
-    let ranking = profile.rank_lines(table, false)?;
+    let ranking = lines::ranking(profile, table, false)?;
     let ranked = ranked_json(profile, &ranking, functions);
     let functions = selected(profile, table, functions).into_iter().map(|(function, lines)| {
         let rows = source_lines(profile, lines)
@@ -352,7 +352,7 @@ pub fn lines_json(
             allocated: total,
             on_known_lines: ranking.on_lines(),
             without_line: without_line(&ranking),
-            attribution: profile.peak_resolution(table.device).map(Into::into),
+            attribution: flame::peak_resolution(profile, table.device).map(Into::into),
         }),
         functions: functions.collect(),
     })
@@ -414,7 +414,7 @@ fn cell_json(cell: &LineCell) -> LineCellJson {
             value: None,
             exact: false,
             upper: None,
-            unknown_because: Some(reason.why().to_owned()),
+            unknown_because: Some(line_notes::why(reason).to_owned()),
             one_run,
         },
     }

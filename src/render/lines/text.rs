@@ -8,7 +8,8 @@ use crate::analysis::{
 };
 use crate::model::{Function, Metric, Pool, SourceText, StatField, StatKey};
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, RenderError, bytes, count, header, one_line, scaled, signed_bytes,
+    EscapeGuard, FrameLabels, RenderError, bytes, count, header, line_notes, one_line, scaled,
+    signed_bytes,
 };
 
 /// What the table shows.
@@ -146,7 +147,7 @@ impl<'a> FunctionText<'a> {
         let mut columns = Vec::new();
         for (i, &key) in table.columns.iter().enumerate() {
             let value = |row: &LineRow| match row.cells.get(i) {
-                Some(LineCell { untold: Some(untold), .. }) => untold.word().to_owned(),
+                Some(LineCell { untold: Some(untold), .. }) => line_notes::word(*untold).to_owned(),
                 Some(c) => cell(c.key, c.value),
                 None => String::new(),
             };
@@ -382,8 +383,15 @@ fn unknown_notes(table: &LineTable) -> Vec<String> {
         by_reason.entry(untold).or_default().push(key.to_string());
     }
     let note = |(untold, keys): (UnknownReason, Vec<String>)| match untold {
-        UnknownReason::NotSeen => format!("{}: {}.", untold.word(), untold.why()),
-        _ => format!("{} ({}): {}.", untold.word(), keys.join(", "), untold.why()),
+        UnknownReason::NotSeen => {
+            format!("{}: {}.", line_notes::word(untold), line_notes::why(untold))
+        }
+        _ => format!(
+            "{} ({}): {}.",
+            line_notes::word(untold),
+            keys.join(", "),
+            line_notes::why(untold)
+        ),
     };
     by_reason.into_iter().map(note).collect()
 }

@@ -8,7 +8,7 @@ use super::conclusion::{conclusion, fit, free_fit_text, sees_refusals};
 use super::stacks::{own_frame, path_text, stack_text};
 use crate::analysis::{
     AllocatorCache, FoldedProfile, OomDevice, OomReport, Profile, RefusedAllocation, StackLabel,
-    recorded_owner_groups, requested_bytes,
+    peak, recorded_owner_groups, requested_bytes,
 };
 use crate::model::{
     DeviceUsage, Frame, FunctionId, MemoryKind, Nanos, OwnedOnDevice, OwnershipBreakdown,
@@ -299,7 +299,7 @@ impl OomReportText<'_> {
 
     /// The allocator's mark if it is older than the recording.
     fn peak(&self, device: &OomDevice, mark: i64) -> i64 {
-        let peak = self.profile.peak_allocated(device.device);
+        let peak = peak::allocated(&self.profile, device.device);
         peak.map_or(mark, |peak| peak.older().unwrap_or(peak.within))
     }
 

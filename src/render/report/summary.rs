@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::ReportedRecording;
 use super::names::sentence;
+use crate::analysis::peak;
 use crate::model::{AllocatorBackend, CudaIndex};
 use crate::render::shared::{
     certainty_at_peak, end_text, events_line, exact_notes as notes, following_line, one_line,
@@ -61,7 +62,7 @@ pub(super) fn facts(
     }
     match profile.exact() {
         Some(exact) => {
-            facts.push(("Recording", events_line(profile, exact, profile.main_gpu())));
+            facts.push(("Recording", events_line(profile, exact, peak::main_gpu(&profile))));
             for note in notes(exact) {
                 facts.push(("Note", note));
             }
@@ -88,7 +89,7 @@ pub(super) fn counted_peak(
     recording: &ReportedRecording<'_>,
     device: CudaIndex,
 ) -> Option<(u64, (u64, u64))> {
-    let peak = recording.profile.peak(device)?;
+    let peak = peak::of(&recording.profile, device)?;
     let (from, to) = peak.mark.seen;
     Some((peak.bytes(), (from.0, to.0)))
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::size::percent;
-use crate::analysis::{Profile, TimeResolution};
+use crate::analysis::{Profile, TimeResolution, flame};
 use crate::model::CudaIndex;
 
 /// The bytes of a moment that were allocated while recording, by how their line is known: each is
@@ -40,7 +40,7 @@ impl From<TimeResolution> for AttributionJson {
 
 /// `None` if no allocation was seen.
 pub(crate) fn certainty_at_peak(profile: &Profile, device: CudaIndex) -> Option<String> {
-    let told = evidence(profile.peak_resolution(device)?)?;
+    let told = evidence(flame::peak_resolution(profile, device)?)?;
     Some(format!("Of the bytes allocated while recording, at the peak: {told}."))
 }
 

@@ -5,7 +5,7 @@ use super::exact;
 use super::label::one_line;
 use super::size::{count, percent, signed_bytes};
 use super::warnings::warnings;
-use crate::analysis::{HighWater, PeakTime, Profile};
+use crate::analysis::{HighWater, PeakTime, Profile, peak};
 use crate::model::{CudaIndex, EndReason, FollowTotals, ReaderKind};
 
 /// From this percentage of older memory, reports say how to find its owners.
@@ -43,7 +43,7 @@ pub(crate) fn allocated_line(profile: &Profile, device: CudaIndex) -> String {
         .find(|d| d.cuda_index == Some(device))
         .and_then(|d| d.name.as_deref())
         .map_or_else(String::new, |name| format!(" ({})", one_line(name)));
-    let allocated = mark(profile, profile.peak_allocated(device));
+    let allocated = mark(profile, peak::allocated(profile, device));
     format!("GPU {}{name}: peak allocated {allocated}", device.0)
 }
 

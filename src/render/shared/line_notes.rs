@@ -4,28 +4,24 @@ use std::fmt;
 
 use crate::analysis::{LineDoubt, UnknownReason};
 
-impl UnknownReason {
-    /// In place of a value.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            UnknownReason::NotSeen => "not seen",
-            _ => "not told",
-        }
+/// In place of a value.
+pub(crate) fn word(reason: UnknownReason) -> &'static str {
+    match reason {
+        UnknownReason::NotSeen => "not seen",
+        _ => "not told",
     }
+}
 
-    pub(crate) fn why(self) -> &'static str {
-        match self {
-            UnknownReason::NotInEvents => "exact recordings do not have it; sampled recordings do",
-            UnknownReason::FreesWithoutStacks => {
-                "it needs the stacks of frees (record --frees stacks)"
-            }
-            UnknownReason::FreesOfMaps => "it needs each free (record without --frees snapshots)",
-            UnknownReason::Pending => {
-                "freed blocks waited for other streams, and no event says for how long"
-            }
-            UnknownReason::SampledStacks => "only some allocations have a stack",
-            UnknownReason::NotSeen => "nothing was seen while the line was executed, if it was",
+pub(crate) fn why(reason: UnknownReason) -> &'static str {
+    match reason {
+        UnknownReason::NotInEvents => "exact recordings do not have it; sampled recordings do",
+        UnknownReason::FreesWithoutStacks => "it needs the stacks of frees (record --frees stacks)",
+        UnknownReason::FreesOfMaps => "it needs each free (record without --frees snapshots)",
+        UnknownReason::Pending => {
+            "freed blocks waited for other streams, and no event says for how long"
         }
+        UnknownReason::SampledStacks => "only some allocations have a stack",
+        UnknownReason::NotSeen => "nothing was seen while the line was executed, if it was",
     }
 }
 

@@ -9,7 +9,7 @@ mod exact;
 mod header;
 mod interchange;
 mod label;
-mod line_notes;
+pub(crate) mod line_notes;
 mod size;
 mod sleep_tags;
 mod suggestion;

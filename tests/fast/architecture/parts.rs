@@ -1,10 +1,11 @@
-//! The parts of a room (a folder or file directly in it) form no circle of imports. Calls of
-//! methods that another part defines are not seen.
+//! The parts of a room (a folder or file directly in it) form no circle of imports, and a type's
+//! methods are in its own part. So calls of methods form no circle either: who gets a value imports
+//! its type's part, or a part that does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::floors::Sources;
-use super::source::UsedPath;
+use super::source::{Source, UsedPath};
 
 /// Rooms large enough to have an order of their own.
 const ROOMS: [&str; 5] = ["analysis", "render", "python", "sampler", "cli"];
@@ -15,7 +16,7 @@ const CIRCLES: &[(&str, &[&str])] = &[("python", &["code", "follow", "heap", "st
 /// Which parts of a room import which.
 type Arrows<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// Circles that are not listed, and listed ones that are gone.
+/// Circles that are not listed, listed ones that are gone, and methods outside a type's part.
 pub fn complaints(sources: &Sources) -> Vec<String> {
     let found: BTreeSet<(&str, Vec<&str>)> = ROOMS
         .into_iter()
@@ -26,17 +27,40 @@ pub fn complaints(sources: &Sources) -> Vec<String> {
     let text = |(room, parts): &(&str, Vec<&str>)| format!("{room}: {}", parts.join(", "));
     let new = found.difference(&listed).map(|it| format!("a circle of parts in {}", text(it)));
     let gone = listed.difference(&found).map(|it| format!("no circle any more in {}", text(it)));
-    new.chain(gone).collect()
+    new.chain(gone).chain(outside_methods(sources)).collect()
+}
+
+/// A room's parts, and what it re-exports.
+struct Parts<'a> {
+    names: BTreeSet<&'a str>,
+    opening: Option<&'a Source>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(sources: &'a Sources, room: &str) -> Parts<'a> {
+        let of_room = || sources.values().filter(move |source| source.room() == room);
+        let names = of_room().filter_map(|source| source.module.get(1)).map(String::as_str);
+        Parts { names: names.collect(), opening: of_room().find(|source| source.module.len() == 1) }
+    }
+
+    /// The part that defines `name`, perhaps through a re-export; or the part of that name.
+    fn home(&self, name: &str) -> Option<&'a str> {
+        let handed_on = self.opening.and_then(|opening| opening.exports.get(name));
+        let home = match handed_on {
+            Some(UsedPath::Own(names)) if !self.names.contains(name) => names.get(1)?,
+            // `pub use part::Name`, without `self`.
+            Some(UsedPath::External(names)) if !self.names.contains(name) => names.first()?,
+            _ => name,
+        };
+        self.names.get(home).copied()
+    }
 }
 
 /// Of the files below `src/ROOM`, by part; through the room's re-exports.
 fn arrows<'a>(sources: &'a Sources, room: &str) -> Arrows<'a> {
-    let of_room: Vec<_> = sources.values().filter(|source| source.room() == room).collect();
-    let parts: BTreeSet<&str> =
-        of_room.iter().filter_map(|source| source.module.get(1)).map(String::as_str).collect();
-    let opening = of_room.iter().find(|source| source.module.len() == 1);
-    let mut arrows: Arrows<'a> = parts.iter().map(|part| (*part, BTreeSet::new())).collect();
-    for source in &of_room {
+    let parts = Parts::of(sources, room);
+    let mut arrows: Arrows<'a> = parts.names.iter().map(|part| (*part, BTreeSet::new())).collect();
+    for source in sources.values().filter(|source| source.room() == room) {
         let Some(from) = source.module.get(1).map(String::as_str) else { continue };
         for path in &source.paths {
             let UsedPath::Own(names) = path else { continue };
@@ -44,22 +68,34 @@ fn arrows<'a>(sources: &'a Sources, room: &str) -> Arrows<'a> {
             if first != room {
                 continue;
             }
-            let handed_on = opening.and_then(|opening| opening.exports.get(name));
-            let to = match handed_on {
-                Some(UsedPath::Own(names)) if !parts.contains(name.as_str()) => names.get(1),
-                // `pub use part::Name`, without `self`.
-                Some(UsedPath::External(names)) if !parts.contains(name.as_str()) => names.first(),
-                _ => Some(name),
-            };
-            let to = to.and_then(|to| parts.get(to.as_str()));
-            if let (Some(to), Some(arrows)) = (to, arrows.get_mut(from))
-                && *to != from
+            if let (Some(to), Some(arrows)) = (parts.home(name), arrows.get_mut(from))
+                && to != from
             {
                 arrows.insert(to);
             }
         }
     }
     arrows
+}
+
+/// Methods of a part's type that are outside that part.
+fn outside_methods(sources: &Sources) -> Vec<String> {
+    let rooms: BTreeMap<&str, Parts<'_>> =
+        ROOMS.into_iter().map(|room| (room, Parts::of(sources, room))).collect();
+    let mut complaints = Vec::new();
+    for (file, source) in sources {
+        for path in &source.extended {
+            let UsedPath::Own(names) = path else { continue };
+            let [room, name, ..] = &names[..] else { continue };
+            let Some(home) = rooms.get(room.as_str()).and_then(|parts| parts.home(name)) else {
+                continue;
+            };
+            if source.module.get(..2) != Some(&[room.clone(), home.to_owned()][..]) {
+                complaints.push(format!("{file}: methods of {} outside {home}", names.join("::")));
+            }
+        }
+    }
+    complaints
 }
 
 /// Parts that reach each other, as sorted groups of two or more.
@@ -88,25 +124,44 @@ fn reached<'a>(arrows: &Arrows<'a>, from: &'a str) -> BTreeSet<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::source::Source;
     use super::*;
+
+    fn sources(files: [(&[&str], &str); 3]) -> Sources {
+        files
+            .map(|(module, text)| {
+                let names: Vec<String> = module.iter().map(|it| (*it).to_owned()).collect();
+                (names.join("/"), Source::parse(text, names))
+            })
+            .into()
+    }
 
     #[test]
     fn a_circle_through_a_reexport_is_found() {
         for reexport in ["pub use two::Two;", "pub use self::two::Two;"] {
-            let files: [(&[&str], &str); 3] = [
+            let sources = sources([
                 (&["analysis"], reexport),
                 (&["analysis", "one"], "use crate::analysis::Two;"),
                 (&["analysis", "two"], "use crate::analysis::one::One;"),
-            ];
-            let sources: Sources = files
-                .map(|(module, text)| {
-                    let names: Vec<String> = module.iter().map(|it| (*it).to_owned()).collect();
-                    (names.join("/"), Source::parse(text, names))
-                })
-                .into();
+            ]);
             let found = circles(&arrows(&sources, "analysis"));
             assert_eq!(found, BTreeSet::from([vec!["one", "two"]]), "{reexport}");
+        }
+    }
+
+    #[test]
+    fn methods_outside_the_part_of_their_type_are_found() {
+        let of_two = |user: &str| {
+            let own = "struct Two; impl Two { fn own(&self) {} }";
+            let files: [(&[&str], &str); 3] = [
+                (&["analysis"], "pub use two::Two;"),
+                (&["analysis", "one"], user),
+                (&["analysis", "two"], own),
+            ];
+            outside_methods(&sources(files)).len()
+        };
+        for import in ["use crate::analysis::Two;", "use super::two::Two;"] {
+            assert_eq!(of_two(&format!("{import} impl Two {{ fn more(&self) {{}} }}")), 1);
+            assert_eq!(of_two(&format!("{import} impl Clone for Two {{}}")), 0);
         }
     }
 

@@ -24,6 +24,8 @@ pub struct Source {
     pub hands_out: BTreeMap<String, BTreeSet<UsedPath>>,
     /// Types that it defines, also in unit tests.
     pub types: Vec<String>,
+    /// Types to which it adds methods of its own, not a trait's.
+    pub extended: BTreeSet<UsedPath>,
     /// Such as `println`.
     pub macros: BTreeSet<String>,
     /// Also in macro arguments.
@@ -314,6 +316,10 @@ impl<'ast> Visit<'ast> for Reader {
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
         self.source.is_unsafe |= item.unsafety.is_some();
+        if let (None, syn::Type::Path(of)) = (&item.trait_, &*item.self_ty) {
+            let path = self.resolve(&names(&of.path));
+            self.source.extended.insert(path);
+        }
         visit::visit_item_impl(self, item);
     }
 

@@ -10,8 +10,7 @@ use crate::model::{
 use crate::target::AccessFacts;
 use crate::torch::TorchError;
 
-use super::exact::ExactAvailability;
-use super::readers::{TargetIdentity, TargetReaders, TorchState};
+use super::{TargetIdentity, TargetReaders, TorchState};
 
 /// How Python stacks are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,10 +148,5 @@ impl TargetReaders {
     /// The driver's figures for a device, if a driver can be read.
     pub fn device_usage(&self, nvml_index: u32) -> Option<Result<DeviceUsage, GpuError>> {
         self.gpu.as_ref().ok().map(|gpu| gpu.usage(nvml_index, Nanos(0)))
-    }
-
-    /// What an exact recording can see, and how.
-    pub fn exact_availability(&self) -> ExactAvailability {
-        ExactAvailability::detect(&self.process)
     }
 }

@@ -1,0 +1,9 @@
+//! What an exact recording of an attached target can see.
+
+use super::exact::ExactAvailability;
+use super::readers::TargetReaders;
+
+/// What an exact recording can see, and how.
+pub fn exact_availability(readers: &TargetReaders) -> ExactAvailability {
+    ExactAvailability::detect(&readers.process)
+}
