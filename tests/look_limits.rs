@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memspy::model::LookLimit;
+use memspy::model::ReachedLimit;
 use memspy::sampler::{
     OwnerError, OwnerReading, SnapshotOptions, StopPolicy, TargetReaders, attach, read_owners,
 };
@@ -124,14 +124,14 @@ fn a_look_that_may_not_take_long_ends_with_a_word() {
     for part in 1..10 {
         let options = SnapshotOptions { max_time: took * part / 12, ..AMPLE };
         let began = Instant::now();
-        let limit = |limit: LookLimit| match limit {
+        let limit = |limit: ReachedLimit| match limit {
             // It gives up earlier where what is left is not enough: then it does not say that the
             // time is up.
-            LookLimit::Time(most) => {
+            ReachedLimit::Time(most) => {
                 let took = began.elapsed();
                 assert!(took >= most, "{most:?} was not reached, but {took:?}");
             }
-            LookLimit::Finding { .. } | LookLimit::Repeating(_) => {}
+            ReachedLimit::Finding { .. } | ReachedLimit::Repeating(_) => {}
             other => panic!("{other}"),
         };
         match read_owners(&mut readers, options) {
@@ -185,7 +185,7 @@ fn objects_far_apart_do_not_take_memory_without_end() {
             Err(OwnerError::Cut { limit, .. }) => Some(limit),
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(ended, Some(LookLimit::Memory(16 << 20)), "{stop_policy:?}");
+        assert_eq!(ended, Some(ReachedLimit::Memory(16 << 20)), "{stop_policy:?}");
         // 1 KiB for each of 130,000 objects or fewer, and what memspy needs for itself; they take
         // 240 MiB.
         assert!(grown < 180 << 20, "{stop_policy:?}: {} MiB", grown >> 20);

@@ -2,7 +2,7 @@
 
 /// A counter in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StepCounterLocation {
+pub enum CounterLocation {
     /// A word whose bits are compared.
     Word {
         /// Its address.
@@ -48,7 +48,7 @@ pub struct WatchedFrame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WatchedSteps {
     /// The steps.
-    pub step: StepCounterLocation,
+    pub step: CounterLocation,
     /// The epochs.
-    pub epoch: Option<StepCounterLocation>,
+    pub epoch: Option<CounterLocation>,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Error, anyhow};
 
-use crate::model::LookLimit;
+use crate::model::ReachedLimit;
 use crate::render::{in_sentence, suggestion};
 use crate::sampler::{AttachError, ProbeError, StopEstimate, TargetIdentity};
 use crate::target::{AccessFacts, ProcessError, StopError};
@@ -111,19 +111,19 @@ pub(super) fn pause(error: &StopError, pid: u32) -> String {
 }
 
 /// Advice after a limit was reached before any result.
-pub(super) fn limit(limit: LookLimit) -> String {
+pub(super) fn limit(limit: ReachedLimit) -> String {
     match limit {
-        LookLimit::Pause(most) => format!(
+        ReachedLimit::Pause(most) => format!(
             "allow a longer stop (--max-stop {}s), or add --no-stop",
             (5 * most).as_secs().max(1)
         ),
-        LookLimit::Time(most)
-        | LookLimit::Repeating(most)
-        | LookLimit::Finding { of: most, .. } => {
+        ReachedLimit::Time(most)
+        | ReachedLimit::Repeating(most)
+        | ReachedLimit::Finding { of: most, .. } => {
             format!("allow the snapshot more time (--max-time {}s)", (4 * most).as_secs().max(1))
         }
-        LookLimit::Copies(_) => "try again, or add --no-stop".to_owned(),
-        LookLimit::Memory(_) => {
+        ReachedLimit::Copies(_) => "try again, or add --no-stop".to_owned(),
+        ReachedLimit::Memory(_) => {
             "its heap is damaged, or unlike any that memspy knows: a recording needs none of it"
                 .to_owned()
         }

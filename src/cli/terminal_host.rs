@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::analysis::OomReportBuilder;
+use crate::analysis::OomBuilder;
 use crate::flight::{FlightEvent, RecordingHost};
 use crate::model::{SinkError, SinkResult, TriggerFired};
 
@@ -46,7 +46,7 @@ impl RecordingHost for TerminalHost {
         }
     }
 
-    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> SinkResult {
+    fn write_oom_report(&mut self, reports: &mut OomBuilder, path: &Path) -> SinkResult {
         let written = write_oom_report(reports, path, self.force);
         written.map_err(|error| SinkError::Failed(error.into()))
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::analysis::{OomReportBuilder, Profile, TotalsCounter};
+use crate::analysis::{OomBuilder, Profile, TotalsCounter};
 use crate::files::FileCreation;
 use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd, SinkResult};
 use crate::trace::{self, TraceWriter};
@@ -16,7 +16,7 @@ pub struct RingRecording {
     /// Its size in bytes.
     pub bytes: u64,
     /// Its contents.
-    pub reports: OomReportBuilder,
+    pub reports: OomBuilder,
 }
 
 /// The report's path for a trace.
@@ -39,7 +39,7 @@ pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
 
 struct JoinedSink {
     writer: TraceWriter<std::fs::File>,
-    reports: OomReportBuilder,
+    reports: OomBuilder,
     tally: TotalsCounter,
     dropped: bool,
 }
@@ -74,7 +74,7 @@ pub fn join_segments(
 ) -> Result<RingRecording, FlightError> {
     let mut joined = JoinedSink {
         writer: TraceWriter::create_as(path, creation)?,
-        reports: OomReportBuilder::new(profile),
+        reports: OomBuilder::new(profile),
         tally: TotalsCounter::default(),
         dropped: false,
     };

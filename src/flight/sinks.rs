@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::analysis::{OomReportBuilder, Profile, TriggerWatch};
+use crate::analysis::{OomBuilder, Profile, TriggerWatch};
 use crate::model::{
     EndReason, Nanos, Record, RecordSink, RecordingEnd, SinkError, SinkResult, TriggerFired,
 };
@@ -56,7 +56,7 @@ pub trait RecordingHost: Send {
     fn tell(&mut self, event: FlightEvent);
 
     /// Writes the report to `path`.
-    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> SinkResult;
+    fn write_oom_report(&mut self, reports: &mut OomBuilder, path: &Path) -> SinkResult;
 }
 
 /// The destination of records.
@@ -76,7 +76,7 @@ pub enum Aggregation {
     /// A profile for reports.
     Profile(Box<Profile>),
     /// A profile, and the moment of a condition.
-    OomReport(Box<OomReportBuilder>),
+    OomReport(Box<OomBuilder>),
 }
 
 impl Aggregation {

@@ -27,7 +27,7 @@ pub mod stack;
 pub mod tensors;
 
 pub use allocator::{
-    AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
+    AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStat,
 };
 pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
 pub use core_origin::CoreOrigin;
@@ -55,14 +55,14 @@ pub use oom_exception::{OomException, RaisedError};
 pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{
     CopiedTensors, CountingKind, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot,
-    LookLimit, ModelModule, Optimizer, OwnershipSnapshot, PoolUser, Referrer, RootModule, SavedBy,
-    SavedIn, StopTotals, TensorCategory, TensorReferrers, TensorRow,
+    ModelModule, Optimizer, OwnershipSnapshot, PoolUser, ReachedLimit, Referrer, RootModule,
+    SavedBy, SavedIn, StopTotals, TensorCategory, TensorReferrers, TensorRow,
 };
 pub use ownership::{
-    DeviceOwnership, OwnedBlock, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown,
+    DeviceOwners, DeviceOwnership, OwnedBlock, OwnedBytes, OwnedStorages, OwnershipBreakdown,
     PythonTensors, StorageGroup, UnnamedBlock,
 };
-pub use quantity::{QuantityError, TimeOrSize, parse_size, parse_time, parse_time_or_size};
+pub use quantity::{Quantity, QuantityError, parse_size, parse_time, parse_time_or_size};
 pub use record::{
     EndReason, MissReason, MissedObservation, Nanos, ReaderKind, Record, RecordSink, RecordingEnd,
     RecordingGap, RecordingStart, RecordingTotals, SourceText, StackSample, StepSource,

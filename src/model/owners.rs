@@ -287,7 +287,7 @@ impl StopTotals {
 
 /// A limit that ended a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LookLimit {
+pub enum ReachedLimit {
     /// Longest stop.
     Pause(Duration),
     /// Longest snapshot.
@@ -307,17 +307,17 @@ pub enum LookLimit {
     Memory(u64),
 }
 
-impl LookLimit {
+impl ReachedLimit {
     /// Short: `limit of 5s`.
     pub fn short(&self) -> String {
         match self {
-            LookLimit::Pause(most) => format!("limit of {} for a stop", time(*most)),
-            LookLimit::Time(most) | LookLimit::Repeating(most) => {
+            ReachedLimit::Pause(most) => format!("limit of {} for a stop", time(*most)),
+            ReachedLimit::Time(most) | ReachedLimit::Repeating(most) => {
                 format!("limit of {}", time(*most))
             }
-            LookLimit::Finding { of, .. } => format!("limit of {}", time(*of)),
-            LookLimit::Copies(count) => format!("changed during each of {count} copies"),
-            LookLimit::Memory(most) => format!("limit of {} MiB", most >> 20),
+            ReachedLimit::Finding { of, .. } => format!("limit of {}", time(*of)),
+            ReachedLimit::Copies(count) => format!("changed during each of {count} copies"),
+            ReachedLimit::Memory(most) => format!("limit of {} MiB", most >> 20),
         }
     }
 }
@@ -331,27 +331,27 @@ fn time(time: Duration) -> String {
 }
 
 /// As a clause.
-impl fmt::Display for LookLimit {
+impl fmt::Display for ReachedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LookLimit::Pause(most) => {
+            ReachedLimit::Pause(most) => {
                 write!(f, "the limit of {most:?} on how long the job may be stopped was reached")
             }
-            LookLimit::Time(most) => {
+            ReachedLimit::Time(most) => {
                 write!(f, "the limit of {most:?} for the snapshot was reached")
             }
-            LookLimit::Finding { part, of } => write!(
+            ReachedLimit::Finding { part, of } => write!(
                 f,
                 "finding its objects took more than {part:?}, their part of the limit of {of:?} for the snapshot"
             ),
-            LookLimit::Repeating(most) => write!(
+            ReachedLimit::Repeating(most) => write!(
                 f,
                 "the limit of {most:?} for the snapshot leaves no time to copy once more what changed meanwhile"
             ),
-            LookLimit::Copies(count) => {
+            ReachedLimit::Copies(count) => {
                 write!(f, "the job changed its objects during each of {count} copies")
             }
-            LookLimit::Memory(most) => {
+            ReachedLimit::Memory(most) => {
                 write!(f, "the limit of {} MiB of memory for the snapshot was reached", most >> 20)
             }
         }
@@ -362,7 +362,7 @@ impl fmt::Display for LookLimit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IncompleteSnapshot {
     /// The limit.
-    pub limit: LookLimit,
+    pub limit: ReachedLimit,
     /// Missing or incomplete parts.
     pub missing: Vec<&'static str>,
 }

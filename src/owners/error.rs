@@ -1,6 +1,6 @@
 //! Why owners could not be read.
 
-use crate::model::LookLimit;
+use crate::model::ReachedLimit;
 use crate::python::HeapError;
 use crate::target::StopError;
 use crate::torch::TorchError;
@@ -30,7 +30,7 @@ pub enum OwnerError {
     #[error("{limit}, before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]
     Cut {
         /// The limit.
-        limit: LookLimit,
+        limit: ReachedLimit,
         /// Bytes copied until then.
         copied: u64,
     },

@@ -53,7 +53,7 @@ pub(super) struct RelevantObjects {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct OwnerWalkInput<'a> {
+pub(super) struct WalkSources<'a> {
     pub(super) tensors: &'a TensorReader,
     pub(super) python: &'a PythonReader,
     pub(super) memory: &'a PageCache,
@@ -94,7 +94,7 @@ impl LimitedParts<'_> {
     }
 }
 
-impl OwnerWalkInput<'_> {
+impl WalkSources<'_> {
     /// Reads what a process has created since a walk (objects, references, local variables), which
     /// is short enough for a stop. References of objects `known` before come last, until `is_done`:
     /// they have hardly changed. Returns all objects.

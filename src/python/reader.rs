@@ -6,14 +6,14 @@ use super::exceptions::ExceptionFinder;
 use super::follow::{ChainNamer, PollTarget, StackPoller};
 use super::heap::{HeapError, HeapListing, PythonHeap};
 use super::variables::IntegerVariable;
-use crate::abi::{PyObjectHeader, UnwindInfo};
+use crate::abi::{ObjectHeader, UnwindInfo};
 use crate::model::{StackTable, ThreadId, ThreadSample};
 use crate::python::code::addressed::CodeReader;
 use crate::python::code::line_cache::LineCache;
 use crate::python::layouts::interpreter;
 use crate::python::layouts::layout::LayoutSource;
 use crate::python::stacks::bpf_stacks::StackSymbolizer;
-use crate::python::stacks::fallback::PySpyReader;
+use crate::python::stacks::fallback::FallbackReader;
 use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
@@ -24,7 +24,7 @@ pub struct PythonReader {
 
 enum ReaderBackend {
     Own(Box<StackSampler>),
-    PySpy(Box<PySpyReader>),
+    PySpy(Box<FallbackReader>),
 }
 
 /// What a reader covers.
@@ -61,7 +61,7 @@ impl PythonReader {
                 error @ (PythonError::UnknownVersion { .. }
                 | PythonError::Unsupported { .. }
                 | PythonError::LayoutMismatch { .. }),
-            ) => match PySpyReader::attach(process) {
+            ) => match FallbackReader::attach(process) {
                 Ok(reader) => Ok(PythonReader { reader: ReaderBackend::PySpy(Box::new(reader)) }),
                 // The built-in reader's error says more.
                 Err(_) => Err(error),
@@ -264,10 +264,10 @@ impl PythonReader {
     }
 
     /// CPython's object head; the usual one with py-spy.
-    pub fn object_head(&self) -> PyObjectHeader {
+    pub fn object_head(&self) -> ObjectHeader {
         match &self.reader {
             ReaderBackend::Own(own) => own.interpreter().layout.object.head(),
-            ReaderBackend::PySpy(_) => PyObjectHeader::USUAL,
+            ReaderBackend::PySpy(_) => ObjectHeader::USUAL,
         }
     }
 

@@ -22,7 +22,7 @@ const INTERPRETER: [&str; 2] = ["_PyEval_EvalFrameDefault", "_TAIL_CALL_"];
 
 /// Why no native frames are known.
 #[derive(Debug, thiserror::Error)]
-pub enum MixedStacksError {
+pub enum NativeError {
     /// Its Python cannot be read.
     #[error("its Python cannot be read: {0}")]
     Python(#[from] PythonError),
@@ -54,9 +54,9 @@ struct CopiedMoment {
 }
 
 /// The stacks of all threads with native frames. Stops the process for some milliseconds.
-pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, MixedStacksError> {
+pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, NativeError> {
     let TargetReaders { process, python, .. } = readers;
-    let python = python.as_mut().ok_or(MixedStacksError::NoPython)?;
+    let python = python.as_mut().ok_or(NativeError::NoPython)?;
     let mut table = StackTable::new();
     python.forget_numbers();
     let copied = copy_moment(process, python, &mut table);
@@ -76,7 +76,7 @@ fn copy_moment(
     process: &Process,
     python: &mut PythonReader,
     table: &mut StackTable,
-) -> Result<(CopiedMoment, Arc<Mappings>), MixedStacksError> {
+) -> Result<(CopiedMoment, Arc<Mappings>), NativeError> {
     let mut samples = Vec::new();
     python.sample(table, &mut samples)?;
     if !are_identified(&samples, table) {
@@ -93,7 +93,7 @@ fn copy_moment(
         }
     };
     if registers.is_empty() {
-        return Err(MixedStacksError::Unsupported);
+        return Err(NativeError::Unsupported);
     }
     let stacks = copy_stacks(&memory, &mappings, registers);
     let sampled = python.sample(table, &mut samples);
@@ -101,11 +101,11 @@ fn copy_moment(
     let is_late = stop.as_ref().is_some_and(|stop| stop.resumed().is_set());
     let stopped_for = stop.map(StoppedProcess::end);
     if is_late {
-        return Err(MixedStacksError::TooLong);
+        return Err(NativeError::TooLong);
     }
     sampled?;
     if !are_identified(&samples, table) {
-        return Err(MixedStacksError::UnknownThreads);
+        return Err(NativeError::UnknownThreads);
     }
     let of = |(thread, calls)| Some((table.get_thread(thread)?.os_id?, calls));
     let calls = calls.into_iter().filter_map(of).collect();

@@ -60,7 +60,7 @@ pub use follow::FollowBudget;
 pub use forked_copy::ForkedCopy;
 pub use free_processors::{IdleMeter, MANY_PROCESSORS, processors};
 pub use history::{HistoryError, read_history};
-pub use mixed_stacks::{MixedStacksError, read_mixed_stacks};
+pub use mixed_stacks::{NativeError, read_mixed_stacks};
 pub use owners::{
     OwnerReading, ReadOwners, read_owners, read_referrers, read_sleep_tags, watch_owners,
 };

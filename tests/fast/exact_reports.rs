@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
 use crate::support::memspy::document;
-use memspy::analysis::{FoldOptions, MemoryGroup, Moment, OomReportBuilder, Profile};
+use memspy::analysis::{FoldOptions, MemoryGroup, Moment, OomBuilder, Profile};
 use memspy::model::*;
 use memspy::render::json::LinesJson;
 use memspy::render::{self, LinesOptions, NameStyle};
@@ -346,7 +346,7 @@ fn an_oom_report_describes_the_last_unsatisfied_refusal() {
     }
     s.flush();
     s.look();
-    let mut reports = OomReportBuilder::new(Profile::new());
+    let mut reports = OomBuilder::new(Profile::new());
     for record in &s.records {
         reports.record(record).unwrap();
     }

@@ -368,7 +368,7 @@ fn predictions_kept_on_the_gpu_come_with_the_transformers_option() {
                 bytes: step * 900 * MIB,
                 count: 1,
             };
-            let device = OwnedOnDevice {
+            let device = DeviceOwners {
                 device: CudaIndex(0),
                 allocated: 0,
                 rounding: 0,

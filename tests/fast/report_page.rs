@@ -344,7 +344,7 @@ fn older_memory_is_counted_once_if_its_owner_comes_later() {
                 time,
                 pause: None,
                 age: Nanos(0),
-                devices: vec![OwnedOnDevice {
+                devices: vec![DeviceOwners {
                     device: CudaIndex(0),
                     allocated: 300 * MIB,
                     rounding: 0,

@@ -5,9 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use memspy::analysis::{
-    IterationClock, Moment, OomReportBuilder, PeriodFinder, Profile, ThreadChoice,
-};
+use memspy::analysis::{IterationClock, Moment, OomBuilder, PeriodFinder, Profile, ThreadChoice};
 use memspy::files::FileCreation;
 use memspy::flight::FlightRecorder;
 use memspy::model::{Record, RecordSink};
@@ -99,7 +97,7 @@ fn damaged_and_forged_traces_are_read_by_the_library() {
         replay(&trace, &mut finder);
         let clock = finder.period().map_or(IterationClock::Steps, IterationClock::Period);
         let empty = || limited(Profile::new().with_iterations(clock.clone(), true), trace.len());
-        let mut reports = OomReportBuilder::new(empty());
+        let mut reports = OomBuilder::new(empty());
         replay(&trace, &mut reports);
         let report = reports.report();
         assert!(report.refused.len() <= 64);

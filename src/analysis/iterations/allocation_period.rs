@@ -46,13 +46,13 @@ impl AllocationPeriod {
 }
 
 /// (Bytes allocated, active) by allocation count.
-type LevelsByCount = BTreeMap<i64, (i64, i64)>;
+type CountedLevels = BTreeMap<i64, (i64, i64)>;
 
 /// Finds the period of the busiest device.
 #[derive(Debug, Default)]
 pub struct PeriodFinder {
-    counters: BTreeMap<CudaIndex, LevelsByCount>,
-    events: BTreeMap<CudaIndex, (i64, LevelsByCount)>,
+    counters: BTreeMap<CudaIndex, CountedLevels>,
+    events: BTreeMap<CudaIndex, (i64, CountedLevels)>,
     looks: usize,
 }
 
@@ -61,7 +61,7 @@ impl PeriodFinder {
     pub fn period(&self) -> Option<AllocationPeriod> {
         let by_event = self.events.iter().map(|(device, (_, looks))| (*device, looks, true));
         let by_counter = self.counters.iter().map(|(device, looks)| (*device, looks, false));
-        let length = |looks: &LevelsByCount| match (looks.first_key_value(), looks.last_key_value())
+        let length = |looks: &CountedLevels| match (looks.first_key_value(), looks.last_key_value())
         {
             (Some((first, _)), Some((last, _))) => last.saturating_sub(*first),
             _ => 0,
@@ -74,7 +74,7 @@ impl PeriodFinder {
     }
 }
 
-fn shortest(looks: &LevelsByCount) -> Option<AllocationPeriod> {
+fn shortest(looks: &CountedLevels) -> Option<AllocationPeriod> {
     let mut at: FxHashMap<(i64, i64), Vec<i64>> = FxHashMap::default();
     for (allocations, levels) in looks {
         at.entry(*levels).or_default().push(*allocations);

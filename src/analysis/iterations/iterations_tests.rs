@@ -1,7 +1,7 @@
 //! Tests of steps, iterations and owner snapshots.
 
 use super::*;
-use crate::model::OwnedOnDevice;
+use crate::model::DeviceOwners;
 
 #[test]
 fn loop_variable_numbers_the_current_step() {
@@ -68,7 +68,7 @@ fn owner_snapshot_with_most_allocated_counts_in_its_own_iteration() {
     let look = |time, age, allocated| OwnershipBreakdown {
         time: Nanos(time),
         pause: None,
-        devices: vec![OwnedOnDevice {
+        devices: vec![DeviceOwners {
             device: CudaIndex(0),
             allocated,
             rounding: 0,

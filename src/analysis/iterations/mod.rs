@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use crate::analysis::iterations::backward::BackwardBlocks;
 use crate::analysis::iterations::iteration::{
-    Iteration, IterationEnd, IterationLevels, OwnedInIteration,
+    Iteration, IterationEnd, IterationLevels, IterationOwners,
 };
 use crate::analysis::iterations::peak::OpenLevels;
 use crate::model::{
@@ -33,7 +33,7 @@ pub(crate) struct IterationBuilder {
     left_out: u64,
     last: Option<TrainingStep>,
     open: BTreeMap<CudaIndex, OpenLevels>,
-    held: BTreeMap<CudaIndex, OwnedInIteration>,
+    held: BTreeMap<CudaIndex, IterationOwners>,
     /// The last step changed only its epoch.
     keeps_step: bool,
     /// Ended, and the next has not begun.
@@ -55,9 +55,9 @@ pub(crate) struct IterationBuilder {
 }
 
 /// About, in bytes.
-fn memory_of(held: &OwnedInIteration) -> u64 {
+fn memory_of(held: &IterationOwners) -> u64 {
     let names: usize = held.parameters.keys().map(|name| name.len() + 96).sum();
-    (size_of::<OwnedInIteration>() + held.categories.len() * 32 + names) as u64
+    (size_of::<IterationOwners>() + held.categories.len() * 32 + names) as u64
 }
 
 /// Exact recordings read the clock after a batch of events.
@@ -321,7 +321,7 @@ impl IterationBuilder {
     pub(crate) fn on_ownership(&mut self, snapshot: &OwnershipBreakdown) {
         let time = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
         for device in &snapshot.devices {
-            let mut held = OwnedInIteration {
+            let mut held = IterationOwners {
                 allocated: device.allocated,
                 results: device.results,
                 in_no_tensor: device.without_tensor,
@@ -361,7 +361,7 @@ impl IterationBuilder {
     }
 
     /// An owner snapshot arrives late, maybe after its iteration.
-    fn owners_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
+    fn owners_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, IterationOwners>> {
         if self.last.is_none_or(|last| last.time <= time) {
             return Some(&mut self.held);
         }

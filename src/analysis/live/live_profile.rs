@@ -20,7 +20,7 @@ use crate::analysis::live::reserved_growth::ReservedGrowth;
 use crate::analysis::live::segment_takers::SegmentTakers;
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::bounds::BoundsByStack;
+use crate::analysis::profile::bounds::BoundsTable;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
     Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency,
@@ -179,7 +179,7 @@ impl LiveProfile {
             .profile
             .gpus()
             .filter_map(|gpu| self.profile.bounds(gpu))
-            .map(BoundsByStack::memory)
+            .map(BoundsTable::memory)
             .sum();
         let exact = self.profile.exact().map_or(0, ExactProfile::line_memory);
         bounds + exact + self.profile.stacks().definitions() * DEFINITION > MAX_MEMORY

@@ -22,7 +22,7 @@ const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
 const RETRY_WINDOW: u64 = 200_000_000;
 const MAX_REFUSED: usize = 64;
 
-/// One moment; stacks are those of [`OomReportBuilder::profile`].
+/// One moment; stacks are those of [`OomBuilder::profile`].
 #[derive(Debug, Clone)]
 pub struct OomReport {
     /// The condition; `None` at the recording's end.
@@ -36,7 +36,7 @@ pub struct OomReport {
     /// Out-of-memory errors near the moment, in order.
     pub oom_exception: Vec<OomException>,
     /// Threads in the samples around the moment.
-    pub stood: Vec<ThreadAtOom>,
+    pub stood: Vec<OomThread>,
     /// The last owner snapshot before.
     pub owners: Option<OwnershipBreakdown>,
     /// Whether the job ran out of memory.
@@ -58,7 +58,7 @@ pub struct RefusedAllocation {
 
 /// A thread in a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ThreadAtOom {
+pub struct OomThread {
     /// The time.
     pub time: Nanos,
     /// The thread.
@@ -118,7 +118,7 @@ pub struct FreeClass {
 
 /// Reports on the last condition that came true, or on the end.
 #[derive(Debug, Default)]
-pub struct OomReportBuilder {
+pub struct OomBuilder {
     profile: Profile,
     watch: TriggerWatch,
     only: bool,
@@ -140,20 +140,20 @@ pub struct OomReportBuilder {
     given: Option<OomReport>,
 }
 
-impl OomReportBuilder {
+impl OomBuilder {
     /// `profile` is empty; the conditions are the recording's own.
-    pub fn new(profile: Profile) -> OomReportBuilder {
-        OomReportBuilder { profile, ..OomReportBuilder::default() }
+    pub fn new(profile: Profile) -> OomBuilder {
+        OomBuilder { profile, ..OomBuilder::default() }
     }
 
     /// Adds the conditions of `watch`.
-    pub fn with_trigger(self, watch: TriggerWatch) -> OomReportBuilder {
-        OomReportBuilder { watch, ..self }
+    pub fn with_trigger(self, watch: TriggerWatch) -> OomBuilder {
+        OomBuilder { watch, ..self }
     }
 
     /// Uses only the conditions of `watch`.
-    pub fn only(self, watch: TriggerWatch) -> OomReportBuilder {
-        OomReportBuilder { watch, only: true, ..self }
+    pub fn only(self, watch: TriggerWatch) -> OomBuilder {
+        OomBuilder { watch, only: true, ..self }
     }
 
     /// The profile of the whole recording.
@@ -227,8 +227,8 @@ impl OomReportBuilder {
     }
 
     /// Active threads, in the samples before and at the moment.
-    fn threads(&self, time: Nanos) -> Vec<ThreadAtOom> {
-        let mut stood: Vec<ThreadAtOom> = Vec::new();
+    fn threads(&self, time: Nanos) -> Vec<OomThread> {
+        let mut stood: Vec<OomThread> = Vec::new();
         for sample in self.samples.iter().filter(|sample| near(sample.time, time)) {
             for entry in &sample.threads {
                 let is_idle = entry.activity == ThreadActivity::Idle;
@@ -240,11 +240,10 @@ impl OomReportBuilder {
                 if is_idle && !is_main {
                     continue;
                 }
-                let same =
-                    |s: &&mut ThreadAtOom| s.thread == entry.thread && s.stack == entry.stack;
+                let same = |s: &&mut OomThread| s.thread == entry.thread && s.stack == entry.stack;
                 if stood.iter_mut().find(same).is_none() {
                     let (thread, stack) = (entry.thread, entry.stack);
-                    stood.push(ThreadAtOom { time: sample.time, thread, stack });
+                    stood.push(OomThread { time: sample.time, thread, stack });
                 }
             }
         }
@@ -336,7 +335,7 @@ fn cache(snapshot: &AllocatorSnapshot) -> AllocatorCache {
     }
 }
 
-impl RecordSink for OomReportBuilder {
+impl RecordSink for OomBuilder {
     fn record(&mut self, record: &Record) -> SinkResult {
         self.now = self.now.max(record.time().unwrap_or_default());
         match record {

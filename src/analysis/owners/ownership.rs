@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::analysis::attribution::attributed_snapshot::Moment;
 use crate::analysis::folded::StackLabel;
 use crate::analysis::owners::owner_groups::{OwnerKind, recorded_owner_groups};
-use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
+use crate::model::{CudaIndex, DeviceOwners, Nanos, OwnershipBreakdown, TensorCategory};
 use crate::ownership::SAVED_BY;
 
 /// Flamegraph paths: category, then modules down to the tensor, or its owner.
@@ -36,7 +36,7 @@ pub enum OwnerPart {
 struct OwnershipReading {
     time: Nanos,
     pause: Option<Nanos>,
-    held: OwnedOnDevice,
+    held: DeviceOwners,
     /// Bytes of nameless blocks by owner index (`None`: no tensor) and allocation account.
     allocated_by: BTreeMap<(Option<u32>, usize), u64>,
 }
@@ -85,7 +85,7 @@ impl OwnershipHistory {
     }
 
     /// The last owner snapshot, and how long it stopped the process.
-    pub(crate) fn last(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
+    pub(crate) fn last(&self, device: CudaIndex) -> Option<(&DeviceOwners, Option<Nanos>)> {
         self.last.get(&device).map(|look| (&look.held, look.pause))
     }
 
@@ -135,7 +135,7 @@ impl OwnershipHistory {
 }
 
 /// For owners outside models: category, variable, pattern.
-fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
+fn group_paths(device: &DeviceOwners) -> Vec<Option<Vec<String>>> {
     let mut paths = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {
         if matches!(group.kind, OwnerKind::Model | OwnerKind::Optimizer) {

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::analysis::{
-    FoldOptions, FoldedProfile, MemoryGroup, Moment, MomentBlocksBuilder, Profile,
-};
+use crate::analysis::{BlocksBuilder, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile};
 use crate::model::CudaIndex;
 use crate::render::{self, ExportedDevice, RenderError};
 
@@ -174,7 +172,7 @@ fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {
     let mut empty = Profile::new().without_line_statistics();
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
     replay::limit(&mut empty, bytes);
-    let mut builder = MomentBlocksBuilder::new(empty, device, until);
+    let mut builder = BlocksBuilder::new(empty, device, until);
     StoredRecording::trace(&rank.trace)?.reread(&mut builder)?;
     let blocks = builder.build();
     if profile.exact().is_none() {

@@ -10,7 +10,7 @@ use crate::python::error::PythonError;
 use crate::python::stacks::stack_sampler::SampleStats;
 use crate::target::Process;
 
-pub(in crate::python) struct PySpyReader {
+pub(in crate::python) struct FallbackReader {
     process: Process,
     spy: PythonSpy,
     version: String,
@@ -18,8 +18,8 @@ pub(in crate::python) struct PySpyReader {
     threads: Vec<ThreadId>,
 }
 
-impl PySpyReader {
-    pub(in crate::python) fn attach(process: &Process) -> Result<PySpyReader, PythonError> {
+impl FallbackReader {
+    pub(in crate::python) fn attach(process: &Process) -> Result<FallbackReader, PythonError> {
         let pid = process.pid();
         let process = process.reopen()?;
         let failed =
@@ -29,7 +29,7 @@ impl PySpyReader {
         let spy = PythonSpy::new(number, &config).map_err(|e| failed(&e))?;
         let version = spy.version.to_string();
         let pid_in_target = process.pids().last().map(|&pid| u64::from(pid));
-        Ok(PySpyReader { process, spy, version, pid_in_target, threads: Vec::new() })
+        Ok(FallbackReader { process, spy, version, pid_in_target, threads: Vec::new() })
     }
 
     pub(in crate::python) fn version(&self) -> &str {

@@ -8,7 +8,7 @@ use crate::python::code::code_cache::CodeCache;
 use crate::python::error::PythonError;
 use crate::python::follow::PollTarget;
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::objects::ObjectDecodeError;
+use crate::python::objects::DecodeError;
 use crate::python::stacks::activity::{ThreadEvidence, WaitKind, classify, is_engine_function};
 use crate::python::stacks::bpf_stacks;
 use crate::python::stacks::c_calls::frames_by_call;
@@ -292,9 +292,9 @@ impl StackSampler {
         let Interpreter { layout, code_type, .. } = &self.interpreter;
         while let Some(at) = self.scratch.unknown.pop() {
             match self.codes.learn(&*self.memory, layout, *code_type, at) {
-                Ok(()) | Err(ObjectDecodeError::Malformed) => {}
-                Err(ObjectDecodeError::Memory(MemoryError::Fault { .. })) => {}
-                Err(ObjectDecodeError::Memory(error)) => {
+                Ok(()) | Err(DecodeError::Malformed) => {}
+                Err(DecodeError::Memory(MemoryError::Fault { .. })) => {}
+                Err(DecodeError::Memory(error)) => {
                     return Err(PythonError::unreadable(self.pid, "a code object", at, error));
                 }
             }

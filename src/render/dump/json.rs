@@ -6,7 +6,7 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 
 use super::native::{MixedStackJson, NativeJson, native_json, stack_json};
-use super::text::{DumpOptions, OwnersOrReason, activity_text, labels, mixed_labels};
+use super::text::{DumpOptions, OwnersResult, activity_text, labels, mixed_labels};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, Block, BlockState, OwnershipSnapshot, Segment,
@@ -230,7 +230,7 @@ pub struct DumpOwnersJson {
 pub fn dump_json(
     out: &mut dyn Write,
     process: &ProcessSnapshot,
-    owners: &OwnersOrReason,
+    owners: &OwnersResult,
     options: &DumpOptions,
 ) -> Result<(), RenderError> {
     let start = process.start();

@@ -23,7 +23,7 @@ use crate::render::shared::{
 };
 
 /// The owners, or why they are unknown.
-pub type OwnersOrReason = Result<OwnershipSnapshot, String>;
+pub type OwnersResult = Result<OwnershipSnapshot, String>;
 
 /// What is shown.
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,7 +50,7 @@ const MAX_IDLE: usize = 8;
 pub fn dump_text(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
-    owners: &OwnersOrReason,
+    owners: &OwnersResult,
     options: &DumpOptions,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
@@ -193,7 +193,7 @@ fn write_idle(
 fn write_on_cpu(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
-    owners: &OwnersOrReason,
+    owners: &OwnersResult,
 ) -> Result<(), RenderError> {
     let Ok(snapshot) = owners else { return Ok(()) };
     for (device, sums) in breakdown(snapshot) {
@@ -222,7 +222,7 @@ fn whole_lists(look: &ProcessSnapshot) -> String {
 
 fn write_owners(
     out: &mut dyn Write,
-    owners: &OwnersOrReason,
+    owners: &OwnersResult,
     device: &DeviceSnapshot,
     index: CudaIndex,
     options: &DumpOptions,
@@ -353,7 +353,7 @@ fn device_name(device: &DeviceSnapshot) -> String {
 }
 
 /// ` of runners[64].graph`: what a private pool belongs to.
-fn users(owners: &OwnersOrReason, pool: PoolId) -> String {
+fn users(owners: &OwnersResult, pool: PoolId) -> String {
     let Ok(snapshot) = owners else { return String::new() };
     let users: Vec<PoolUser> =
         snapshot.pool_users.iter().filter(|user| user.pool == pool).cloned().collect();
@@ -366,7 +366,7 @@ fn users(owners: &OwnersOrReason, pool: PoolId) -> String {
 fn write_device(
     out: &mut dyn Write,
     device: &DeviceSnapshot,
-    owners: &OwnersOrReason,
+    owners: &OwnersResult,
 ) -> std::io::Result<()> {
     writeln!(out, "{}", device_name(device))?;
     let mut row = |name: &str, value: String| writeln!(out, "    {name:<35} {value}");

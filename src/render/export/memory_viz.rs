@@ -19,7 +19,7 @@ pub fn memory_viz(
     profile: &Profile,
     moment: &MomentBlocks,
 ) -> Result<(), RenderError> {
-    let mut writer = MemoryVizWriter {
+    let mut writer = VizWriter {
         pickle: PickleWriter::new(out)?,
         frames: BTreeMap::new(),
         stacks: vec![None; moment.stacks.len()],
@@ -31,7 +31,7 @@ pub fn memory_viz(
 }
 
 /// Writes each frame and stack once, then its number.
-struct MemoryVizWriter<'a> {
+struct VizWriter<'a> {
     pickle: PickleWriter<'a>,
     frames: BTreeMap<ExportedFrame, PickleMemo>,
     stacks: Vec<Option<PickleMemo>>,
@@ -39,7 +39,7 @@ struct MemoryVizWriter<'a> {
     moment: &'a MomentBlocks,
 }
 
-impl MemoryVizWriter<'_> {
+impl VizWriter<'_> {
     fn number(&mut self, key: &str, value: u64) -> io::Result<()> {
         self.pickle.text_once(key)?;
         self.pickle.integer(value)

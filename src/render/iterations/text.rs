@@ -5,7 +5,7 @@ use std::io::Write;
 
 use super::{below_peak, levels, listed};
 use crate::analysis::{
-    Iteration, IterationClock, IterationEnd, IterationLevels, OwnedInIteration, Profile,
+    Iteration, IterationClock, IterationEnd, IterationLevels, IterationOwners, Profile,
 };
 use crate::model::{CudaIndex, StepSource};
 use crate::render::shared::{EscapeGuard, RenderError, count, header, one_line, signed_bytes};
@@ -193,7 +193,7 @@ fn summary(
     Ok(())
 }
 
-fn held_by(held: &OwnedInIteration, reached: IterationLevels) -> String {
+fn held_by(held: &IterationOwners, reached: IterationLevels) -> String {
     let below = below_peak(held, reached);
     let place = match below {
         1.. => format!("{} below the peak", signed_bytes(below)),

@@ -8,8 +8,8 @@ use super::groups::{
 };
 use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved};
 use crate::model::{
-    CopiedTensors, DeviceOwnership, Frame, IncompleteSnapshot, LookLimit, OwnershipSnapshot,
-    PythonTensors, StackTable, StopTotals, StorageGroup, TensorCategory, TensorDevice, TensorRow,
+    CopiedTensors, DeviceOwnership, Frame, IncompleteSnapshot, OwnershipSnapshot, PythonTensors,
+    ReachedLimit, StackTable, StopTotals, StorageGroup, TensorCategory, TensorDevice, TensorRow,
     ThreadSample,
 };
 use crate::ownership::{breakdown, owner_label, storages};
@@ -415,11 +415,11 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
 fn incomplete_text(incomplete: &IncompleteSnapshot) -> String {
     let (IncompleteSnapshot { limit, missing }, not_read) = (incomplete, incomplete.not_read());
     let advice = match limit {
-        LookLimit::Pause(_) => "; --max-stop allows more, --no-stop needs no standstill",
-        LookLimit::Time(_) | LookLimit::Finding { .. } | LookLimit::Repeating(_) => {
+        ReachedLimit::Pause(_) => "; --max-stop allows more, --no-stop needs no standstill",
+        ReachedLimit::Time(_) | ReachedLimit::Finding { .. } | ReachedLimit::Repeating(_) => {
             "; --max-time allows more"
         }
-        LookLimit::Memory(_) | LookLimit::Copies(_) => "",
+        ReachedLimit::Memory(_) | ReachedLimit::Copies(_) => "",
     };
     format!(
         "INCOMPLETE: {limit}; not, or not wholly read: {}{}{advice}",

@@ -11,7 +11,7 @@ use super::{ReportOptions, ReportedRecording};
 use crate::analysis::report::{
     BlockSpan, ChurnedBytes, LevelColumn, LevelHistory, MemoryTrack, SegmentMap,
 };
-use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, TensorCategory};
+use crate::model::{BlockState, CudaIndex, DeviceOwners, MemoryKind, Nanos, TensorCategory};
 use crate::render::shared::{visible, warnings};
 
 /// Iterations and owners of a snapshot, at most.
@@ -391,7 +391,7 @@ fn looks(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageSnapsh
     looks
 }
 
-fn categories(held: &OwnedOnDevice) -> Vec<(&'static str, u64)> {
+fn categories(held: &DeviceOwners) -> Vec<(&'static str, u64)> {
     let mut bytes: BTreeMap<TensorCategory, u64> = BTreeMap::new();
     for owner in &held.held {
         *bytes.entry(owner.category).or_default() += owner.bytes;

@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 
-use crate::abi::PyObjectHeader;
+use crate::abi::ObjectHeader;
 use crate::target::{Addr, LoadedObject, Memory, Process};
 use crate::torch::error::{TorchError, reading};
 use crate::torch::version;
@@ -64,7 +64,7 @@ impl TensorReader {
     pub fn types(
         &self,
         memory: &dyn Memory,
-        head: PyObjectHeader,
+        head: ObjectHeader,
     ) -> Result<Option<TensorTypes>, TorchError> {
         let pointer = |at: Addr| memory.pointer(at).map_err(reading("a type of tensors", at));
         let (variable, parameter) = (pointer(self.variable_class)?, pointer(self.parameter_class)?);
@@ -84,7 +84,7 @@ impl TensorReader {
     pub fn tensors<'a>(
         &self,
         memory: &'a dyn Memory,
-        head: PyObjectHeader,
+        head: ObjectHeader,
         objects: &[Addr],
     ) -> Result<TensorDecoder<'a>, TorchError> {
         let tensors = self.verified(memory, head, objects)?;
@@ -97,7 +97,7 @@ impl TensorReader {
     pub fn tensors_as_before<'a>(
         &self,
         memory: &'a dyn Memory,
-        head: PyObjectHeader,
+        head: ObjectHeader,
         objects: &[Addr],
     ) -> Result<TensorDecoder<'a>, TorchError> {
         match *self.found.lock() {
@@ -109,7 +109,7 @@ impl TensorReader {
     fn verified<'a>(
         &self,
         memory: &'a dyn Memory,
-        head: PyObjectHeader,
+        head: ObjectHeader,
         objects: &[Addr],
     ) -> Result<TensorDecoder<'a>, TorchError> {
         let minor = self.version.as_deref().and_then(minor_version);
