@@ -31,7 +31,7 @@ pub(in crate::analysis) trait Attribution {
     /// Accuracy of line values, and why none is marked exact.
     fn line_accuracy(&self, device: CudaIndex) -> (SumAccuracy, Option<LineDoubt>);
 
-    fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason>;
+    fn unknown_reason(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason>;
 
     /// A line absent from the recording certainly has none of this.
     fn knows_none(&self, field: StatField) -> bool;
@@ -81,7 +81,7 @@ impl Attribution for SampledAttribution<'_> {
         (SumAccuracy::OF_SAMPLES, None)
     }
 
-    fn untold(&self, _device: CudaIndex, _key: StatKey) -> Option<UnknownReason> {
+    fn unknown_reason(&self, _device: CudaIndex, _key: StatKey) -> Option<UnknownReason> {
         None
     }
 
@@ -141,7 +141,7 @@ impl Attribution for ExactAttribution<'_> {
         (sure, doubt)
     }
 
-    fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
+    fn unknown_reason(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
         self.exact.untold(device, key)
     }
 

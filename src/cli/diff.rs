@@ -229,7 +229,7 @@ fn owners(
              (the recording has {} up to --to)",
             before.label,
             first.time.seconds(),
-            second.looks
+            second.snapshots
         );
     }
     Ok((first, second))

@@ -195,7 +195,7 @@ impl EndSnapshot {
     }
 
     fn read(self) -> Result<ProcessSnapshot> {
-        self.result.recv().map_err(|_| anyhow!("the look at process ended unexpectedly"))?
+        self.result.recv().map_err(|_| anyhow!("the snapshot of the process ended unexpectedly"))?
     }
 }
 

@@ -201,7 +201,7 @@ fn reading(
         Ok(OwnerReading {
             snapshot: OwnershipSnapshot { incomplete: Some(incomplete), .. },
             ..
-        }) => Err(format!("{}: the look is not complete", incomplete.limit)),
+        }) => Err(format!("{}: the snapshot is not complete", incomplete.limit)),
         Ok(reading) => {
             let pause = reading.snapshot.pause.unwrap_or_default();
             let ago = pause + reading.snapshot.age;

@@ -80,10 +80,10 @@ pub enum MemoryError {
     #[error("the memory at {0} of the target was not copied while it stood still")]
     Closed(Addr),
     /// The time limit is used up ([`Budget`](super::Budget)).
-    #[error("the time for the look is used up")]
+    #[error("the time for the snapshot is used up")]
     TimeUp,
     /// The memory limit is used up ([`Budget`](super::Budget)).
-    #[error("the memory for the look is used up")]
+    #[error("the memory for the snapshot is used up")]
     OutOfRoom,
 }
 

@@ -87,7 +87,7 @@ fn a_snapshot_corrects_a_wrong_size_at_the_peak() {
     s.line(0, 2);
     let b = s.malloc(0, 0, 4 * MIB);
     s.release(0, b);
-    s.look();
+    s.poll();
     s.finish();
     let fold = peak(&s);
     assert_eq!(fold["main:1"], 5 * MIB + 1024, "{fold:?}");
@@ -362,7 +362,7 @@ pub fn run(seed: &[(u8, u64)]) -> Probed {
             6 => s.line(t, 1 + n as u32 % 5),
             _ => {
                 s.now += 1_000_000_000;
-                s.look();
+                s.poll();
             }
         }
     }

@@ -66,7 +66,7 @@ fn end(mut s: Probed, missing: i64) -> Profile {
     let now = Nanos(s.now);
     s.records.push(counter_check(now, 0));
     s.records.push(counter_check(now, missing));
-    s.look();
+    s.poll();
     s.totals.exact = Some(EventTotals {
         allocations: 6,
         frees: 3,
@@ -345,7 +345,7 @@ fn an_oom_report_describes_the_last_unsatisfied_refusal() {
         s.tell(0, refused(40 * MIB));
     }
     s.flush();
-    s.look();
+    s.poll();
     let mut reports = OomBuilder::new(Profile::new());
     for record in &s.records {
         reports.record(record).unwrap();

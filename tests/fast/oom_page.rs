@@ -68,7 +68,7 @@ fn page(with_owners: bool, last: u64) -> String {
     for counters in s.gpus.values_mut().map(|gpu| &mut gpu.counters) {
         (counters.num_ooms, counters.num_alloc_retries) = (1, 1);
     }
-    s.look();
+    s.poll();
     let mut reports = OomBuilder::new(Profile::new());
     for record in &s.records {
         reports.record(record).unwrap();

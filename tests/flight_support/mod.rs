@@ -103,7 +103,7 @@ pub fn probed(seed: u64, rounds: u64, lasting: u64) -> Probed {
         }
         s.now += lasting;
         if round % 50 == 49 {
-            s.look();
+            s.poll();
         } else {
             s.flush();
         }

@@ -167,7 +167,7 @@ pub fn exact() -> Vec<Record> {
         }
         s.leave(0);
     }
-    s.look();
+    s.poll();
     let time = s.now;
     s.records.extend(further(time));
     s.finish();

@@ -15,7 +15,7 @@ fn id(value: &Value) -> u64 {
 }
 
 /// Reads the heap of the stopped target.
-fn look<T>(target: &Target, at: impl FnOnce(&PythonHeap<'_>) -> T) -> T {
+fn with_heap<T>(target: &Target, at: impl FnOnce(&PythonHeap<'_>) -> T) -> T {
     let process = Process::open(target.pid()).unwrap();
     let reader = PythonReader::attach_own(&process).unwrap();
     let pause = StoppedProcess::stop(&process).unwrap();
@@ -156,7 +156,7 @@ fn objects_are_found_where_memory_is_debugged() {
 fn check_objects(command: Command, label: &str) {
     let mut target = Target::start(command);
     let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
-    let found: HashSet<u64> = look(&target, |heap| {
+    let found: HashSet<u64> = with_heap(&target, |heap| {
         check_contents(heap, &truth, label);
         check_references(heap, &truth, label);
         check_known(heap, &truth, label);
@@ -259,7 +259,7 @@ fn objects_of_interpreters_without_a_thread_are_found() {
              print('READY', flush=True)\ninput()",
         ]);
         let target = Target::start(command);
-        let count = look(&target, |heap| heap.objects().len());
+        let count = with_heap(&target, |heap| heap.objects().len());
         assert!((60_000..110_000).contains(&count), "{}: {count}", python.label);
     }
 }
@@ -347,7 +347,7 @@ fn garbage_is_what_the_collector_finds() {
         let ids = |what: &str| -> BTreeSet<u64> {
             truth[what].as_array().unwrap().iter().map(id).collect()
         };
-        let found: BTreeMap<u64, String> = look(&target, |heap| {
+        let found: BTreeMap<u64, String> = with_heap(&target, |heap| {
             let garbage = heap
                 .reference_graph()
                 .garbage(&[])
@@ -381,7 +381,7 @@ fn several_threads_find_the_same_references_as_one() {
     for python in pythons::all() {
         let label = &python.label;
         let target = Target::start(python.target("heap_garbage.py"));
-        look(&target, |heap| {
+        with_heap(&target, |heap| {
             let all: Vec<Addr> = heap.objects().iter().map(|object| object.at).collect();
             let graph = |threads| {
                 heap.set_threads(threads);

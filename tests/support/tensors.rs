@@ -21,7 +21,7 @@ pub fn check(environment: &Environment, device: &str) {
 /// taken for its own: all that is saved is found, and perhaps more.
 pub fn compare(target: &Target, sizes_are_known: bool) {
     let truth = serde_json::from_str(target.said.first().unwrap()).unwrap();
-    look(target, |tensors, found| {
+    with_tensors(target, |tensors, found| {
         check_tensors(tensors, found, &truth);
         check_graphs(tensors, found, &truth, sizes_are_known);
     });
@@ -57,7 +57,10 @@ fn stopped(process: &Process) -> PtraceStop {
 }
 
 /// All tensors that Python knows, by `id()`, with their readers, while the target is stopped.
-fn look(target: &Target, at: impl FnOnce(&TensorDecoder<'_>, &BTreeMap<u64, (TensorInfo, bool)>)) {
+fn with_tensors(
+    target: &Target,
+    at: impl FnOnce(&TensorDecoder<'_>, &BTreeMap<u64, (TensorInfo, bool)>),
+) {
     let process = Process::open(target.pid()).unwrap();
     let python = PythonReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();

@@ -96,7 +96,7 @@ pub struct FindingFacts<'a> {
     /// The devices that the process uses.
     pub gpus: &'a [GpuFacts],
     /// The last complete owner snapshot, if any.
-    pub look: Option<&'a OwnershipSnapshot>,
+    pub snapshot: Option<&'a OwnershipSnapshot>,
     /// Its groups.
     pub groups: &'a [OwnerGroup],
     /// Growth over several snapshots.

@@ -44,7 +44,7 @@ pub(crate) struct IterationBuilder {
     /// A moment before the current iteration's start.
     begun_after: Nanos,
     /// Last poll, in exact recordings.
-    looked: BTreeMap<CudaIndex, Nanos>,
+    polled: BTreeMap<CudaIndex, Nanos>,
     /// Only if iterations are requested.
     in_backward: Option<BackwardBlocks>,
     by_parameter: bool,
@@ -290,7 +290,7 @@ impl IterationBuilder {
         }
         // Events show what was reserved; polls, that nothing was released.
         let Some(known_since) = open.reserved_is_known_since() else { return };
-        let before = self.looked.insert(device, time).unwrap_or_default();
+        let before = self.polled.insert(device, time).unwrap_or_default();
         for ended in self.done.iter_mut().rev().take_while(|it| it.to > before) {
             if let Some(levels) = ended.levels.get_mut(&device)
                 && ended.ends_between_events

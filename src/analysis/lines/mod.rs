@@ -42,7 +42,7 @@ pub struct LineCell {
     /// (sampled: at a sample). `allocated`, `freed`: the sum (sampled: an estimate).
     pub value: BoundedValue,
     /// Why the value is unknown.
-    pub untold: Option<UnknownReason>,
+    pub unknown: Option<UnknownReason>,
     /// Of `allocated` or `freed`: the greatest of one execution.
     pub one_run: Option<BoundedValue>,
 }
@@ -114,15 +114,15 @@ impl LineTable {
                 let cell = |key: &StatKey| {
                     // It ran without allocating or freeing.
                     let nothing = attribution.knows_none(key.field);
-                    let untold = attribution.untold(self.device, *key);
+                    let unknown = attribution.unknown_reason(self.device, *key);
                     let is_exact = !self.estimated;
                     let zero =
                         BoundedValue { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
-                    let (value, untold) = match nothing && untold.is_none() {
+                    let (value, unknown) = match nothing && unknown.is_none() {
                         true => (zero, None),
-                        false => (UNKNOWN, untold.or(Some(UnknownReason::NotSeen))),
+                        false => (UNKNOWN, unknown.or(Some(UnknownReason::NotSeen))),
                     };
-                    LineCell { key: *key, value, untold, one_run: None }
+                    LineCell { key: *key, value, unknown, one_run: None }
                 };
                 function.rows.push(LineRow {
                     line,
@@ -179,8 +179,8 @@ impl Profile {
         };
         let reserved = self.peak_reserved(device);
         let attribution = self.attribution();
-        let untold: Vec<Option<UnknownReason>> =
-            columns.iter().map(|key| attribution.untold(device, *key)).collect();
+        let unknown: Vec<Option<UnknownReason>> =
+            columns.iter().map(|key| attribution.unknown_reason(device, *key)).collect();
         let (sure, doubt) = attribution.line_accuracy(device);
         let by_frame = self.by_frame(device, columns);
         let mut functions: FxHashMap<FunctionId, Vec<LineRow>> = FxHashMap::default();
@@ -195,7 +195,7 @@ impl Profile {
             functions
                 .entry(frame.function)
                 .or_default()
-                .push(row(frame.line, &node, columns, &untold, sure));
+                .push(row(frame.line, &node, columns, &unknown, sure));
         }
         for (function, rows) in &mut functions {
             attribution.join_statements(rows, self.source(*function));

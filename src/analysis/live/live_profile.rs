@@ -306,7 +306,7 @@ impl LiveProfile {
             })
         };
         let usage = nvml.and_then(|n| self.profile.usage().get(&n)).map(|usage| &usage.last);
-        let mut look = KnownDevice {
+        let mut known = KnownDevice {
             cuda_index,
             device,
             counters: cuda_index.and_then(|gpu| self.profile.counters(gpu)),
@@ -323,10 +323,10 @@ impl LiveProfile {
         if let Some(level) = cuda_index.and_then(|gpu| self.levels.get(&gpu)) {
             let bytes = |value: i64| value.max(0) as u64;
             let (allocated, reserved) = (bytes(level.allocated), bytes(level.reserved));
-            (look.allocated, look.reserved) = (Some(allocated), Some(reserved));
-            look.cached = Some(reserved.saturating_sub(allocated));
+            (known.allocated, known.reserved) = (Some(allocated), Some(reserved));
+            known.cached = Some(reserved.saturating_sub(allocated));
         }
-        look
+        known
     }
 
     /// Live memory by line, at the last snapshot or event. With `is_library`, library bytes count

@@ -309,8 +309,8 @@ impl OomBuilder {
     }
 }
 
-fn near(look: Nanos, time: Nanos) -> bool {
-    look.0.abs_diff(time.0) <= MAX_REFUSAL_AGE
+fn near(snapshot: Nanos, time: Nanos) -> bool {
+    snapshot.0.abs_diff(time.0) <= MAX_REFUSAL_AGE
 }
 
 fn cache(snapshot: &AllocatorSnapshot) -> AllocatorCache {

@@ -109,7 +109,7 @@ pub(super) const TOOLS: &[McpTool] = &[
     },
     McpTool {
         name: "dump",
-        description: "One look at a job: the stacks of its threads, and where its GPU memory is",
+        description: "One snapshot of a job: the stacks of its threads, and where its GPU memory is",
         arguments: &[PID, RANKS, NO_STOP, GPU],
         words: |given| job("dump", given),
         is_json: true,
@@ -428,10 +428,10 @@ mod tests {
             parsed(words);
         }
         // Commands without a snapshot need no such option.
-        let looks = ["summary", "growth", "dump", "tensors", "referrers", "graph"];
+        let snapshots = ["summary", "growth", "dump", "tensors", "referrers", "graph"];
         for tool in TOOLS {
             let has = tool.arguments.iter().any(|argument| argument.0 == "no_stop");
-            assert_eq!(has, looks.contains(&tool.name), "{}", tool.name);
+            assert_eq!(has, snapshots.contains(&tool.name), "{}", tool.name);
         }
     }
 

@@ -167,9 +167,9 @@ pub fn owners_flame(
         || "the process ran on".to_owned(),
         |pause| format!("the process was stopped for {:.1} ms", pause.0 as f64 / 1e6),
     );
-    let looks = count(stacks.looks);
+    let snapshots = count(stacks.snapshots);
     let subtitle =
-        format!("at {:.3} s, {pause}; snapshots recorded: {looks}", stacks.time.seconds());
+        format!("at {:.3} s, {pause}; snapshots recorded: {snapshots}", stacks.time.seconds());
     draw(out, &lines, title, subtitle, "Owner:", picture)
 }
 

@@ -86,7 +86,7 @@ fn head(profile: &Profile, table: &LineTable) -> Vec<String> {
 fn statistics(profile: &Profile, row: &LineRow) -> Vec<String> {
     let mut cells = Vec::new();
     for cell in &row.cells {
-        let value = cell.untold.is_none().then_some(cell.value);
+        let value = cell.unknown.is_none().then_some(cell.value);
         cells.extend(bounded_csv(value));
         if has_runs(profile, cell.key) {
             cells.extend(bounded_csv(cell.one_run));

@@ -404,7 +404,7 @@ fn line_json(line: u32, source: Option<&str>, row: &LineRow) -> LineJson {
 
 fn cell_json(cell: &LineCell) -> LineCellJson {
     let one_run = cell.one_run.map(BoundedJson::from);
-    match cell.untold {
+    match cell.unknown {
         None => {
             let BoundedValue { value, exact, upper } = cell.value;
             LineCellJson { value: Some(value), exact, upper, unknown_because: None, one_run }

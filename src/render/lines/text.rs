@@ -148,7 +148,7 @@ impl<'a> FunctionText<'a> {
         let mut columns = Vec::new();
         for (i, &key) in table.columns.iter().enumerate() {
             let value = |row: &LineRow| match row.cells.get(i) {
-                Some(LineCell { untold: Some(untold), .. }) => untold.word().to_owned(),
+                Some(LineCell { unknown: Some(unknown), .. }) => unknown.word().to_owned(),
                 Some(c) => cell(c.key, c.value),
                 None => String::new(),
             };
@@ -357,8 +357,8 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
     }
     let doubt = table.doubt.as_ref().map(|doubt| format!("Nothing is marked exact: {doubt}."));
     notes.extend(doubt.as_deref());
-    let untold = unknown_notes(table);
-    notes.extend(untold.iter().map(String::as_str));
+    let unknown = unknown_notes(table);
+    notes.extend(unknown.iter().map(String::as_str));
     let has_sums = !exact && has_sums;
     if table.estimated && table.doubt.is_none() {
         notes.push(match (exact, has_sums) {
@@ -377,14 +377,14 @@ fn unknown_notes(table: &LineTable) -> Vec<String> {
     let rows = table.functions.iter().flat_map(|function| &function.rows);
     let cells = rows.flat_map(|row| &row.cells);
     let reasons: BTreeSet<(UnknownReason, StatKey)> =
-        cells.filter_map(|cell| Some((cell.untold?, cell.key))).collect();
+        cells.filter_map(|cell| Some((cell.unknown?, cell.key))).collect();
     let mut by_reason: BTreeMap<UnknownReason, Vec<String>> = BTreeMap::new();
-    for (untold, key) in reasons {
-        by_reason.entry(untold).or_default().push(key.to_string());
+    for (unknown, key) in reasons {
+        by_reason.entry(unknown).or_default().push(key.to_string());
     }
-    let note = |(untold, keys): (UnknownReason, Vec<String>)| match untold {
-        UnknownReason::NotSeen => format!("{}: {}.", untold.word(), untold.why()),
-        _ => format!("{} ({}): {}.", untold.word(), keys.join(", "), untold.why()),
+    let note = |(unknown, keys): (UnknownReason, Vec<String>)| match unknown {
+        UnknownReason::NotSeen => format!("{}: {}.", unknown.word(), unknown.why()),
+        _ => format!("{} ({}): {}.", unknown.word(), keys.join(", "), unknown.why()),
     };
     by_reason.into_iter().map(note).collect()
 }

@@ -138,8 +138,8 @@ pub(super) const GPU_FIGURES: [GpuFigure; 15] = [
         gpu.ooms
     }),
     GpuFigure::seconds(
-        "memspy_owner_look_stop",
-        "For how long the job stood still for the last look at its owners",
+        "memspy_owner_snapshot_stop",
+        "For how long the job stood still for the last snapshot of its owners",
         |gpu| gpu.owner_stop,
     ),
 ];
@@ -179,7 +179,7 @@ pub(super) const NAMED_FIGURES: [NamedFigure; 3] = [
     (
         SeriesFamily::bytes(
             "memspy_owner",
-            "Bytes by owner at the last look (--owners); the greatest owners, and [other]",
+            "Bytes by owner at the last snapshot (--owners); the greatest owners, and [other]",
         ),
         "owner",
         |gpu| &gpu.owners,

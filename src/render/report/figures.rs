@@ -71,7 +71,7 @@ struct PageTrack {
     remainders: Vec<u32>,
     spans: PageSpans,
     churned: Option<PageSpans>,
-    looks: Vec<PageSnapshot>,
+    snapshots: Vec<PageSnapshot>,
     maps: Vec<PageMap>,
 }
 
@@ -269,7 +269,7 @@ fn page_track(
         remainders: marked(|stack| stack.is_remainder),
         spans: spans(&track.spans),
         churned: track.churned.as_deref().map(churned_spans),
-        looks: device.map_or(Vec::new(), |device| looks(recording, device)),
+        snapshots: device.map_or(Vec::new(), |device| snapshots(recording, device)),
         maps: track.maps.iter().map(page_map).collect(),
     }
 }
@@ -371,24 +371,26 @@ impl StackTree {
     }
 }
 
-fn looks(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageSnapshot> {
-    let mut looks = Vec::new();
-    for look in recording.survey.looks() {
-        let Some(held) = look.devices.iter().find(|held| held.device == device) else { continue };
+fn snapshots(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageSnapshot> {
+    let mut snapshots = Vec::new();
+    for snapshot in recording.survey.snapshots() {
+        let Some(held) = snapshot.devices.iter().find(|held| held.device == device) else {
+            continue;
+        };
         let mut owners: Vec<_> = held.held.iter().collect();
         owners.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.owner.cmp(&b.owner)));
         let told = owners.iter().take(MAX_OWNERS).map(|held| {
             (held.category.name(), visible(&held.owner).into_owned(), held.bytes, held.count)
         });
-        looks.push(PageSnapshot {
-            time: micros(Nanos(look.time.0.saturating_sub(look.age.0))),
+        snapshots.push(PageSnapshot {
+            time: micros(Nanos(snapshot.time.0.saturating_sub(snapshot.age.0))),
             allocated: held.allocated,
             categories: categories(held),
             owners: told.collect(),
             owners_left_out: owners.len().saturating_sub(MAX_OWNERS),
         });
     }
-    looks
+    snapshots
 }
 
 fn categories(held: &DeviceOwners) -> Vec<(&'static str, u64)> {

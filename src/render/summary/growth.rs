@@ -47,11 +47,11 @@ pub fn growth_text(
 }
 
 fn growing_owners(out: &mut dyn Write, watch: &GrowthWatch) -> std::io::Result<()> {
-    let (looks, seconds) = (watch.looks(), watch.seconds());
+    let (snapshots, seconds) = (watch.snapshots(), watch.seconds());
     let owners = watch.owners();
-    writeln!(out, "{looks} snapshots over {seconds:.1} s: what kept growing")?;
+    writeln!(out, "{snapshots} snapshots over {seconds:.1} s: what kept growing")?;
     if owners.is_empty() {
-        let short = if looks < 3 {
+        let short = if snapshots < 3 {
             ": at least three complete snapshots are needed, --for gives more time"
         } else {
             ""

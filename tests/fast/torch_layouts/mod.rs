@@ -154,7 +154,7 @@ fn blocks_that_contradict_the_counters_are_refused() {
 struct Busy {
     image: MemoryImage,
     total: Addr,
-    looks: AtomicU64,
+    reads: AtomicU64,
     works: Arc<AtomicBool>,
 }
 
@@ -167,10 +167,10 @@ impl Memory for Busy {
         let mut at = 0;
         for span in spans {
             if span.addr <= self.total && self.total.0 + 8 <= span.addr.0 + span.len as u64 {
-                let look = self.looks.fetch_add(1, Relaxed);
+                let read = self.reads.fetch_add(1, Relaxed);
                 for pool in 0..2 {
                     let place = at + (self.total.0 - span.addr.0) as usize + 0x20 * pool;
-                    out[place..place + 8].copy_from_slice(&look.to_le_bytes());
+                    out[place..place + 8].copy_from_slice(&read.to_le_bytes());
                 }
                 out[at + (self.total.0 - span.addr.0) as usize + 0x40..][..8].fill(0);
             }
@@ -185,8 +185,8 @@ fn a_map_of_a_target_that_never_rests_is_degraded() {
     for seen_at_rest in [true, false] {
         let works = Arc::new(AtomicBool::new(false));
         let image = Builder::build(&LAYOUTS[7], &[segments()]);
-        let (total, looks) = (DEVICE + 0x28 + 0x10, AtomicU64::new(1));
-        let mut reader = attach(Busy { image, total, looks, works: works.clone() }).unwrap();
+        let (total, reads) = (DEVICE + 0x28 + 0x10, AtomicU64::new(1));
+        let mut reader = attach(Busy { image, total, reads, works: works.clone() }).unwrap();
         if seen_at_rest {
             reader.blocks(CudaIndex(0), Nanos(0)).unwrap();
         }
