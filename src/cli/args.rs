@@ -1,5 +1,10 @@
 //! Arguments of the command line.
 
+#![expect(
+    clippy::module_name_repetitions,
+    reason = "a command's arguments, beside the command of the same name: RecordArgs, Record"
+)]
+
 mod checkpoint;
 mod devices;
 mod diff;

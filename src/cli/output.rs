@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::files::{FileCreation, FileIdentity, PathKind, PlaceError, place};
 use crate::model::RecordingStart;
-use crate::render::{FittingWriter, RenderError};
+use crate::render::{FittingWriter, OutputError};
 use crate::sampler::host_name;
 
 use super::eprint_line;
@@ -280,7 +280,7 @@ pub(super) fn wrote(path: &Path) {
 }
 
 /// For writers that know only I/O errors.
-pub(super) fn into_io(error: RenderError) -> io::Error {
+pub(super) fn into_io(error: OutputError) -> io::Error {
     error.into_io()
 }
 

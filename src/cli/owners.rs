@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::analysis;
 use crate::model::{OwnershipSnapshot, StackTable};
 use crate::ownership::{NamedTensors, called};
-use crate::render::{self, RenderError, TensorsOptions, in_sentence, suggestion_on};
+use crate::render::{self, OutputError, TensorsOptions, in_sentence, suggestion_on};
 use crate::sampler::{
     OwnerError, OwnerReading, SnapshotOptions, TargetReaders, attach, read_owners, read_referrers,
     watch_owners,
@@ -265,7 +265,7 @@ fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
     anyhow!("cannot read the tensors of process {pid}: {error}; {advice}")
 }
 
-type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), RenderError>;
+type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), OutputError>;
 
 fn show(args: &ReadArgs, snapshot: &OwnershipSnapshot, text: SnapshotWriter<'_>) -> Result<()> {
     let write = |out: &mut dyn Write| -> io::Result<()> {

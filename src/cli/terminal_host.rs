@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::analysis::OomBuilder;
-use crate::flight::{FlightEvent, RecordingHost};
+use crate::flight::{HostEvent, RecordingHost};
 use crate::model::{SinkError, SinkResult, TriggerFired};
 
 use super::flight::{warn, write_oom_report};
@@ -22,7 +22,7 @@ impl TerminalHost {
 }
 
 impl RecordingHost for TerminalHost {
-    fn tell(&mut self, event: FlightEvent) {
+    fn tell(&mut self, event: HostEvent) {
         // The recording thread does not know the label yet.
         if let Some(label) = &self.label {
             set_line_prefix(label);
@@ -30,9 +30,9 @@ impl RecordingHost for TerminalHost {
         let was_met =
             |fired: &TriggerFired| format!("'{}' was met: {}", fired.condition, fired.seen);
         match event {
-            FlightEvent::Warning(warning) => warn(warning),
-            FlightEvent::Triggered(fired) => eprint_line(&was_met(&fired)),
-            FlightEvent::RecordingWritten { triggered, recording, report } => {
+            HostEvent::Warning(warning) => warn(warning),
+            HostEvent::Triggered(fired) => eprint_line(&was_met(&fired)),
+            HostEvent::RecordingWritten { triggered, recording, report } => {
                 eprint_line(&format!(
                     "{}; wrote {} and {}",
                     was_met(&triggered),
@@ -40,7 +40,7 @@ impl RecordingHost for TerminalHost {
                     report.display()
                 ));
             }
-            FlightEvent::TriggersIgnored(count) => eprint_line(&format!(
+            HostEvent::TriggersIgnored(count) => eprint_line(&format!(
                 "conditions were met {count} more times within 2 s of a recording that was written"
             )),
         }

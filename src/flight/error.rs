@@ -9,7 +9,7 @@ use crate::trace::{CreateError, ReadError};
 /// Why the last part could not be kept or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum FlightError {
+pub enum RingError {
     /// A folder of segments exists.
     #[error(
         "a recording that did not end in order left its segments; {} makes a trace of them, --force overwrites them",

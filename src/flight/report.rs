@@ -7,7 +7,7 @@ use crate::files::FileCreation;
 use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd, SinkResult};
 use crate::trace::{self, TraceWriter};
 
-use super::error::FlightError;
+use super::error::RingError;
 
 /// A recording written from a ring.
 pub struct RingRecording {
@@ -71,7 +71,7 @@ pub fn join_segments(
     profile: Profile,
     end: Option<(Nanos, EndReason)>,
     warn: &mut dyn FnMut(String),
-) -> Result<RingRecording, FlightError> {
+) -> Result<RingRecording, RingError> {
     let mut joined = JoinedSink {
         writer: TraceWriter::create_as(path, creation)?,
         reports: OomBuilder::new(profile),
@@ -89,9 +89,9 @@ pub fn join_segments(
         result = end.map_err(|source| trace::ReadError::Sink { source });
     }
     let finished = joined.writer.finish();
-    result.map_err(|source| FlightError::Join { path: path.to_owned(), source })?;
+    result.map_err(|source| RingError::Join { path: path.to_owned(), source })?;
     let (_, written) =
-        finished.map_err(|source| FlightError::Finish { path: path.to_owned(), source })?;
+        finished.map_err(|source| RingError::Finish { path: path.to_owned(), source })?;
     joined.reports.profile_mut().finish();
     Ok(RingRecording { path: path.to_owned(), bytes: written.bytes, reports: joined.reports })
 }

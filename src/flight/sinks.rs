@@ -12,7 +12,7 @@ use crate::model::{
 use crate::trace::TraceWriter;
 
 use super::print::TablePrinter;
-use super::recorder::FlightRecorder;
+use super::recorder::RingRecorder;
 use super::report::oom_report_path;
 
 /// Nanoseconds. A condition met sooner after another one is only counted.
@@ -32,7 +32,7 @@ pub enum OnTrigger {
 /// Events for the host of a recording.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum FlightEvent {
+pub enum HostEvent {
     /// A problem with the kept segments.
     Warning(String),
     /// A condition was met.
@@ -53,7 +53,7 @@ pub enum FlightEvent {
 /// Runs a recording.
 pub trait RecordingHost: Send {
     /// Informs the user.
-    fn tell(&mut self, event: FlightEvent);
+    fn tell(&mut self, event: HostEvent);
 
     /// Writes the report to `path`.
     fn write_oom_report(&mut self, reports: &mut OomBuilder, path: &Path) -> SinkResult;
@@ -66,7 +66,7 @@ pub enum RecordOutput {
     /// All records.
     Trace(Box<TraceWriter<File>>),
     /// The last records.
-    Flight(Box<FlightRecorder>),
+    Flight(Box<RingRecorder>),
 }
 
 /// What is aggregated.
@@ -170,7 +170,7 @@ impl SinkChain {
     /// Prints the last table and delivers events.
     pub fn finish(&mut self) -> SinkResult {
         if self.waiting.uncounted > 0 {
-            self.host.tell(FlightEvent::TriggersIgnored(self.waiting.uncounted));
+            self.host.tell(HostEvent::TriggersIgnored(self.waiting.uncounted));
         }
         match &mut self.printer {
             Some(printer) => printer.finish(self.reading.profile()),
@@ -242,16 +242,16 @@ impl SinkChain {
             let last = flight.written() + 1 >= self.waiting.max_reports;
             if !last {
                 let host = &mut self.host;
-                let mut warn = |warning| host.tell(FlightEvent::Warning(warning));
+                let mut warn = |warning| host.tell(HostEvent::Warning(warning));
                 let mut reported =
                     flight.write(Some(&triggered), &mut warn).map_err(SinkError::failed)?;
                 let (recording, report) = (reported.path.clone(), oom_report_path(&reported.path));
                 host.write_oom_report(&mut reported.reports, &report)?;
-                host.tell(FlightEvent::RecordingWritten { triggered, recording, report });
+                host.tell(HostEvent::RecordingWritten { triggered, recording, report });
                 return Ok(());
             }
         }
-        self.host.tell(FlightEvent::Triggered(triggered.clone()));
+        self.host.tell(HostEvent::Triggered(triggered.clone()));
         if let Some(label) = &self.rank.label {
             // Set before the others are stopped: they look for the reason.
             let _ = self.rank.ended_by.set((triggered.condition.clone(), label.clone()));
@@ -273,13 +273,13 @@ impl RecordSink for SinkChain {
         };
         if let Some(held) = self.waiting.held.take() {
             self.waiting.fired = Some(held.condition.clone());
-            self.host.tell(FlightEvent::Triggered(held));
+            self.host.tell(HostEvent::Triggered(held));
         }
         // A condition met by the end is recorded before it.
         if let Some(triggered) = self.waiting.watch.on_record(record)
             && self.waiting.fired.is_none()
         {
-            self.host.tell(FlightEvent::Triggered(triggered.clone()));
+            self.host.tell(HostEvent::Triggered(triggered.clone()));
             self.pass(&Record::TriggerFired(triggered))?;
         }
         let reason = match (&self.waiting.fired, &end.reason) {

@@ -114,7 +114,7 @@ pub struct GraphNode {
 
 /// A module of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelModule {
+pub struct NamedModule {
     /// Its path: `layers.0`; empty for the model.
     pub path: String,
     /// Its class.
@@ -135,7 +135,7 @@ pub struct RootModule {
     /// A variable that leads to it, else its class.
     pub name: Arc<str>,
     /// Each once, in the order of `modules()`.
-    pub modules: Vec<ModelModule>,
+    pub modules: Vec<NamedModule>,
     /// Its `training`, if readable.
     pub is_training: Option<bool>,
 }

@@ -3,7 +3,7 @@
 use crate::model::ReachedLimit;
 use crate::python::HeapError;
 use crate::target::StopError;
-use crate::torch::TorchError;
+use crate::torch::AllocatorError;
 
 /// Why owners could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum OwnerError {
     Heap(#[from] HeapError),
     /// PyTorch's objects are unreadable.
     #[error(transparent)]
-    Torch(#[from] TorchError),
+    Torch(#[from] AllocatorError),
     /// PyTorch is not loaded yet.
     #[error("PyTorch is not loaded in it: there are no tensors")]
     NoTorch,
@@ -46,7 +46,7 @@ impl OwnerError {
     pub fn is_transient(&self) -> bool {
         match self {
             OwnerError::Heap(error) => error.is_transient(),
-            OwnerError::Torch(TorchError::Torn { .. }) | OwnerError::Allocating => true,
+            OwnerError::Torch(AllocatorError::Torn { .. }) | OwnerError::Allocating => true,
             OwnerError::Stop(StopError::Stubborn { .. }) => true,
             _ => false,
         }

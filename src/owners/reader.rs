@@ -18,9 +18,9 @@ use crate::model::{
     AllocatorBackend, AllocatorSnapshot, IncompleteSnapshot, Nanos, OwnershipSnapshot,
     ReachedLimit, SnapshotConsistency, StopTotals,
 };
-use crate::python::{HeapError, HeapListing, PythonReader};
+use crate::python::{HeapError, HeapListing, InterpreterReader};
 use crate::target::{Addr, MemoryError, PAGE, PageCache, Process, ProcessError};
-use crate::torch::{TensorReader, TorchReader};
+use crate::torch::{AllocatorReader, TensorReader};
 
 /// Time to read blocks again that a running process changes.
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
@@ -58,8 +58,8 @@ impl OwnerReader {
     pub fn learn(
         &mut self,
         process: &Process,
-        python: &PythonReader,
-        torch: Option<&mut TorchReader>,
+        python: &InterpreterReader,
+        torch: Option<&mut AllocatorReader>,
         request: &SnapshotRequest<'_>,
     ) {
         let may_stop = request.options.stop_policy == StopPolicy::Stop && !process.is_core();
@@ -80,8 +80,8 @@ impl OwnerReader {
     pub fn read(
         &mut self,
         process: &Process,
-        python: &PythonReader,
-        torch: Option<&mut TorchReader>,
+        python: &InterpreterReader,
+        torch: Option<&mut AllocatorReader>,
         request: &SnapshotRequest<'_>,
         stops: &mut StopTotals,
     ) -> Result<OwnershipSnapshot, OwnerError> {
@@ -99,8 +99,8 @@ impl OwnerReader {
 struct PendingSnapshot<'a> {
     tensors: &'a TensorReader,
     process: &'a Process,
-    python: &'a PythonReader,
-    torch: Option<&'a mut TorchReader>,
+    python: &'a InterpreterReader,
+    torch: Option<&'a mut AllocatorReader>,
     request: &'a SnapshotRequest<'a>,
     memory: PageCache,
     stops: &'a mut StopTotals,
@@ -112,8 +112,8 @@ impl<'a> PendingSnapshot<'a> {
     fn new(
         tensors: &'a TensorReader,
         process: &'a Process,
-        python: &'a PythonReader,
-        torch: Option<&'a mut TorchReader>,
+        python: &'a InterpreterReader,
+        torch: Option<&'a mut AllocatorReader>,
         request: &'a SnapshotRequest<'a>,
         stops: &'a mut StopTotals,
     ) -> PendingSnapshot<'a> {
@@ -411,7 +411,7 @@ fn max_following(round: u32) -> Duration {
 }
 
 fn blocks(
-    torch: &mut TorchReader,
+    torch: &mut AllocatorReader,
     stop_policy: StopPolicy,
 ) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
     // A process without CUDA, or with another allocator, has tensors too.

@@ -16,7 +16,7 @@ use crate::model::{
     Optimizer, PoolId, PoolUser, RootModule, TensorReferrers, TensorRow,
 };
 use crate::ownership::InUse;
-use crate::python::{HeapListing, HeapObject, PyClass, PythonHeap, PythonReader};
+use crate::python::{HeapListing, HeapObject, InterpreterReader, ObjectHeap, PyClass};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 
@@ -55,7 +55,7 @@ pub(super) struct RelevantObjects {
 #[derive(Clone, Copy)]
 pub(super) struct WalkSources<'a> {
     pub(super) tensors: &'a TensorReader,
-    pub(super) python: &'a PythonReader,
+    pub(super) python: &'a InterpreterReader,
     pub(super) memory: &'a PageCache,
     pub(super) blocks: &'a [AllocatorSnapshot],
     pub(super) asked: Option<&'a str>,
@@ -242,7 +242,7 @@ impl WalkSources<'_> {
 
     fn pool_users(
         &self,
-        heap: &PythonHeap<'_>,
+        heap: &ObjectHeap<'_>,
         tensors: &TensorDecoder<'_>,
         found: &RelevantObjects,
         named: &ObjectNames,
@@ -266,7 +266,7 @@ impl WalkSources<'_> {
     }
 }
 
-fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
+fn find(heap: &ObjectHeap<'_>, types: TensorTypes) -> RelevantObjects {
     let mut roles: FxHashMap<Addr, ObjectRole> = FxHashMap::default();
     let mut found = RelevantObjects::default();
     for object in heap.objects() {
@@ -297,7 +297,7 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
     found
 }
 
-fn role(heap: &PythonHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRole {
+fn role(heap: &ObjectHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRole {
     if class.is_a(types.base) {
         return ObjectRole::Tensor;
     }

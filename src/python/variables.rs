@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::dicts;
-use super::heap::{LocalVariable, PythonHeap, TAG};
+use super::heap::{LocalVariable, ObjectHeap, TAG};
 use super::objects::small_int;
 use crate::abi::{CounterLocation, WatchedFrame, WatchedInteger};
 use crate::python::layouts::interpreter::Interpreter;
@@ -161,7 +161,7 @@ impl IntegerVariable {
 
     fn search(&mut self) -> Option<VariableLocation> {
         let copy = PageCache::new(Box::new(self.process.memory()));
-        let heap = PythonHeap::unlisted(&copy, &self.interpreter);
+        let heap = ObjectHeap::unlisted(&copy, &self.interpreter);
         let (wanted, function) = match self.name.rsplit_once(':') {
             Some((function, name)) => (name, Some(function)),
             None => (&*self.name, None),

@@ -53,7 +53,7 @@ pub use owners::{
 pub use record::summary;
 pub use report::{ReportOptions, ReportedRecording, report_page};
 pub use shared::{
-    EscapeGuard, FittingWriter, FrameLabels, RenderError, allocator_text, bytes,
+    EscapeGuard, FittingWriter, FrameLabels, OutputError, allocator_text, bytes,
     certainty_in_short, count, file_word, header, in_sentence, length, memory_name, number,
     one_line, optional_bytes, short_file, signed_bytes, suggestion, suggestion_on, utc, visible,
     warnings, way, words_wrapped,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::model::{
     Frame, MixedFrame, MixedStack, MixedStacks, NativeFrame, StackTable, ThreadSample,
 };
-use crate::native::{NativeUnwinder, StackCopy, UnwoundThread, copy_stacks};
-use crate::python::{PythonError, PythonReader};
+use crate::native::{StackCopy, Unwinder, UnwoundThread, copy_stacks};
+use crate::python::{InterpreterError, InterpreterReader};
 use crate::target::{Mappings, OsThread, Process, ProcessError, StopError, StoppedProcess};
 
 use super::readers::TargetReaders;
@@ -25,7 +25,7 @@ const INTERPRETER: [&str; 2] = ["_PyEval_EvalFrameDefault", "_TAIL_CALL_"];
 pub enum NativeError {
     /// Its Python cannot be read.
     #[error("its Python cannot be read: {0}")]
-    Python(#[from] PythonError),
+    Python(#[from] InterpreterError),
     /// It runs no Python.
     #[error("it runs no Python")]
     NoPython,
@@ -65,7 +65,7 @@ pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, Nat
     let (copied, mappings) = copied?;
     let os_threads = process.threads()?;
     let memory = process.memory();
-    let unwound = NativeUnwinder::new(process, &memory, &mappings).unwind(&copied.stacks);
+    let unwound = Unwinder::new(process, &memory, &mappings).unwind(&copied.stacks);
     let mut threads: Vec<MixedStack> =
         unwound.into_iter().map(|it| mix(it, &os_threads, &copied, &table)).collect();
     threads.sort_by_key(|thread| thread.os_id);
@@ -74,7 +74,7 @@ pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, Nat
 
 fn copy_moment(
     process: &Process,
-    python: &mut PythonReader,
+    python: &mut InterpreterReader,
     table: &mut StackTable,
 ) -> Result<(CopiedMoment, Arc<Mappings>), NativeError> {
     let mut samples = Vec::new();

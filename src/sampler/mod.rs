@@ -43,9 +43,9 @@ mod time_slice;
 mod worker;
 
 pub use crate::owners::{AnnounceStop, OwnerError, SnapshotOptions, StopEstimate, StopPolicy};
-pub use crate::probe::ProbeError;
+pub use crate::probe::PlacementError;
 pub use crate::target::{CommandPattern, host_name, ignored_signals};
-pub use crate::torch::TorchError;
+pub use crate::torch::AllocatorError;
 pub use attach::{attach, attach_when_python};
 pub use attached_recorder::AttachedRecorder;
 pub use background::BackgroundSink;

@@ -5,7 +5,7 @@ use crate::target::{Addr, MemoryError, ObjectError, ProcessError};
 
 /// Why the allocator could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum TorchError {
+pub enum AllocatorError {
     /// Reading process information failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
@@ -41,7 +41,7 @@ pub enum TorchError {
         /// The process in which CUDA started; `None` if it has ended.
         of: Option<u32>,
     },
-    /// CUDA is not initialised; ask again after `TorchReader::refresh`.
+    /// CUDA is not initialised; ask again after `AllocatorReader::refresh`.
     #[error("CUDA has not been initialised in the target yet")]
     NotInitialized,
     /// No such device.
@@ -75,17 +75,17 @@ pub enum TorchError {
     },
 }
 
-impl TorchError {
+impl AllocatorError {
     /// Whether the kernel denied access.
     pub fn is_denied(&self) -> bool {
         matches!(
             self,
-            TorchError::Process(ProcessError::Denied { .. })
-                | TorchError::Memory { source: MemoryError::Denied, .. }
+            AllocatorError::Process(ProcessError::Denied { .. })
+                | AllocatorError::Memory { source: MemoryError::Denied, .. }
         )
     }
 }
 
-pub(super) fn reading(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> TorchError {
-    move |source| TorchError::Memory { what, at, source }
+pub(super) fn reading(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> AllocatorError {
+    move |source| AllocatorError::Memory { what, at, source }
 }

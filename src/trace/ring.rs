@@ -69,9 +69,9 @@ pub enum RetentionLimit {
 
 /// Segments in their own folder, each a trace.
 ///
-/// A segment begins with the current state ([`TraceRing::begin`] to [`TraceRing::opened`]), so it
+/// A segment begins with the current state ([`SegmentRing::begin`] to [`SegmentRing::opened`]), so it
 /// is readable alone. The segments stay when memspy ends for any reason.
-pub struct TraceRing {
+pub struct SegmentRing {
     folder: PathBuf,
     keep: Retention,
     done: VecDeque<RingSegment>,
@@ -92,13 +92,13 @@ struct RingSegment {
     opening: u64,
 }
 
-impl TraceRing {
+impl SegmentRing {
     /// Creates the folder. An existing one is refused or, with `overwrite`, emptied of segments.
     pub fn create(
         folder: &Path,
         keep: Retention,
         overwrite: bool,
-    ) -> Result<TraceRing, CreateError> {
+    ) -> Result<SegmentRing, CreateError> {
         let path = || folder.to_owned();
         let create = |source| CreateError::Create { path: path(), source };
         match files::create_folder(folder) {
@@ -114,7 +114,7 @@ impl TraceRing {
             }
             Err(error) => return Err(CreateError::from_place(folder, error)),
         }
-        Ok(TraceRing {
+        Ok(SegmentRing {
             folder: folder.to_owned(),
             keep,
             recording: RecordingNumber::random(),
@@ -264,7 +264,7 @@ impl TraceRing {
     }
 }
 
-impl RecordSink for TraceRing {
+impl RecordSink for SegmentRing {
     fn record(&mut self, record: &Record) -> SinkResult {
         let Some((_, writer)) = &mut self.open else {
             return Err(SinkError::NotBegun);

@@ -57,7 +57,7 @@ pub struct TraceWriter<W: Write> {
 
 /// What a finished trace holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WrittenTrace {
+pub struct WrittenFile {
     /// Of the file.
     pub bytes: u64,
     /// Blocks in it.
@@ -153,13 +153,10 @@ impl<W: Write> TraceWriter<W> {
 
     /// Writes the rest and returns the file. Without an earlier [`Record::End`] the trace counts as
     /// ended abruptly.
-    pub fn finish(mut self) -> io::Result<(W, WrittenTrace)> {
+    pub fn finish(mut self) -> io::Result<(W, WrittenFile)> {
         self.flush()?;
-        let written = WrittenTrace {
-            bytes: self.bytes,
-            blocks: self.blocks,
-            records: self.encoder.records(),
-        };
+        let written =
+            WrittenFile { bytes: self.bytes, blocks: self.blocks, records: self.encoder.records() };
         Ok((self.to, written))
     }
 

@@ -235,7 +235,7 @@ fn memory_of_the_driver_is_drawn_by_kind() {
     s.tell(0, freed(AddressSpace::Driver, 0x2000));
     let memory_kind = MemoryKind::Driver(None);
     s.tell(0, EventKind::Failed { memory_kind, size: 1 << 40, code: 2 });
-    s.tell(0, EventKind::Marked(memspy::model::events::DriverEvent::ModuleLoaded));
+    s.tell(0, EventKind::Marked(memspy::model::DriverEvent::ModuleLoaded));
     s.finish();
     let profile = s.profile();
     let memory = |kind, moment| {

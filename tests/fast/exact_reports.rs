@@ -53,7 +53,7 @@ fn training() -> Probed {
         },
     );
     s.tell(0, EventKind::Failed { memory_kind: MemoryKind::Driver(None), size: 8 * MIB, code: 2 });
-    s.tell(0, EventKind::Marked(memspy::model::events::DriverEvent::LibraryLoaded));
+    s.tell(0, EventKind::Marked(memspy::model::DriverEvent::LibraryLoaded));
     s
 }
 

@@ -487,7 +487,7 @@ fn nothing_allocated_is_an_error_not_an_empty_picture() {
         &Default::default(),
     )
     .unwrap_err();
-    assert!(matches!(error, render::RenderError::Empty));
+    assert!(matches!(error, render::OutputError::Empty));
 }
 
 #[test]

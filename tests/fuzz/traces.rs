@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use memspy::analysis::{IterationClock, Moment, OomBuilder, PeriodFinder, Profile, ThreadChoice};
 use memspy::files::FileCreation;
-use memspy::flight::FlightRecorder;
+use memspy::flight::RingRecorder;
 use memspy::model::{Record, RecordSink};
 use memspy::trace::{Retention, TraceReader};
 use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
@@ -62,7 +62,7 @@ fn ring() -> Vec<Vec<u8>> {
     let path = folder.path().join("kept.memspy");
     let keep = Retention::Bytes(60_000);
     let choice = ThreadChoice::default();
-    let mut flight = FlightRecorder::new(&path, keep, FileCreation::default(), choice).unwrap();
+    let mut flight = RingRecorder::new(&path, keep, FileCreation::default(), choice).unwrap();
     for record in &probed(6, 300, FAST * 20).records {
         flight.record(record).unwrap();
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memspy::model::TensorInfo;
-use memspy::python::PythonReader;
+use memspy::python::InterpreterReader;
 use memspy::target::{Addr, PageCache, Process, PtraceStop};
 use memspy::torch::{AutogradGraph, TensorDecoder, TensorReader};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ pub fn compare(target: &Target, sizes_are_known: bool) {
 /// Reads all tensors and their graphs from damaged memory; returns the number of readable tensors.
 pub fn read_damaged(target: &Target, seed: u64) -> usize {
     let process = Process::open(target.pid()).unwrap();
-    let python = PythonReader::attach_own(&process).unwrap();
+    let python = InterpreterReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
     let pause = stopped(&process);
     let memory = PageCache::new(Box::new(process.memory()));
@@ -62,7 +62,7 @@ fn with_tensors(
     at: impl FnOnce(&TensorDecoder<'_>, &BTreeMap<u64, (TensorInfo, bool)>),
 ) {
     let process = Process::open(target.pid()).unwrap();
-    let python = PythonReader::attach_own(&process).unwrap();
+    let python = InterpreterReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
     let pause = stopped(&process);
     let memory = PageCache::new(Box::new(process.memory()));

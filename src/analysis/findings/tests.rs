@@ -8,7 +8,7 @@ use crate::analysis::owners::owner_groups::owner_groups;
 use crate::analysis::owners::owner_groups::tests::groups;
 use crate::analysis::{FailureCount, ReservedGrowth};
 use crate::model::{
-    AllocatorSnapshot, Block, BlockState, CudaIndex, GarbageCycle, GraphNode, ModelModule, Nanos,
+    AllocatorSnapshot, Block, BlockState, CudaIndex, GarbageCycle, GraphNode, NamedModule, Nanos,
     Optimizer, OwnershipSnapshot, PoolId, RootModule, SavedBy, SavedIn, Segment,
     SnapshotConsistency, Storage, TensorCategory, TensorDevice, TensorInfo, TensorRow,
 };
@@ -181,7 +181,7 @@ fn optimizers_with_state_for_the_same_parameters_are_found() {
 }
 
 fn model(name: &str, parameter: u64, is_training: bool) -> RootModule {
-    let module = |path: &str, parameters| ModelModule {
+    let module = |path: &str, parameters| NamedModule {
         path: path.into(),
         class: "Linear".into(),
         is_of_torch: true,

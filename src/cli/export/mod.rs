@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::analysis::{BlocksBuilder, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile};
 use crate::model::CudaIndex;
-use crate::render::{self, ExportedDevice, RenderError};
+use crate::render::{self, ExportedDevice, OutputError};
 
 use super::args::{ExportArgs, ExportFormat, MomentArg};
 use super::device_choice::device;
@@ -21,7 +21,7 @@ use super::{eprint_line, output};
 
 const ONE_TRACE: &str = "a snapshot for memory_viz is of one process: name one trace";
 
-type FormatWriter = fn(&mut dyn Write, &[ExportedDevice<'_>]) -> Result<(), RenderError>;
+type FormatWriter = fn(&mut dyn Write, &[ExportedDevice<'_>]) -> Result<(), OutputError>;
 
 pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{OomBuilder, TriggerWatch};
 use crate::flight::{
-    Aggregation, FlightRecorder, OnTrigger, PrintInterval, RankContext, RecordOutput, SinkChain,
+    Aggregation, OnTrigger, PrintInterval, RankContext, RecordOutput, RingRecorder, SinkChain,
     TableOutput, TablePrinter, TriggerState, oom_report_path,
 };
 use crate::model::SinkResult;
@@ -37,7 +37,7 @@ pub(super) fn sinks(
     let to = match (until.kept(), args.format) {
         (Some(keep), _) => {
             let creation = output::creation(args.force);
-            RecordOutput::Flight(Box::new(FlightRecorder::new(path, keep, creation, choice)?))
+            RecordOutput::Flight(Box::new(RingRecorder::new(path, keep, creation, choice)?))
         }
         (None, RecordFormat::Trace) => {
             let creation = output::creation(args.force || replaces);
@@ -158,7 +158,7 @@ fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<(
 }
 
 /// For a recording that kept its last part: writes that now.
-fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult) -> Result<()> {
+fn end_flight(args: &RecordArgs, mut flight: RingRecorder, result: SinkResult) -> Result<()> {
     let folder = flight.folder().to_owned();
     let (most, segments) = flight.size();
     let reported = result

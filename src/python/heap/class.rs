@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use super::super::dicts::InstanceClass;
-use super::PythonHeap;
+use super::ObjectHeap;
 use super::c_type_fields::{self, ARRAY_BASE, ReferenceArray, TypeField};
 use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory};
@@ -173,7 +173,7 @@ fn kind(name: &str, flags: u64) -> ClassKind {
     }
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     /// `None` if unreadable.
     pub fn class_at(&self, at: Addr) -> Option<Arc<PyClass>> {
         if let Some(known) = self.classes.borrow().get(&at) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::dicts;
 use super::super::objects::{DecodeError, small_int, text};
 use super::c_type_fields::ReferenceArray;
-use super::{ClassKind, PyClass, PythonHeap};
+use super::{ClassKind, ObjectHeap, PyClass};
 use crate::target::{Addr, Field, Memory};
 
 const MAX_ITEMS: u64 = 1 << 26;
@@ -60,7 +60,7 @@ fn object_at(at: Addr) -> Result<Addr, DecodeError> {
     }
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     pub(super) fn memory(&self) -> &dyn Memory {
         self.memory
     }

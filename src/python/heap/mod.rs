@@ -1,5 +1,5 @@
 //! The objects that CPython's garbage collector tracks, and their references. In a running target,
-//! lists change ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
+//! lists change ([`HeapError::Changing`]). Start reading at [`ObjectHeap`].
 
 mod blocks;
 mod c_type_fields;
@@ -98,7 +98,7 @@ pub struct HeapObject {
 type KnownClasses = FxHashMap<Addr, Option<Arc<PyClass>>>;
 
 /// The heap of one CPython at one moment.
-pub struct PythonHeap<'a> {
+pub struct ObjectHeap<'a> {
     memory: &'a PageCache,
     layout: PythonLayout,
     runtime: Addr,
@@ -122,14 +122,14 @@ pub enum HeapListing {
     Newest,
 }
 
-impl<'a> PythonHeap<'a> {
+impl<'a> ObjectHeap<'a> {
     pub(super) fn read(
         memory: &'a PageCache,
         interpreter: &Interpreter,
         process: Option<&Process>,
         listing: HeapListing,
-    ) -> Result<PythonHeap<'a>, HeapError> {
-        let mut heap = PythonHeap::unlisted(memory, interpreter);
+    ) -> Result<ObjectHeap<'a>, HeapError> {
+        let mut heap = ObjectHeap::unlisted(memory, interpreter);
         let tracked = match interpreter.layout.free_threaded {
             true if listing == HeapListing::Newest => Vec::new(),
             true => mimalloc::tracked(memory, interpreter, process, listing)?,
@@ -145,9 +145,9 @@ impl<'a> PythonHeap<'a> {
         Ok(heap)
     }
 
-    pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> PythonHeap<'a> {
+    pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> ObjectHeap<'a> {
         let (layout, runtime) = (interpreter.layout, interpreter.runtime);
-        PythonHeap::over(layout, runtime, KnownClasses::default(), memory)
+        ObjectHeap::over(layout, runtime, KnownClasses::default(), memory)
     }
 
     fn over<'b>(
@@ -155,8 +155,8 @@ impl<'a> PythonHeap<'a> {
         runtime: Addr,
         classes: KnownClasses,
         memory: &'b PageCache,
-    ) -> PythonHeap<'b> {
-        PythonHeap {
+    ) -> ObjectHeap<'b> {
+        ObjectHeap {
             memory,
             layout,
             runtime,

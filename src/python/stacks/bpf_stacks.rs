@@ -7,7 +7,7 @@ use crate::abi::{BpfFrame, UnwindInfo};
 use crate::model::{Frame, FrameId, Function, FunctionId, StackId, StackTable};
 use crate::python::code::code_object::{BytecodeLocation, CodeObject};
 use crate::python::code::line_table::CodeLines;
-use crate::python::error::PythonError;
+use crate::python::error::InterpreterError;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::layouts::layout::{EntryFrame, InstructionLayout, PythonLayout};
 use crate::python::objects::DecodeError;
@@ -25,10 +25,11 @@ pub(in crate::python) fn unwind_info(
     state: Addr,
     threads: &[ThreadEntry],
     pid: u32,
-) -> Result<UnwindInfo, PythonError> {
+) -> Result<UnwindInfo, InterpreterError> {
     let layout = &interpreter.layout;
-    let main =
-        threads.last().ok_or(PythonError::NotReady { pid, waiting_for: "it has no threads" })?;
+    let main = threads
+        .last()
+        .ok_or(InterpreterError::NotReady { pid, waiting_for: "it has no threads" })?;
     let offset = |offset: usize| offset as u32;
     let (frame_instruction, instruction_is_offset) = match layout.frame.instruction {
         InstructionLayout::Bytes(field) | InstructionLayout::Units(field) => {

@@ -10,7 +10,7 @@ use crate::model::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MissReason, MissedObservation,
 };
 use crate::render::shared::{
-    FragmentationJson, JsonDocument, JsonFormat, RenderError, SleepTagJson,
+    FragmentationJson, JsonDocument, JsonFormat, OutputError, SleepTagJson,
 };
 
 /// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in
@@ -238,7 +238,7 @@ pub fn devices_json(
     out: &mut dyn Write,
     view: &DevicesView<'_>,
     pretty: bool,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let content = DevicesJson {
         timestamp: view.timestamp.to_owned(),
         devices: view.devices.iter().map(gpu).collect(),

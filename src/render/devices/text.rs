@@ -8,7 +8,7 @@ use crate::model::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MissReason,
 };
 use crate::render::shared::{
-    EscapeGuard, RenderError, allocator_text, fragmentation_text, one_line, optional_bytes,
+    EscapeGuard, OutputError, allocator_text, fragmentation_text, one_line, optional_bytes,
     tag_rows,
 };
 
@@ -69,7 +69,7 @@ fn is_used(pid: u32, listed: &DeviceProcesses, device: &DeviceSnapshot) -> bool 
 }
 
 /// Writes the GPUs as text.
-pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), RenderError> {
+pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let driver = view.devices.iter().find_map(|d| d.driver_version.as_deref());
     let driver = one_line(driver.unwrap_or("unknown"));

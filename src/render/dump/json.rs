@@ -18,7 +18,7 @@ use crate::render::owners::{
     incomplete_json as incomplete, owners_by_device as devices,
 };
 use crate::render::shared::{
-    FragmentationJson, JsonDocument, JsonFormat, RenderError, SleepTagJson, allocator_text,
+    FragmentationJson, JsonDocument, JsonFormat, OutputError, SleepTagJson, allocator_text,
 };
 
 /// `memspy dump --json`: a process at one moment: its stacks, and where its GPU memory is. Sizes in
@@ -232,7 +232,7 @@ pub fn dump_json(
     process: &ProcessSnapshot,
     owners: &OwnersResult,
     options: &DumpOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let start = process.start();
     let runtime = process.runtime();
     JsonDocument::new(DumpJson {

@@ -18,7 +18,7 @@ use crate::render::owners::{
 };
 use crate::render::shared::allocator_text;
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, RenderError, bytes, fragmentation_text, free_by_size_text,
+    EscapeGuard, FrameLabels, OutputError, bytes, fragmentation_text, free_by_size_text,
     in_sentence, one_line, optional_bytes, suggestion_on, tag_rows,
 };
 
@@ -52,7 +52,7 @@ pub fn dump_text(
     process: &ProcessSnapshot,
     owners: &OwnersResult,
     options: &DumpOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     if let Some(start) = process.start() {
         let core = process.core().map_or_else(String::new, core_text);
@@ -102,7 +102,7 @@ fn write_missed(
     out: &mut dyn Write,
     process: &ProcessSnapshot,
     has_devices: bool,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     for missed in process.missed() {
         if process.core().is_some() && missed.reader == ReaderKind::Gpu && has_devices {
             continue; // It was told of each device.
@@ -194,7 +194,7 @@ fn write_on_cpu(
     out: &mut dyn Write,
     process: &ProcessSnapshot,
     owners: &OwnersResult,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let Ok(snapshot) = owners else { return Ok(()) };
     for (device, sums) in breakdown(snapshot) {
         if sums.storages() == 0 {
@@ -226,7 +226,7 @@ fn write_owners(
     device: &DeviceSnapshot,
     index: CudaIndex,
     options: &DumpOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let snapshot = match owners {
         Ok(snapshot) => snapshot,
         Err(why) => {

@@ -8,7 +8,7 @@ use super::pickle::{PickleMemo, PickleWriter};
 use super::{ExportedFrame, frames};
 use crate::analysis::{BlockEvent, DeviceBlocks, MomentBlocks, Profile};
 use crate::model::{Block, BlockState, CudaIndex, Segment};
-use crate::render::shared::RenderError;
+use crate::render::shared::OutputError;
 
 /// A damaged recording may name any number of devices.
 const MAX_DEVICES: u32 = 1024;
@@ -18,7 +18,7 @@ pub fn memory_viz(
     out: &mut dyn Write,
     profile: &Profile,
     moment: &MomentBlocks,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let mut writer = VizWriter {
         pickle: PickleWriter::new(out)?,
         frames: BTreeMap::new(),

@@ -14,7 +14,7 @@ use crate::analysis::{
 use crate::model::{CudaIndex, SnapshotConsistency};
 use crate::render::shared::memory_name;
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, MUCH_BEFORE, RenderError, bytes, certainty_in_short, count, one_line,
+    EscapeGuard, FrameLabels, MUCH_BEFORE, OutputError, bytes, certainty_in_short, count, one_line,
     percent,
 };
 
@@ -45,7 +45,7 @@ pub fn flame(
     folded: &FoldedProfile,
     style: NameStyle,
     picture: &FlamePicture,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let lines: Vec<String> = stacks(profile, folded, style)
         .into_iter()
         .filter(|(_, bytes)| *bytes > 0)
@@ -86,8 +86,8 @@ pub fn flame_of_ranks(
     how: RankMode,
     style: NameStyle,
     picture: &FlamePicture,
-) -> Result<(), RenderError> {
-    let Some(first) = ranks.first() else { return Err(RenderError::Empty) };
+) -> Result<(), OutputError> {
+    let Some(first) = ranks.first() else { return Err(OutputError::Empty) };
     let total: u64 = ranks.iter().map(|rank| rank.folded.total).sum();
     let moment = match (first.folded.allocations, first.folded.moment) {
         _ if picture.moment.is_some() => picture.moment.as_deref().unwrap_or_default(),
@@ -121,7 +121,7 @@ pub fn collapsed_of_ranks(
     ranks: &[RankMemory<'_>],
     how: RankMode,
     style: NameStyle,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for line in rank_lines(ranks, how, style) {
         writeln!(out, "{line}")?;
@@ -155,7 +155,7 @@ pub fn owners_flame(
     (device, moment): (CudaIndex, Moment),
     style: NameStyle,
     picture: &FlamePicture,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let lines = owner_lines(profile, stacks, style);
     let which = match moment {
         Moment::Peak => "at the recorded snapshot with most of it",
@@ -179,7 +179,7 @@ pub fn owners_collapsed(
     profile: &Profile,
     stacks: &OwnerStacks,
     style: NameStyle,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for line in owner_lines(profile, stacks, style) {
         writeln!(out, "{line}")?;
@@ -208,9 +208,9 @@ pub(super) fn draw(
     subtitle: String,
     name_type: &str,
     picture: &FlamePicture,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     if lines.is_empty() {
-        return Err(RenderError::Empty);
+        return Err(OutputError::Empty);
     }
     if picture.text {
         let style = TreeStyle {

@@ -6,7 +6,7 @@ use std::io::Write;
 use super::{below_peak, counted_by, levels, listed};
 use crate::analysis::{Iteration, IterationLevels, IterationOwners, Profile};
 use crate::model::{CudaIndex, TensorCategory};
-use crate::render::shared::{CsvSheet, RenderError};
+use crate::render::shared::{CsvSheet, OutputError};
 
 /// Columns that need no snapshot of the owners.
 const FIXED: [&str; 17] = [
@@ -37,7 +37,7 @@ pub fn iterations_csv(
     out: &mut dyn Write,
     profile: &Profile,
     device: CudaIndex,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let mut csv = CsvSheet::new(out);
     let categories = TensorCategory::ALL.map(TensorCategory::name);
     let (all, by) = (listed(profile), counted_by(profile));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{below_peak, counted_by, levels, listed};
 use crate::analysis::{Iteration, Profile};
 use crate::model::{CudaIndex, TensorCategory};
-use crate::render::shared::{JsonDocument, JsonFormat, RenderError, warnings};
+use crate::render::shared::{JsonDocument, JsonFormat, OutputError, warnings};
 
 /// `memspy iterations --json`: the training iterations of a recording. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ pub fn iterations_json(
     out: &mut dyn Write,
     profile: &Profile,
     device: CudaIndex,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let iterations = listed(profile);
     let content = IterationsJson {
         device: device.0,

@@ -1,6 +1,11 @@
 //! What `--json` prints: the structs, which are defined beside the text of their commands.
 //! `docs/json.md` is generated from them.
 
+#![expect(
+    clippy::module_name_repetitions,
+    reason = "docs/schema prints these names, and their ends tell them from what they print"
+)]
+
 #[cfg(test)]
 mod schema_tests;
 

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::text::{selected, source_lines};
 use crate::analysis::{BoundedValue, LineRow, LineTable, Profile, RankedLine};
 use crate::model::{Frame, StatField, StatKey};
-use crate::render::shared::{CsvSheet, RenderError};
+use crate::render::shared::{CsvSheet, OutputError};
 
 /// Columns after the statistics.
 const REST: [&str; 10] = [
@@ -30,7 +30,7 @@ pub fn lines_csv(
     profile: &Profile,
     table: &LineTable,
     functions: &[String],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let mut csv = CsvSheet::new(out);
     csv.write_record(head(profile, table))?;
     let ranking = profile.rank_lines(table, false)?;

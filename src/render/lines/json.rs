@@ -12,7 +12,7 @@ use crate::analysis::{
 };
 use crate::model::{CudaIndex, EventTotals, FreeTracking, Nanos, ReaderKind};
 use crate::render::shared::{
-    AttributionJson, FrameLabels, JsonDocument, JsonFormat, RenderError, warnings, way,
+    AttributionJson, FrameLabels, JsonDocument, JsonFormat, OutputError, warnings, way,
 };
 
 /// `memspy lines --json`: the memory of each line on one GPU. Sizes in bytes.
@@ -315,7 +315,7 @@ pub fn lines_json(
     profile: &Profile,
     table: &LineTable,
     functions: &[String],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let labels = FrameLabels::new(profile, false);
     let ranking = profile.rank_lines(table, false)?;
     let ranked = ranked_json(profile, &ranking, functions);

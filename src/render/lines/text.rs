@@ -8,7 +8,7 @@ use crate::analysis::{
 };
 use crate::model::{Function, Metric, Pool, SourceText, StatField, StatKey};
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, RenderError, bytes, count, header, one_line, scaled, signed_bytes,
+    EscapeGuard, FrameLabels, OutputError, bytes, count, header, one_line, scaled, signed_bytes,
 };
 
 /// What the table shows.
@@ -36,7 +36,7 @@ pub fn lines_text(
     profile: &Profile,
     table: &LineTable,
     options: &LinesOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for line in header(profile, table.device) {
         writeln!(out, "{line}")?;

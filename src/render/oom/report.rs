@@ -16,7 +16,7 @@ use crate::model::{
 };
 use crate::render::owners::{group_rows, outside_recorded, write_rows};
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, RenderError, bytes, count, end_text, evidence, number, one_line,
+    EscapeGuard, FrameLabels, OutputError, bytes, count, end_text, evidence, number, one_line,
     optional_bytes, percent, time_range, utc, warnings,
 };
 
@@ -32,7 +32,7 @@ pub fn oom_report_text(
     out: &mut dyn Write,
     profile: &Profile,
     report: &OomReport,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let text = ReportText { profile, report, labels: FrameLabels::new(profile, false) };
     text.head(out)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::model::{
-    AllocatorSnapshot, Block, BlockState, CudaIndex, GraphNode, IncompleteSnapshot, ModelModule,
+    AllocatorSnapshot, Block, BlockState, CudaIndex, GraphNode, IncompleteSnapshot, NamedModule,
     Nanos, OwnershipSnapshot, PoolId, ReachedLimit, RootModule, SavedBy, SavedIn, Segment,
     SnapshotConsistency, Storage, TensorCategory, TensorDevice, TensorInfo, TensorRow,
 };
@@ -50,7 +50,7 @@ fn snapshot(missing: &[&'static str]) -> OwnershipSnapshot {
         packed: 0,
         variable: None,
     };
-    let module = ModelModule {
+    let module = NamedModule {
         path: String::new(),
         class: "Net".into(),
         is_of_torch: false,

@@ -14,7 +14,7 @@ use crate::model::{
     ReachedLimit, StopTotals, TensorCategory, TensorReferrers,
 };
 use crate::ownership::breakdown;
-use crate::render::shared::{JsonDocument, JsonFormat, RenderError};
+use crate::render::shared::{JsonDocument, JsonFormat, OutputError};
 
 /// `memspy tensors --json`, `memspy graph --json` and `memspy referrers --json`: every tensor and
 /// every autograd node of a process at one moment. Sizes in bytes; with `--every` one line a
@@ -222,7 +222,7 @@ pub struct PythonTensorsJson {
 pub fn ownership_json(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     JsonDocument::new(ownership(snapshot)).write(out, true)
 }
 
@@ -232,7 +232,7 @@ pub fn ownership_json_line(
     snapshot: &OwnershipSnapshot,
     timestamp: &str,
     place: Option<&str>,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let timestamp = Some(timestamp.to_owned());
     let place = place.map(str::to_owned);
     JsonDocument::new(OwnershipJson { timestamp, place, ..ownership(snapshot) }).write(out, false)

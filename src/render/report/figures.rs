@@ -248,7 +248,7 @@ fn page_track(
     let surveyed = surveyed.map(|(_, memory)| memory);
     let changes = surveyed.map_or(&[][..], |memory| &memory.reserved_changes[..]);
     let tree = StackTree::new(number, recording, track, names);
-    let marked = |mark: fn(&crate::analysis::report::ReportStack) -> bool| {
+    let marked = |mark: fn(&crate::analysis::report::SitePath) -> bool| {
         let marked = (0u32..).zip(&track.stacks).filter(|(_, stack)| mark(stack));
         marked.map(|(number, _)| number).collect()
     };

@@ -8,7 +8,7 @@ use crate::analysis::GrowthWatch;
 use crate::model::{StopTotals, TensorReferrers};
 use crate::render::owners::group_label;
 use crate::render::shared::{
-    EscapeGuard, JsonDocument, RenderError, bytes, count, one_line, suggestion_on,
+    EscapeGuard, JsonDocument, OutputError, bytes, count, one_line, suggestion_on,
 };
 
 const OWNERS: usize = 15;
@@ -33,7 +33,7 @@ pub fn growth_text(
     lines: &ObservedLines,
     keepers: &[GrowthKeeper],
     stops: StopTotals,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     growing_owners(out, watch)?;
     for keeper in keepers {
@@ -131,7 +131,7 @@ pub fn growth_json(
     pid: u32,
     watch: &GrowthWatch,
     keepers: &[GrowthKeeper],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let kept_by = keepers.iter().map(|keeper| {
         let referrers = keeper.referrers.iter().flat_map(|of| &of.referrers);
         let paths = referrers.filter_map(|r| Some(format!("{}{}", r.name.as_ref()?, r.step)));

@@ -12,7 +12,7 @@ use crate::model::Nanos;
 use crate::render::owners::{
     CopiedTensorsJson, OwnerGroupJson, copied_json as copied, group_label, incomplete,
 };
-use crate::render::shared::{JsonDocument, JsonFormat, RenderError};
+use crate::render::shared::{JsonDocument, JsonFormat, OutputError};
 
 /// `memspy summary --json`: where a job's GPU memory is, who holds it, what grows, and what
 /// follows. Sizes in bytes.
@@ -288,7 +288,7 @@ impl From<&ObservedLines> for ObservedLinesJson {
 }
 
 /// Writes a summary as JSON; bytes, unknown is `null`.
-pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result<(), RenderError> {
+pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result<(), OutputError> {
     let groups = summary.snapshot.map(crate::analysis::owner_groups).unwrap_or_default();
     let gpu = |gpu: &GpuFacts| {
         let observed = summary.devices.iter().find(|device| device.gpu == gpu.gpu);

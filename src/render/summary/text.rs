@@ -11,7 +11,7 @@ use crate::render::owners::{
     GroupRow, copied, group_label, group_rows, incomplete, outside_tensors,
 };
 use crate::render::shared::{
-    EscapeGuard, RenderError, bytes, count, indented, number, one_line, optional_bytes, percent,
+    EscapeGuard, OutputError, bytes, count, indented, number, one_line, optional_bytes, percent,
     suggestion_on, tag_rows, wrapped,
 };
 
@@ -100,7 +100,7 @@ pub fn job_summary_text(
     summary: &JobSummary<'_>,
     is_rank: bool,
     width: Option<usize>,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let (owners, max_lines) = if is_rank { (4, 16) } else { (OWNERS, MAX_LINES) };
     let mut top = head(summary);

@@ -15,7 +15,7 @@ use memspy::model::{
     SnapshotConsistency,
 };
 use memspy::target::{Addr, AddressRange, Memory, MemoryError, MemoryImage};
-use memspy::torch::{TorchError, TorchReader};
+use memspy::torch::{AllocatorError, AllocatorReader};
 
 const MIB: u64 = 1 << 20;
 /// The first device's allocator in [`Builder`]'s image: after a vector of one pointer.
@@ -72,8 +72,8 @@ fn segments() -> Vec<Segment> {
     segments
 }
 
-fn attach(memory: impl Memory + 'static) -> Result<TorchReader, TorchError> {
-    TorchReader::with_memory(Box::new(memory), VARIABLE, None)
+fn attach(memory: impl Memory + 'static) -> Result<AllocatorReader, AllocatorError> {
+    AllocatorReader::with_memory(Box::new(memory), VARIABLE, None)
 }
 
 fn reads_back(layout: &Layout, devices: &[Vec<Segment>]) {
@@ -116,7 +116,7 @@ fn a_device_without_allocated_blocks_is_found() {
 fn without_devices_cuda_is_not_initialised() {
     let mut reader = attach(Builder::build(&LAYOUTS[0], &[])).unwrap();
     assert_eq!(*reader.backend(), AllocatorBackend::NotInitialized);
-    assert!(matches!(reader.counters(&mut Vec::new()), Err(TorchError::NotInitialized)));
+    assert!(matches!(reader.counters(&mut Vec::new()), Err(AllocatorError::NotInitialized)));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn an_unknown_layout_is_refused_with_what_is_wrong() {
     // Statistics that do not add up.
     image.insert(DEVICE + 0x28, &77u64.to_le_bytes());
     let error = attach(image).err().expect("refused");
-    assert!(matches!(error, TorchError::UnknownLayout { .. }), "{error}");
+    assert!(matches!(error, AllocatorError::UnknownLayout { .. }), "{error}");
     assert!(error.to_string().contains("statistics"), "{error}");
 }
 
@@ -198,7 +198,7 @@ fn a_map_of_a_target_that_never_rests_is_degraded() {
                 assert_eq!(map.segments, segments());
             }
             // The layout of blocks is searched for at rest only.
-            Err(TorchError::Torn { .. }) if !seen_at_rest => {}
+            Err(AllocatorError::Torn { .. }) if !seen_at_rest => {}
             other => panic!("{other:?}"),
         }
         // The counters alone need no rest.
