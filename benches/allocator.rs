@@ -9,7 +9,7 @@ mod support;
 use criterion::{Criterion, criterion_group, criterion_main};
 use memspy::model::{CudaIndex, Nanos, SnapshotConsistency};
 use memspy::target::Process;
-use memspy::torch::TorchReader;
+use memspy::torch::AllocatorReader;
 use support::sim;
 
 fn allocator(criterion: &mut Criterion) {
@@ -18,11 +18,11 @@ fn allocator(criterion: &mut Criterion) {
         job.say(&format!("hold {blocks}"));
         job.read_until_ready();
         let process = Process::open(job.pid()).unwrap();
-        let mut reader = TorchReader::attach(&process).unwrap().unwrap();
+        let mut reader = AllocatorReader::attach(&process).unwrap().unwrap();
         if blocks == 100 {
             let mut out = Vec::new();
             criterion.bench_function("attach", |b| {
-                b.iter(|| TorchReader::attach(&process).unwrap());
+                b.iter(|| AllocatorReader::attach(&process).unwrap());
             });
             criterion.bench_function("counters", |b| {
                 b.iter(|| reader.counters(&mut out).unwrap());

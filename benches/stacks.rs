@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use memspy::model::StackTable;
-use memspy::python::PythonReader;
+use memspy::python::InterpreterReader;
 use memspy::target::Process;
 use py_spy::config::LockingStrategy;
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn one_sample(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("3.{}", python.minor));
         group.sample_size(30);
 
-        let mut reader = PythonReader::attach_own(&process).unwrap();
+        let mut reader = InterpreterReader::attach_own(&process).unwrap();
         let (mut table, mut out) = (StackTable::new(), Vec::new());
         reader.sample(&mut table, &mut out).unwrap();
         group.bench_function("memspy", |bencher| {
@@ -78,7 +78,7 @@ fn by_poll(target: &Target, samples: u32) -> SampledStacks {
 }
 
 fn by_reader(target: &Target, samples: u32) -> SampledStacks {
-    let mut reader = PythonReader::attach_own(&Process::open(target.pid()).unwrap()).unwrap();
+    let mut reader = InterpreterReader::attach_own(&Process::open(target.pid()).unwrap()).unwrap();
     let (mut table, mut out) = (StackTable::new(), Vec::new());
     let mut seen = SampledStacks {
         sampler: "memspy, `-r`",

@@ -376,7 +376,7 @@ int main(void)
     printf(" },\n");
 #if PY_VERSION_HEX >= 0x030D0000
 #define AT(name, m) printf(" %s: Field::at(%zu),", name, offsetof(_Py_DebugOffsets, m))
-    printf("    debug_offsets: Some(DebugOffsetsLayout {");
+    printf("    debug_offsets: Some(OffsetsLayout {");
     AT("free_threaded", free_threaded);
     AT("interpreters_head", runtime_state.interpreters_head);
     AT("next_interpreter", interpreter_state.next);

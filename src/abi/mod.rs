@@ -7,6 +7,6 @@ mod object_header;
 mod step_counter;
 mod unwind;
 
-pub use object_header::PyObjectHeader;
-pub use step_counter::{StepCounterLocation, WatchedFrame, WatchedInteger, WatchedSteps};
+pub use object_header::ObjectHeader;
+pub use step_counter::{CounterLocation, WatchedFrame, WatchedInteger, WatchedSteps};
 pub use unwind::{AutogradInfo, BpfFrame, CounterAddresses, UnwindInfo};

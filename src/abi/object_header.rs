@@ -2,16 +2,16 @@
 
 /// `PyObject`: reference counts, then the class (Include/object.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PyObjectHeader {
+pub struct ObjectHeader {
     /// Its bytes.
     pub len: usize,
     /// Offset of the class pointer.
     pub class: usize,
 }
 
-impl PyObjectHeader {
+impl ObjectHeader {
     /// The header with a GIL.
-    pub const USUAL: PyObjectHeader = PyObjectHeader { len: 16, class: 8 };
+    pub const USUAL: ObjectHeader = ObjectHeader { len: 16, class: 8 };
 
     /// For fields displaced only by the header's length.
     pub const fn shift(self, usual: usize) -> usize {
@@ -19,7 +19,7 @@ impl PyObjectHeader {
     }
 }
 
-impl Default for PyObjectHeader {
+impl Default for ObjectHeader {
     fn default() -> Self {
         Self::USUAL
     }

@@ -2,7 +2,7 @@
 
 /// A counter in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StepCounterLocation {
+pub enum CounterLocation {
     /// A word whose bits are compared.
     Word {
         /// Its address.
@@ -48,6 +48,6 @@ pub struct WatchedFrame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub struct WatchedSteps {
-    pub step: StepCounterLocation,
-    pub epoch: Option<StepCounterLocation>,
+    pub step: CounterLocation,
+    pub epoch: Option<CounterLocation>,
 }

@@ -34,7 +34,7 @@ pub use autograd::trumpy::{BackwardMemory, LossMemory, losses, memory_for_backwa
 pub use blocks::fragmentation::{Fragmentation, FreeBlocks, SegmentSum, SizeClass};
 pub use blocks::free_fit::{FreeFit, UnusableBlocks, UnusableReason};
 pub use blocks::idle_streams::IdleStreams;
-pub use blocks::moment_blocks::{BlockEvent, DeviceBlocks, MomentBlocks, MomentBlocksBuilder};
+pub use blocks::moment_blocks::{BlockEvent, BlocksBuilder, DeviceBlocks, MomentBlocks};
 pub use blocks::private_pools::{PrivatePool, private_pools};
 pub use blocks::stream_blocks::StreamMemory;
 pub use exact::warning::RecordingWarning;
@@ -53,7 +53,7 @@ pub use folded::{
 pub use iterations::allocation_period::{AllocationPeriod, PeriodFinder};
 pub use iterations::clock::{IterationClock, MarkerLine};
 pub use iterations::iteration::{
-    Iteration, IterationEnd, IterationLevels, OwnedInIteration, ParameterBytes,
+    Iteration, IterationEnd, IterationLevels, IterationOwners, ParameterBytes,
 };
 pub use lines::group_diff::{function_changes, ownership_changes, stack_changes};
 pub use lines::line_diff::{ChangedPlace, ComparedMoment, MemoryChange, StackStep, line_changes};
@@ -72,8 +72,7 @@ pub use live::sleep_shares::{SleepState, TagShare};
 pub use live::usage_history::{PeakUsage, UsageHistory};
 pub use oom::oom_message::{free_on_device, requested_bytes};
 pub use oom::oom_report::{
-    AllocatorCache, FreeClass, OomDevice, OomReport, OomReportBuilder, RefusedAllocation,
-    ThreadAtOom,
+    AllocatorCache, FreeClass, OomBuilder, OomDevice, OomReport, OomThread, RefusedAllocation,
 };
 pub use oom::trigger::{TriggerCondition, TriggerWatch, UnknownCondition};
 pub use owners::growth::{GrowthRise, GrowthWatch, LineGrowth, OwnerGrowth};

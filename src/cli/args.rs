@@ -1,5 +1,10 @@
 //! Arguments of the command line.
 
+#![expect(
+    clippy::module_name_repetitions,
+    reason = "a command's arguments, beside the command of the same name: RecordArgs, Record"
+)]
+
 mod checkpoint;
 mod devices;
 mod diff;
@@ -30,11 +35,11 @@ use crate::analysis::MarkerLine;
 
 pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
-pub use diff::{DiffArgs, DiffByArg};
+pub use diff::{CompareArg, DiffArgs};
 pub use export::{ExportArgs, ExportFormat};
 pub use exporter::ExporterArgs;
-pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupByArg};
-pub use flight::{JoinArgs, OnTriggerArg, OomReportArgs, TriggerArgs};
+pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupArg};
+pub use flight::{ActionArg, JoinArgs, OomArgs, TriggerArgs};
 pub use history::HistoryArgs;
 pub use limits::{SnapshotArgs, SnapshotLimits};
 pub use lines::{LinesArgs, LinesFormat, SortArg};
@@ -45,7 +50,7 @@ pub use record::{FreesArg, ModeArg, ProbesArg, RecordArgs, RecordFormat};
 pub use report::ReportArgs;
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
-pub use tensors::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
+pub use tensors::{GraphArgs, PeerTool, ReadArgs, ReferrersArgs, TensorsArgs};
 pub use top::TopArgs;
 use values::{file_mode, gpu, marker, pid};
 
@@ -132,7 +137,7 @@ pub enum Command {
     /// Serve a job's figures to Prometheus: OpenMetrics over HTTP, for weeks
     Exporter(ExporterArgs),
     /// Explain from a trace why the job ran out of memory, or how it ended
-    OomReport(OomReportArgs),
+    OomReport(OomArgs),
     /// Join the segments that a killed 'record --keep' left behind into one trace
     Join(JoinArgs),
     /// Print a job's stacks, and where its GPU memory is, once

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::render::{self, CheckpointFigures, in_sentence, suggestion_on};
 use crate::sampler::sleep_unless;
-use crate::suspend::{CheckpointReport, Checkpointer, JobState, SuspendError};
+use crate::suspend::{CheckpointReport, Checkpointer, JobState, MoveError};
 use crate::target::ProcessError;
 
 use super::args::{PauseArgs, ResumeArgs};
@@ -61,7 +61,7 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
             let what = format!("resumed process {pid}");
             print(pid, &what, "running", &moved, args.json).and(printed)
         }
-        Err(SuspendError::Running { .. }) => {
+        Err(MoveError::Running { .. }) => {
             eprint_line(&format!("process {pid} was resumed by another program meanwhile"));
             printed
         }
@@ -114,30 +114,30 @@ fn print(pid: u32, what: &str, state: &str, moved: &CheckpointReport, json: bool
     written.and_then(|()| out.flush()).context("cannot write to standard output")
 }
 
-fn refused(action: &str, pid: u32, error: SuspendError) -> anyhow::Error {
+fn refused(action: &str, pid: u32, error: MoveError) -> anyhow::Error {
     let advice = advice(action, pid, &error);
     anyhow!("cannot {action} process {pid}: {}; {advice}", with_figures(&error))
 }
 
-fn with_figures(error: &SuspendError) -> String {
+fn with_figures(error: &MoveError) -> String {
     match error {
-        SuspendError::HostMemory { needed, moved, host } => format!(
+        MoveError::HostMemory { needed, moved, host } => format!(
             "{error}: {} would move, {} have to be available, {} are ({})",
             render::bytes(*moved),
             render::bytes(*needed),
             render::bytes(host.available),
             host.limit
         ),
-        SuspendError::DeviceMemory { needed, free, .. } => format!(
+        MoveError::DeviceMemory { needed, free, .. } => format!(
             "{error}: the process had {} there, {} are free",
             render::bytes(*needed),
             render::bytes(*free)
         ),
-        SuspendError::Paused { since: Some(since), .. } => {
+        MoveError::Paused { since: Some(since), .. } => {
             let then = chrono::Local::now() - *since;
             format!("{error}, since {}", then.format("%Y/%m/%d %H:%M:%S"))
         }
-        SuspendError::Paused { since: None, .. } => {
+        MoveError::Paused { since: None, .. } => {
             format!("{error}, since when is unknown (another program may have done it)")
         }
         other => other.to_string(),
@@ -148,45 +148,45 @@ fn resume_command(pid: u32) -> String {
     in_sentence(&suggestion_on(pid, "resume", &[]))
 }
 
-fn advice(action: &str, pid: u32, error: &SuspendError) -> String {
+fn advice(action: &str, pid: u32, error: &MoveError) -> String {
     match error {
-        SuspendError::Process(ProcessError::NotFound { .. }) => {
+        MoveError::Process(ProcessError::NotFound { .. }) => {
             "'memspy devices' lists the processes on the GPUs".to_owned()
         }
-        SuspendError::Process(ProcessError::Denied { .. }) => hints::denied(pid),
-        SuspendError::Process(_) => "'memspy devices' lists the processes on the GPUs".to_owned(),
-        SuspendError::Gpu(_) => "'nvidia-smi' shows whether a driver is loaded".to_owned(),
-        SuspendError::DriverTooOld { .. } => "update the driver".to_owned(),
-        SuspendError::Driver(error) if error.is_denied() => hints::denied(pid),
-        SuspendError::Driver(_) => "'memspy devices' shows what the driver says".to_owned(),
-        SuspendError::NoCuda { .. } => {
+        MoveError::Process(ProcessError::Denied { .. }) => hints::denied(pid),
+        MoveError::Process(_) => "'memspy devices' lists the processes on the GPUs".to_owned(),
+        MoveError::Gpu(_) => "'nvidia-smi' shows whether a driver is loaded".to_owned(),
+        MoveError::DriverTooOld { .. } => "update the driver".to_owned(),
+        MoveError::Driver(error) if error.is_denied() => hints::denied(pid),
+        MoveError::Driver(_) => "'memspy devices' shows what the driver says".to_owned(),
+        MoveError::NoCuda { .. } => {
             "'memspy devices' lists the processes that have GPU memory".to_owned()
         }
-        SuspendError::HostMemory { .. } => {
+        MoveError::HostMemory { .. } => {
             "free host memory, or lower --keep-free".to_owned()
         }
-        SuspendError::DeviceMemory { .. } => {
+        MoveError::DeviceMemory { .. } => {
             "it stays paused: 'memspy devices' shows who uses the GPU; free it and resume again".to_owned()
         }
-        SuspendError::Paused { .. } => format!("to let it go on: {}", resume_command(pid)),
-        SuspendError::Locked { .. } => {
+        MoveError::Paused { .. } => format!("to let it go on: {}", resume_command(pid)),
+        MoveError::Locked { .. } => {
             format!("if no other pause is under way, let it go on: {}", resume_command(pid))
         }
-        SuspendError::Running { .. } => "there is nothing to do".to_owned(),
-        SuspendError::Failed { .. } => "restart it from its own checkpoint".to_owned(),
-        SuspendError::Busy { .. } => format!("wait a moment and {action} again"),
-        SuspendError::Step { source, outcome: JobState::Runs } if source.is_unsupported() => {
+        MoveError::Running { .. } => "there is nothing to do".to_owned(),
+        MoveError::Failed { .. } => "restart it from its own checkpoint".to_owned(),
+        MoveError::Busy { .. } => format!("wait a moment and {action} again"),
+        MoveError::Step { source, outcome: JobState::Runs } if source.is_unsupported() => {
             "the driver cannot move all that this process uses (memory shared between processes, managed memory, \
              some NCCL transports)"
                 .to_owned()
         }
-        SuspendError::Step { source, outcome: JobState::Waits { away: true } }
+        MoveError::Step { source, outcome: JobState::Waits { away: true } }
             if source.is_out_of_memory() =>
         {
             format!("free GPU memory ('memspy devices' shows who uses it), then: {}", resume_command(pid))
         }
-        SuspendError::Step { outcome, .. } | SuspendError::Interrupted { outcome } => match outcome {
-            JobState::Runs if matches!(error, SuspendError::Step { .. }) => {
+        MoveError::Step { outcome, .. } | MoveError::Interrupted { outcome } => match outcome {
+            JobState::Runs if matches!(error, MoveError::Step { .. }) => {
                 "pause it at another time, or with a longer --lock-timeout".to_owned()
             }
             JobState::Runs | JobState::Ended => "there is nothing left to do".to_owned(),

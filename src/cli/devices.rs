@@ -108,7 +108,11 @@ impl DevicePoller {
             if snapshot.devices().iter().any(is_asleep) {
                 snapshot.set_tags(self.watch.sleep_tags(target.pid));
             }
-            targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look: snapshot });
+            targets.push(DevicesTarget {
+                pid: target.pid,
+                paused: target.paused,
+                process: snapshot,
+            });
         }
         let (devices, left_behind) = (seen.devices, seen.left_behind);
         Ok(PolledDevices { timestamp, devices, targets, left_behind })

@@ -9,7 +9,7 @@ use crate::analysis::{ComparedMoment, FoldedProfile, Moment, OwnerStacks, Profil
 use crate::model::{CudaIndex, Nanos};
 use crate::render::{self, ComparedOwners, DiffRows, DiffStyle};
 
-use super::args::{DiffArgs, DiffByArg, FlameMoment, MomentArg};
+use super::args::{CompareArg, DiffArgs, FlameMoment, MomentArg};
 use super::device_choice::device;
 use super::export::moment;
 use super::flame::moment::{inside, oom_time, read_part};
@@ -172,10 +172,10 @@ fn write(
     };
     let limits = [before.profile.memory_limit(), after.profile.memory_limit()];
     let rows = match args.by {
-        DiffByArg::Line => DiffRows::Lines,
-        DiffByArg::Function => DiffRows::Functions,
-        DiffByArg::Stack => DiffRows::Stacks { with_lines: args.after.is_none() },
-        DiffByArg::Owner => {
+        CompareArg::Line => DiffRows::Lines,
+        CompareArg::Function => DiffRows::Functions,
+        CompareArg::Stack => DiffRows::Stacks { with_lines: args.after.is_none() },
+        CompareArg::Owner => {
             let (of_before, of_after) = owners(args, before, after)?;
             let label = |side: &DiffSide<'_>| format!("{}, GPU {}", side.label, side.device.0);
             let (label_before, label_after) = (label(before), label(after));
@@ -229,7 +229,7 @@ fn owners(
              (the recording has {} up to --to)",
             before.label,
             first.time.seconds(),
-            second.looks
+            second.snapshots
         );
     }
     Ok((first, second))

@@ -9,7 +9,7 @@ use crate::model::{AllocatorBackend, CudaIndex, ProcessUsage, SnapshotConsistenc
 use crate::render::json::{DoctorJson, FindingJson, FindingStatus, JsonDocument};
 use crate::render::{self, FittingWriter};
 use crate::sampler::{
-    ExactAvailability, TargetIdentity, TargetReaders, TimedSnapshot, TorchError, attach,
+    AllocatorError, ExactAvailability, TargetIdentity, TargetReaders, TimedSnapshot, attach,
     exact_availability,
 };
 
@@ -274,7 +274,7 @@ fn about_torch<W: Write>(
                     ),
                 )
             }
-            Err(error @ TorchError::Torn { .. }) => {
+            Err(error @ AllocatorError::Torn { .. }) => {
                 (FindingStatus::Warning, format!("GPU {}: {error}: {BUSY}", device.0))
             }
             Err(error) => (FindingStatus::Fails, format!("GPU {}: {error}", device.0)),

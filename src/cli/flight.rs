@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 
-use crate::analysis::{OomReportBuilder, Profile, TriggerCondition, TriggerWatch};
+use crate::analysis::{OomBuilder, Profile, TriggerCondition, TriggerWatch};
 use crate::flight::join_segments;
 use crate::render;
 use crate::trace;
 
-use super::args::{JoinArgs, OomReportArgs};
+use super::args::{JoinArgs, OomArgs};
 use super::output::into_io;
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, filtered_profile, output};
@@ -18,11 +18,7 @@ pub(super) fn warn(warning: String) {
     eprint_line(&format!("warning: {warning}"));
 }
 
-pub(super) fn write_oom_report(
-    reports: &mut OomReportBuilder,
-    path: &Path,
-    force: bool,
-) -> Result<()> {
+pub(super) fn write_oom_report(reports: &mut OomBuilder, path: &Path, force: bool) -> Result<()> {
     let report = reports.report();
     let write = |out: &mut dyn std::io::Write| {
         render::oom_report_text(out, reports.profile(), &report).map_err(into_io)
@@ -30,11 +26,11 @@ pub(super) fn write_oom_report(
     output::write(path, force, output::fitted(path, true, write))
 }
 
-pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
+pub(super) fn oom_report(args: &OomArgs) -> Result<()> {
     output::check_requested(args.output.as_deref(), args.force)?;
     replay::warn_in_answer(args.output.as_deref());
     let profile = filtered_profile(&args.stacks).without_line_statistics();
-    let reports = OomReportBuilder::new(profile);
+    let reports = OomBuilder::new(profile);
     let reports = match args.until.is_empty() {
         true => reports.with_trigger(TriggerWatch::new(vec!["oom".parse::<TriggerCondition>()?])),
         false => reports.only(TriggerWatch::new(args.until.clone())),

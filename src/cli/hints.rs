@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Error, anyhow};
 
-use crate::model::LookLimit;
+use crate::model::ReachedLimit;
 use crate::render::{in_sentence, suggestion};
-use crate::sampler::{AttachError, ProbeError, StopEstimate, TargetIdentity};
+use crate::sampler::{AttachError, PlacementError, StopEstimate, TargetIdentity};
 use crate::target::{AccessFacts, ProcessError, StopError};
 
 use super::{eprint_line, mode};
@@ -57,12 +57,12 @@ pub(super) fn core(error: AttachError, path: &Path) -> Error {
     }
 }
 
-pub(super) fn probe(error: ProbeError, pid: u32) -> Error {
+pub(super) fn probe(error: PlacementError, pid: u32) -> Error {
     let advice = probe_advice(&error).replace("-p PID", &format!("-p {pid}"));
     anyhow!("cannot record process {pid} exactly: {error}; {advice}")
 }
 
-pub(super) fn no_exact(error: &ProbeError) -> String {
+pub(super) fn no_exact(error: &PlacementError) -> String {
     match error.is_denied() {
         true => "no exact stacks, which take root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
             .to_owned(),
@@ -70,17 +70,17 @@ pub(super) fn no_exact(error: &ProbeError) -> String {
     }
 }
 
-pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
+pub(super) fn probe_advice(error: &PlacementError) -> &'static str {
     match error {
-        ProbeError::NotBuilt { .. } => {
+        PlacementError::NotBuilt { .. } => {
             "build it again with clang and libbpf-dev installed, or record without --exact"
         }
-        ProbeError::Refused { .. } if error.is_denied() => {
+        PlacementError::Refused { .. } if error.is_denied() => {
             "exact mode needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE (in a container: --cap-add; --probes perf-bpf and perf-only: CAP_SYS_ADMIN); or record without --exact"
         }
-        ProbeError::Refused { .. }
-        | ProbeError::Rejected { .. }
-        | ProbeError::Unprepared { .. } => {
+        PlacementError::Refused { .. }
+        | PlacementError::Rejected { .. }
+        | PlacementError::Unprepared { .. } => {
             "it needs Linux 6.6 or newer with BTF (/sys/kernel/btf/vmlinux), 'memspy doctor -p PID' says more; or record without --exact"
         }
         _ => "record without --exact",
@@ -110,19 +110,19 @@ pub(super) fn pause(error: &StopError, pid: u32) -> String {
     }
 }
 
-pub(super) fn limit(limit: LookLimit) -> String {
+pub(super) fn limit(limit: ReachedLimit) -> String {
     match limit {
-        LookLimit::Pause(most) => format!(
+        ReachedLimit::Pause(most) => format!(
             "allow a longer stop (--max-stop {}s), or add --no-stop",
             (5 * most).as_secs().max(1)
         ),
-        LookLimit::Time(most)
-        | LookLimit::Repeating(most)
-        | LookLimit::Finding { of: most, .. } => {
+        ReachedLimit::Time(most)
+        | ReachedLimit::Repeating(most)
+        | ReachedLimit::Finding { of: most, .. } => {
             format!("allow the snapshot more time (--max-time {}s)", (4 * most).as_secs().max(1))
         }
-        LookLimit::Copies(_) => "try again, or add --no-stop".to_owned(),
-        LookLimit::Memory(_) => {
+        ReachedLimit::Copies(_) => "try again, or add --no-stop".to_owned(),
+        ReachedLimit::Memory(_) => {
             "its heap is damaged, or unlike any that memspy knows: a recording does not read it"
                 .to_owned()
         }

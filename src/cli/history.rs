@@ -12,14 +12,14 @@ use crate::sampler::{HistoryError, attach, read_history};
 use super::args::HistoryArgs;
 use super::members::refuse_launcher;
 use super::output::into_io;
-use super::output::{self, FileNameFields};
+use super::output::{self, NameFields};
 use super::{eprint_line, hints};
 
 pub(super) fn run(args: &HistoryArgs) -> Result<()> {
     let extension = if args.json { "json" } else { "pickle" };
     let default = PathBuf::from(format!("history-{}.{extension}", args.pid));
     let host = output::host();
-    let fields = FileNameFields { pid: args.pid, host: &host, rank: None };
+    let fields = NameFields { pid: args.pid, host: &host, rank: None };
     let path = output::expand(&args.output.clone().unwrap_or(default), fields)?;
     output::check(&path, args.force)?;
     let mut readers = attach(args.pid, &AtomicBool::new(false))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, RankTable, lines};
-use crate::render::{self, LinesOptions, RankLines, RenderError};
+use crate::render::{self, LinesOptions, OutputError, RankLines};
 
 use super::args::{LinesArgs, LinesFormat, SortArg};
 use super::device_choice::device;
@@ -126,7 +126,7 @@ fn write_together(
     out: &mut dyn std::io::Write,
     ranks: &[RankLines<'_>],
     options: &LinesOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let tables: Vec<_> = ranks.iter().map(|rank| (rank.profile, rank.table)).collect();
     let table = RankTable::new(&tables);
     match format {
@@ -142,7 +142,7 @@ fn write_one(
     profile: &Profile,
     table: &LineTable,
     options: &LinesOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     match format {
         LinesFormat::Text => render::lines_text(out, profile, table, options),
         LinesFormat::Csv => render::lines_csv(out, profile, table, &options.functions),

@@ -104,7 +104,7 @@ pub(super) fn observe(
         }
         recording.lines(began, &mut growth, &mut lines);
         if round >= MIN_ROUNDS && next >= until {
-            at_end = Some(ProcessAtEnd::begin(identity.clone(), pid)?);
+            at_end = Some(EndSnapshot::begin(identity.clone(), pid)?);
         }
         take_snapshot(began, &mut growth);
         // Growth needs several snapshots: slow ones prolong the observation.
@@ -115,7 +115,7 @@ pub(super) fn observe(
     }
     let at_end = match at_end {
         Some(begun) => begun,
-        None => ProcessAtEnd::begin(identity, pid)?,
+        None => EndSnapshot::begin(identity, pid)?,
     };
     lines.seconds = recording.end();
     let devices = recording.devices(lines.seconds);
@@ -179,18 +179,18 @@ fn add_groups(
 }
 
 /// Reads process, threads and devices on a thread, as it waits for names and blocks.
-struct ProcessAtEnd {
+struct EndSnapshot {
     result: Receiver<Result<ProcessSnapshot>>,
     _thread: Worker<()>,
 }
 
-impl ProcessAtEnd {
-    fn begin(process: TargetIdentity, pid: u32) -> Result<ProcessAtEnd> {
+impl EndSnapshot {
+    fn begin(process: TargetIdentity, pid: u32) -> Result<EndSnapshot> {
         let (done, result) = channel();
         let thread = Worker::spawn("process", move |_| {
             let _ = done.send(read_process(&process, pid));
         })?;
-        Ok(ProcessAtEnd { result, _thread: thread })
+        Ok(EndSnapshot { result, _thread: thread })
     }
 
     fn read(self) -> Result<ProcessSnapshot> {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::files::{FileCreation, FileIdentity, PathKind, PlaceError, place};
 use crate::model::RecordingStart;
-use crate::render::{FittingWriter, RenderError};
+use crate::render::{FittingWriter, OutputError};
 use crate::sampler::host_name;
 
 use super::eprint_line;
@@ -53,15 +53,15 @@ pub(super) fn wants_colors() -> bool {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct FileNameFields<'a> {
+pub(super) struct NameFields<'a> {
     pub(super) pid: u32,
     pub(super) host: &'a str,
     pub(super) rank: Option<u32>,
 }
 
-impl<'a> From<Option<&'a RecordingStart>> for FileNameFields<'a> {
+impl<'a> From<Option<&'a RecordingStart>> for NameFields<'a> {
     fn from(start: Option<&'a RecordingStart>) -> Self {
-        start.map_or(FileNameFields::default(), |start| FileNameFields {
+        start.map_or(NameFields::default(), |start| NameFields {
             pid: start.pid,
             host: &start.host,
             rank: start.rank,
@@ -70,8 +70,8 @@ impl<'a> From<Option<&'a RecordingStart>> for FileNameFields<'a> {
 }
 
 /// Replaces `%p` by the pid, `%h` by the host, `%r` by the rank (else pid), `%%` by `%`.
-pub(super) fn expand(path: &Path, naming: FileNameFields<'_>) -> Result<PathBuf> {
-    let FileNameFields { pid, host, rank } = naming;
+pub(super) fn expand(path: &Path, naming: NameFields<'_>) -> Result<PathBuf> {
+    let NameFields { pid, host, rank } = naming;
     let Some(text) = path.to_str() else { return Ok(path.to_owned()) };
     let mut expanded = String::new();
     let mut rest = text.chars();
@@ -132,7 +132,7 @@ pub(super) fn of_report(
 /// Refuses early a name that can never be a file, whatever its `%` letters become.
 pub(super) fn check_requested(asked: Option<&Path>, force: bool) -> Result<()> {
     let Some(path) = asked else { return Ok(()) };
-    expand(path, FileNameFields { pid: 1, host: "host", rank: None })?;
+    expand(path, NameFields { pid: 1, host: "host", rank: None })?;
     let has_letters = |path: &Path| path.to_string_lossy().contains('%');
     if !has_letters(path) {
         return check(path, force);
@@ -278,7 +278,7 @@ pub(super) fn wrote(path: &Path) {
     }
 }
 
-pub(super) fn into_io(error: RenderError) -> io::Error {
+pub(super) fn into_io(error: OutputError) -> io::Error {
     error.into_io()
 }
 
@@ -303,11 +303,11 @@ mod tests {
 
     #[test]
     fn percent_letters_are_replaced() {
-        let naming = FileNameFields { pid: 42, host: "box", rank: None };
+        let naming = NameFields { pid: 42, host: "box", rank: None };
         let expand = |name: &str| expand(Path::new(name), naming);
         assert_eq!(expand("a-%p-%h-%%.bin").unwrap(), PathBuf::from("a-42-box-%.bin"));
         assert_eq!(expand("a-%r").unwrap(), PathBuf::from("a-p42"));
-        let of_rank = super::expand(Path::new("a-%r"), FileNameFields { rank: Some(3), ..naming });
+        let of_rank = super::expand(Path::new("a-%r"), NameFields { rank: Some(3), ..naming });
         assert_eq!(of_rank.unwrap(), PathBuf::from("a-3"));
         assert!(expand("a-%x").unwrap_err().to_string().contains("%x"));
         assert!(expand("a-%").is_err());
@@ -326,15 +326,14 @@ mod tests {
             ("gpu-17.example.org", "gpu-17.example.org"),
             ("größe", "größe"),
         ] {
-            let naming = FileNameFields { pid: 1, host, rank: None };
+            let naming = NameFields { pid: 1, host, rank: None };
             let path = expand(Path::new("out/%h.txt"), naming).unwrap();
             assert_eq!(path, PathBuf::from(format!("out/{name}.txt")), "{host:?}");
             let path = expand(Path::new("%h"), naming).unwrap();
             assert_eq!(path.components().count(), 1, "{host:?}");
         }
         let long = "x".repeat(5000);
-        let path =
-            expand(Path::new("%h"), FileNameFields { pid: 1, host: &long, rank: None }).unwrap();
+        let path = expand(Path::new("%h"), NameFields { pid: 1, host: &long, rank: None }).unwrap();
         assert_eq!(path.as_os_str().len(), MAX_HOST_LEN);
     }
 

@@ -10,12 +10,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::analysis;
 use crate::model::{OwnershipSnapshot, StackTable};
 use crate::ownership::{NamedTensors, called};
-use crate::render::{self, RenderError, TensorsOptions, in_sentence, suggestion_on};
+use crate::render::{self, OutputError, TensorsOptions, in_sentence, suggestion_on};
 use crate::sampler::{
     OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers, watch_owners,
 };
 
-use super::args::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
+use super::args::{GraphArgs, PeerTool, ReadArgs, ReferrersArgs, TensorsArgs};
 use super::members::{for_each_member, refuse_launcher};
 use super::output::into_io;
 use super::signals::StopSignals;
@@ -215,13 +215,9 @@ fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Resul
     }
 }
 
-fn of_members(
-    args: &TensorReadArgs,
-    all: bool,
-    command: &dyn Fn(TensorReadArgs) -> Result<()>,
-) -> Result<()> {
+fn of_members(args: &ReadArgs, all: bool, command: &dyn Fn(ReadArgs) -> Result<()>) -> Result<()> {
     for_each_member(args.pid, args.json, all, &|pid| {
-        command(TensorReadArgs { pid, subprocesses: false, ..args.clone() })
+        command(ReadArgs { pid, subprocesses: false, ..args.clone() })
     })
 }
 
@@ -232,7 +228,7 @@ pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
 }
 
 /// Prints the stop to standard error if the output is for programs.
-fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
+fn read_snapshot(readers: &mut TargetReaders, args: &ReadArgs) -> Result<OwnershipSnapshot> {
     let read =
         read_owners(readers, args.cost.options()).map_err(|error| refused(error, args.pid))?;
     if args.json {
@@ -262,13 +258,9 @@ fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
     anyhow!("cannot read the tensors of process {pid}: {error}; {advice}")
 }
 
-type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), RenderError>;
+type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), OutputError>;
 
-fn show(
-    args: &TensorReadArgs,
-    snapshot: &OwnershipSnapshot,
-    text: SnapshotWriter<'_>,
-) -> Result<()> {
+fn show(args: &ReadArgs, snapshot: &OwnershipSnapshot, text: SnapshotWriter<'_>) -> Result<()> {
     let write = |out: &mut dyn Write| -> io::Result<()> {
         match args.json {
             true => render::ownership_json(out, snapshot),
@@ -283,12 +275,12 @@ fn show(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::LookLimit;
+    use crate::model::ReachedLimit;
 
     #[test]
     fn a_slow_snapshot_does_not_end_a_watch() {
         let too_long =
-            OwnerError::Cut { limit: LookLimit::Time(Duration::from_secs(5)), copied: 53 << 20 };
+            OwnerError::Cut { limit: ReachedLimit::Time(Duration::from_secs(5)), copied: 53 << 20 };
         assert!(is_retryable(&too_long, true));
         assert!(is_retryable(&OwnerError::Moved, true));
         assert!(!is_retryable(&too_long, false));

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
-use crate::analysis::{OomReportBuilder, Profile};
+use crate::analysis::{OomBuilder, Profile};
 use crate::model::RecordSink;
 use crate::render::{file_word, in_sentence, suggestion};
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
@@ -81,7 +81,7 @@ impl StoredRecording<'_> {
         Ok(profile)
     }
 
-    pub(super) fn oom_report(&self, mut reports: OomReportBuilder) -> Result<OomReportBuilder> {
+    pub(super) fn oom_report(&self, mut reports: OomBuilder) -> Result<OomBuilder> {
         limit(reports.profile_mut(), self.bytes()?);
         let damage = self.pass_to(&mut reports)?;
         self.finish(reports.profile_mut(), damage)?;

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 
-use crate::analysis::report::{MemoryTrack, RecordingSurvey, ReportBuilder, SurveyOptions};
+use crate::analysis::report::{MemoryTrack, PageBuilder, RecordingSurvey, SurveyOptions};
 use crate::analysis::{PeakMoment, Profile, peak};
 use crate::model::{MemoryKind, Nanos};
 use crate::render::{ReportOptions, ReportedRecording, report_page};
@@ -98,7 +98,7 @@ fn survey(rank: &RankTrace, ranks: usize) -> Result<(RecordingSurvey, Vec<Memory
     let mut again = empty();
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
     replay::limit(&mut again, bytes);
-    let mut builder = ReportBuilder::new(again, profile.duration(), &moments, peaks);
+    let mut builder = PageBuilder::new(again, profile.duration(), &moments, peaks);
     trace.reread(&mut builder)?;
     let (_, tracks) = builder.build();
     let tracks: Vec<MemoryTrack> =

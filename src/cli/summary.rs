@@ -111,7 +111,7 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
     let growth = observation.growth.owners();
     let facts = FindingFacts {
         gpus: &gpus,
-        look: observation.last.as_ref().ok().filter(|look| look.has_all_tensors()),
+        snapshot: observation.last.as_ref().ok().filter(|snapshot| snapshot.has_all_tensors()),
         groups: observation.growth.last(),
         growth: &growth,
         devices: &observation.devices,
@@ -123,7 +123,7 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
         process: &observation.process,
         gpus: &gpus,
         growth: &observation.growth,
-        look: observation.last.as_ref().map_err(String::as_str),
+        snapshot: observation.last.as_ref().map_err(String::as_str),
         stops: observation.stops,
         lines: &observation.lines,
         devices: &observation.devices,
@@ -168,7 +168,7 @@ fn print_growth(
     mut observation: JobObservation,
     rank: Option<&str>,
 ) -> Result<()> {
-    if observation.growth.looks() == 0 {
+    if observation.growth.snapshots() == 0 {
         bail!("cannot tell what grows in process {pid}: {}", why_unknown(&observation));
     }
     let keepers = keepers(args.cost.options(), &mut observation);
@@ -190,7 +190,7 @@ fn print_growth(
 fn why_unknown(observation: &JobObservation) -> String {
     match &observation.last {
         Err(why) => why.clone(),
-        Ok(look) => match &look.incomplete {
+        Ok(snapshot) => match &snapshot.incomplete {
             Some(IncompleteSnapshot { limit, .. }) => {
                 format!("no snapshot was complete: {limit}; {}", hints::limit(*limit))
             }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::analysis::OomReportBuilder;
-use crate::flight::{FlightEvent, RecordingHost};
+use crate::analysis::OomBuilder;
+use crate::flight::{HostEvent, RecordingHost};
 use crate::model::{SinkError, SinkResult, TriggerFired};
 
 use super::flight::{warn, write_oom_report};
@@ -21,7 +21,7 @@ impl TerminalHost {
 }
 
 impl RecordingHost for TerminalHost {
-    fn tell(&mut self, event: FlightEvent) {
+    fn tell(&mut self, event: HostEvent) {
         // The recording thread does not know the label yet.
         if let Some(label) = &self.label {
             set_line_prefix(label);
@@ -29,9 +29,9 @@ impl RecordingHost for TerminalHost {
         let was_met =
             |fired: &TriggerFired| format!("'{}' was met: {}", fired.condition, fired.seen);
         match event {
-            FlightEvent::Warning(warning) => warn(warning),
-            FlightEvent::Triggered(fired) => eprint_line(&was_met(&fired)),
-            FlightEvent::RecordingWritten { triggered, recording, report } => {
+            HostEvent::Warning(warning) => warn(warning),
+            HostEvent::Triggered(fired) => eprint_line(&was_met(&fired)),
+            HostEvent::RecordingWritten { triggered, recording, report } => {
                 eprint_line(&format!(
                     "{}; wrote {} and {}",
                     was_met(&triggered),
@@ -39,13 +39,13 @@ impl RecordingHost for TerminalHost {
                     report.display()
                 ));
             }
-            FlightEvent::TriggersIgnored(count) => eprint_line(&format!(
+            HostEvent::TriggersIgnored(count) => eprint_line(&format!(
                 "conditions were met {count} more times within 2 s of a recording that was written"
             )),
         }
     }
 
-    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> SinkResult {
+    fn write_oom_report(&mut self, reports: &mut OomBuilder, path: &Path) -> SinkResult {
         let written = write_oom_report(reports, path, self.force);
         written.map_err(|error| SinkError::Failed(error.into()))
     }

@@ -53,7 +53,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
         true => tui::run_all(members(args, &stop)?, &options, &stop),
         false => {
             let attaching =
-                attaching(TopRecordOptions::from_args(args), args.pid, None, Arc::clone(&stop));
+                attaching(AttachOptions::from_args(args), args.pid, None, Arc::clone(&stop));
             tui::run(attaching, &options, &stop)
         }
     };
@@ -66,20 +66,20 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
 }
 
 #[derive(Clone)]
-struct TopRecordOptions {
+struct AttachOptions {
     follow: FollowChoice,
     exact: bool,
 }
 
-impl TopRecordOptions {
-    fn from_args(args: &TopArgs) -> TopRecordOptions {
-        TopRecordOptions { follow: FollowChoice::for_top(args), exact: args.exact }
+impl AttachOptions {
+    fn from_args(args: &TopArgs) -> AttachOptions {
+        AttachOptions { follow: FollowChoice::for_top(args), exact: args.exact }
     }
 }
 
 /// Attaches, and advises on failure; the first time with `readers`, if given.
 fn attaching(
-    how: TopRecordOptions,
+    how: AttachOptions,
     pid: u32,
     mut readers: Option<TargetReaders>,
     stop: Arc<AtomicBool>,
@@ -111,7 +111,7 @@ fn attaching(
 }
 
 fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
-    let (how, pid) = (TopRecordOptions::from_args(args), args.pid);
+    let (how, pid) = (AttachOptions::from_args(args), args.pid);
     let mut family = ProcessTree::new(pid, how.exact).map_err(|error| hints::attach(error, pid))?;
     let stop = Arc::clone(stop);
     Ok(Box::new(move || {

@@ -10,7 +10,7 @@ use crate::trace::{CreateError, ReadError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
-pub enum FlightError {
+pub enum RingError {
     #[error(
         "a recording that did not end in order left its segments; {} makes a trace of them, --force overwrites them",
         in_sentence(&suggestion(["join", &file_word(&folder.to_string_lossy()), "-o", "FILE"]))

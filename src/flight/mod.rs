@@ -4,7 +4,7 @@
 //! recordings.
 //! May import `model`, `files`, `trace`, `analysis` and `render`: it joins both halves.
 //! Never reads a target or prints: a [`RecordingHost`] gets events.
-//! Start reading at [`FlightRecorder`]; [`SinkChain`] waits for conditions.
+//! Start reading at [`RingRecorder`]; [`SinkChain`] waits for conditions.
 
 mod calls;
 mod error;
@@ -14,11 +14,11 @@ mod report;
 mod sinks;
 mod window;
 
-pub use error::FlightError;
+pub use error::RingError;
 pub use print::{PrintInterval, TableOutput, TablePrinter};
-pub use recorder::FlightRecorder;
+pub use recorder::RingRecorder;
 pub use report::{RingRecording, join_segments, oom_report_path};
 pub use sinks::{
-    Aggregation, FlightEvent, OnTrigger, RankContext, RecordOutput, RecordingHost, SinkChain,
+    Aggregation, HostEvent, OnTrigger, RankContext, RecordOutput, RecordingHost, SinkChain,
     TriggerState,
 };

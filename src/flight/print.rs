@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::analysis::{LineOrder, Profile, ThreadChoice, lines, peak};
 use crate::model::{Definition, Nanos, Record, SinkError, SinkResult};
-use crate::render::{self, LinesOptions, RenderError};
+use crate::render::{self, LinesOptions, OutputError};
 
 use super::calls::CallCounter;
 use super::window::{StreamState, StreamWindow};
@@ -166,7 +166,7 @@ impl TablePrinter {
                     &self.options,
                 );
                 written.map_err(|error| match error {
-                    RenderError::Write(error) => SinkError::Write(error),
+                    OutputError::Write(error) => SinkError::Write(error),
                     other => SinkError::failed(other),
                 })?;
             }

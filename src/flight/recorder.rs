@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use crate::analysis::{Profile, ThreadChoice};
 use crate::files::FileCreation;
 use crate::model::{EndReason, Nanos, Record, RecordSink, SinkResult, TriggerFired};
-use crate::trace::{Retention, RetentionLimit, TraceRing};
+use crate::trace::{Retention, RetentionLimit, SegmentRing};
 
-use super::error::FlightError;
+use super::error::RingError;
 use super::report::{self, RingRecording};
 use super::window::{StreamState, StreamWindow};
 
 /// Keeps the last part of a recording.
-pub struct FlightRecorder {
-    ring: TraceRing,
+pub struct RingRecorder {
+    ring: SegmentRing,
     window: StreamWindow,
     stream: StreamState,
     choice: ThreadChoice,
@@ -25,23 +25,23 @@ pub struct FlightRecorder {
     now: Nanos,
 }
 
-impl FlightRecorder {
+impl RingRecorder {
     /// Writes to `path`. Fails if the folder of segments beside it exists or cannot be created.
     pub fn new(
         path: &Path,
         keep: Retention,
         creation: FileCreation,
         choice: ThreadChoice,
-    ) -> Result<FlightRecorder, FlightError> {
+    ) -> Result<RingRecorder, RingError> {
         let folder = path.with_extension("ring");
         let ring =
-            TraceRing::create(&folder, keep, creation.replace).map_err(|source| {
-                match folder.is_dir() {
-                    true => FlightError::SegmentsLeft { folder: folder.clone(), source },
-                    false => FlightError::NothingRecorded { source },
-                }
+            SegmentRing::create(&folder, keep, creation.replace).map_err(|source| match folder
+                .is_dir()
+            {
+                true => RingError::SegmentsLeft { folder: folder.clone(), source },
+                false => RingError::NothingRecorded { source },
             })?;
-        Ok(FlightRecorder {
+        Ok(RingRecorder {
             ring,
             window: StreamWindow::new(profile(choice)),
             stream: StreamState::default(),
@@ -64,8 +64,8 @@ impl FlightRecorder {
         &mut self,
         ended: Option<&TriggerFired>,
         warn: &mut dyn FnMut(String),
-    ) -> Result<RingRecording, FlightError> {
-        self.ring.flush().map_err(|source| FlightError::Flush { source })?;
+    ) -> Result<RingRecording, RingError> {
+        self.ring.flush().map_err(|source| RingError::Flush { source })?;
         let path = self.next_path();
         let reason = ended.map(|triggered| EndReason::Condition(triggered.condition.clone()));
         let reported = report::join_segments(
@@ -94,9 +94,9 @@ impl FlightRecorder {
     }
 
     /// Removes the segments.
-    pub fn finish(self) -> Result<(), FlightError> {
+    pub fn finish(self) -> Result<(), RingError> {
         let folder = self.ring.folder().to_owned();
-        self.ring.remove().map_err(|source| FlightError::Remove { folder, source })
+        self.ring.remove().map_err(|source| RingError::Remove { folder, source })
     }
 
     /// The folder of segments.
@@ -126,7 +126,7 @@ fn profile(choice: ThreadChoice) -> Profile {
     Profile::with_filter(choice).without_line_statistics()
 }
 
-impl RecordSink for FlightRecorder {
+impl RecordSink for RingRecorder {
     fn record(&mut self, record: &Record) -> SinkResult {
         self.now = self.now.max(record.time().unwrap_or_default());
         if self.ring.begun() == 0 {

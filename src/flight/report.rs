@@ -2,19 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::analysis::{OomReportBuilder, Profile, TotalsCounter};
+use crate::analysis::{OomBuilder, Profile, TotalsCounter};
 use crate::files::FileCreation;
 use crate::model::{EndReason, Nanos, Record, RecordSink, RecordingEnd, SinkResult};
 use crate::trace::{self, TraceWriter};
 
-use super::error::FlightError;
+use super::error::RingError;
 
 /// A trace written from a ring, its size in bytes and its contents.
 #[allow(missing_docs)]
 pub struct RingRecording {
     pub path: PathBuf,
     pub bytes: u64,
-    pub reports: OomReportBuilder,
+    pub reports: OomBuilder,
 }
 
 /// The report's path for a trace.
@@ -37,7 +37,7 @@ pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
 
 struct JoinedSink {
     writer: TraceWriter<std::fs::File>,
-    reports: OomReportBuilder,
+    reports: OomBuilder,
     tally: TotalsCounter,
     dropped: bool,
 }
@@ -69,10 +69,10 @@ pub fn join_segments(
     profile: Profile,
     end: Option<(Nanos, EndReason)>,
     warn: &mut dyn FnMut(String),
-) -> Result<RingRecording, FlightError> {
+) -> Result<RingRecording, RingError> {
     let mut joined = JoinedSink {
         writer: TraceWriter::create_as(path, creation)?,
-        reports: OomReportBuilder::new(profile),
+        reports: OomBuilder::new(profile),
         tally: TotalsCounter::default(),
         dropped: false,
     };
@@ -87,9 +87,9 @@ pub fn join_segments(
         result = end.map_err(|source| trace::ReadError::Sink { source });
     }
     let finished = joined.writer.finish();
-    result.map_err(|source| FlightError::Join { path: path.to_owned(), source })?;
+    result.map_err(|source| RingError::Join { path: path.to_owned(), source })?;
     let (_, written) =
-        finished.map_err(|source| FlightError::Finish { path: path.to_owned(), source })?;
+        finished.map_err(|source| RingError::Finish { path: path.to_owned(), source })?;
     joined.reports.profile_mut().finish();
     Ok(RingRecording { path: path.to_owned(), bytes: written.bytes, reports: joined.reports })
 }

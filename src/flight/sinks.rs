@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::analysis::{OomReportBuilder, Profile, TriggerWatch};
+use crate::analysis::{OomBuilder, Profile, TriggerWatch};
 use crate::model::{
     EndReason, Nanos, Record, RecordSink, RecordingEnd, SinkError, SinkResult, TriggerFired,
 };
 use crate::trace::TraceWriter;
 
 use super::print::TablePrinter;
-use super::recorder::FlightRecorder;
+use super::recorder::RingRecorder;
 use super::report::oom_report_path;
 
 /// Nanoseconds. A condition met sooner after another one is only counted.
@@ -32,7 +32,7 @@ pub enum OnTrigger {
 /// Events for the host of a recording.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum FlightEvent {
+pub enum HostEvent {
     /// A problem with the kept segments.
     Warning(String),
     /// A condition was met.
@@ -53,9 +53,9 @@ pub enum FlightEvent {
 /// Gets a recording's events and writes its report.
 #[allow(missing_docs)]
 pub trait RecordingHost: Send {
-    fn tell(&mut self, event: FlightEvent);
+    fn tell(&mut self, event: HostEvent);
 
-    fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> SinkResult;
+    fn write_oom_report(&mut self, reports: &mut OomBuilder, path: &Path) -> SinkResult;
 }
 
 /// The destination of records.
@@ -65,7 +65,7 @@ pub enum RecordOutput {
     /// All records.
     Trace(Box<TraceWriter<File>>),
     /// The last records.
-    Flight(Box<FlightRecorder>),
+    Flight(Box<RingRecorder>),
 }
 
 /// What is aggregated.
@@ -75,7 +75,7 @@ pub enum Aggregation {
     /// A profile for reports.
     Profile(Box<Profile>),
     /// A profile, and the moment of a condition.
-    OomReport(Box<OomReportBuilder>),
+    OomReport(Box<OomBuilder>),
 }
 
 impl Aggregation {
@@ -164,7 +164,7 @@ impl SinkChain {
     /// Prints the last table and delivers events.
     pub fn finish(&mut self) -> SinkResult {
         if self.waiting.uncounted > 0 {
-            self.host.tell(FlightEvent::TriggersIgnored(self.waiting.uncounted));
+            self.host.tell(HostEvent::TriggersIgnored(self.waiting.uncounted));
         }
         match &mut self.printer {
             Some(printer) => printer.finish(self.reading.profile()),
@@ -236,16 +236,16 @@ impl SinkChain {
             let last = flight.written() + 1 >= self.waiting.max_reports;
             if !last {
                 let host = &mut self.host;
-                let mut warn = |warning| host.tell(FlightEvent::Warning(warning));
+                let mut warn = |warning| host.tell(HostEvent::Warning(warning));
                 let mut reported =
                     flight.write(Some(&triggered), &mut warn).map_err(SinkError::failed)?;
                 let (recording, report) = (reported.path.clone(), oom_report_path(&reported.path));
                 host.write_oom_report(&mut reported.reports, &report)?;
-                host.tell(FlightEvent::RecordingWritten { triggered, recording, report });
+                host.tell(HostEvent::RecordingWritten { triggered, recording, report });
                 return Ok(());
             }
         }
-        self.host.tell(FlightEvent::Triggered(triggered.clone()));
+        self.host.tell(HostEvent::Triggered(triggered.clone()));
         if let Some(label) = &self.rank.label {
             // Before the others are stopped: they look for the reason.
             let _ = self.rank.ended_by.set((triggered.condition.clone(), label.clone()));
@@ -267,13 +267,13 @@ impl RecordSink for SinkChain {
         };
         if let Some(held) = self.waiting.held.take() {
             self.waiting.fired = Some(held.condition.clone());
-            self.host.tell(FlightEvent::Triggered(held));
+            self.host.tell(HostEvent::Triggered(held));
         }
         // A condition met by the end is recorded before it.
         if let Some(triggered) = self.waiting.watch.on_record(record)
             && self.waiting.fired.is_none()
         {
-            self.host.tell(FlightEvent::Triggered(triggered.clone()));
+            self.host.tell(HostEvent::Triggered(triggered.clone()));
             self.pass(&Record::TriggerFired(triggered))?;
         }
         let reason = match (&self.waiting.fired, &end.reason) {

@@ -6,7 +6,7 @@ use nvml_wrapper::enum_wrappers::device::{PerformanceState, TemperatureSensor};
 use crate::model::{DeviceMemory, DeviceStatus, DeviceUsage, GpuDevice, MigDevice, Nanos};
 use crate::target::HostPids;
 
-use super::nvml::{BoundedNvml, GpuError, query};
+use super::nvml::{BoundedNvml, DriverError, query};
 use super::processes;
 
 /// Reads the whole machine through NVML.
@@ -17,12 +17,12 @@ pub struct MachineReader {
 
 impl MachineReader {
     /// Loads NVML; creates no CUDA context.
-    pub fn open() -> Result<MachineReader, GpuError> {
+    pub fn open() -> Result<MachineReader, DriverError> {
         Ok(MachineReader { nvml: BoundedNvml::load()?, pids: HostPids::read() })
     }
 
     /// In NVML's order. An inaccessible device is an error, a missing figure `None`.
-    pub fn read(&self) -> Result<Vec<DeviceStatus>, GpuError> {
+    pub fn read(&self) -> Result<Vec<DeviceStatus>, DriverError> {
         let pids = self.pids;
         self.nvml.ask_of_all(move |nvml| {
             let count = nvml.device_count().map_err(query("count the devices"))?;

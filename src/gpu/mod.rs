@@ -3,7 +3,7 @@
 //! Turns NVML's answers into [`DeviceUsage`](crate::model::DeviceUsage) and
 //! [`DeviceStatus`](crate::model::DeviceStatus). May import `model`, `target`; only this room uses
 //! nvml-wrapper. Never creates a CUDA context, changes a setting, or guesses. Start reading at
-//! [`GpuReader`].
+//! [`NvmlReader`].
 
 mod machine;
 mod nvml;
@@ -11,5 +11,5 @@ mod processes;
 mod visible;
 
 pub use machine::MachineReader;
-pub use nvml::{GpuError, GpuReader};
+pub use nvml::{DriverError, NvmlReader};
 pub use visible::{CudaVisibility, DeviceOrder};

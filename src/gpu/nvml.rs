@@ -21,7 +21,7 @@ const READING: Duration = Duration::from_secs(5);
 /// Why the driver could not be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum GpuError {
+pub enum DriverError {
     #[error("NVML (libnvidia-ml.so.1) is not available: {0}")]
     NoNvml(NvmlError),
     #[error("NVML cannot {action}: {source}")]
@@ -36,11 +36,11 @@ pub enum GpuError {
     NoThread(std::io::Error),
 }
 
-impl From<WorkerError> for GpuError {
-    fn from(error: WorkerError) -> GpuError {
+impl From<WorkerError> for DriverError {
+    fn from(error: WorkerError) -> DriverError {
         match error {
-            WorkerError::NoAnswer { seconds } => GpuError::NoAnswer { seconds },
-            WorkerError::Io(error) => GpuError::NoThread(error),
+            WorkerError::NoAnswer { seconds } => DriverError::NoAnswer { seconds },
+            WorkerError::Io(error) => DriverError::NoThread(error),
         }
     }
 }
@@ -52,7 +52,7 @@ pub(super) struct BoundedNvml {
 }
 
 impl BoundedNvml {
-    pub(super) fn load() -> Result<BoundedNvml, GpuError> {
+    pub(super) fn load() -> Result<BoundedNvml, DriverError> {
         let worker = BoundedWorker::default();
         let nvml = worker.run_within(LOADING, load)?;
         Ok(BoundedNvml { nvml: Arc::new(nvml), worker })
@@ -60,45 +60,45 @@ impl BoundedNvml {
 
     fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Nvml) -> Result<T, GpuError> + Send + 'static,
-    ) -> Result<T, GpuError> {
+        question: impl FnOnce(&Nvml) -> Result<T, DriverError> + Send + 'static,
+    ) -> Result<T, DriverError> {
         let nvml = self.nvml.clone();
         self.worker.run_within(READING, move || question(&nvml))
     }
 
     pub(super) fn ask_of_all<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Nvml) -> Result<T, GpuError> + Send + 'static,
-    ) -> Result<T, GpuError> {
+        question: impl FnOnce(&Nvml) -> Result<T, DriverError> + Send + 'static,
+    ) -> Result<T, DriverError> {
         let nvml = self.nvml.clone();
         self.worker.run_within(LISTING, move || question(&nvml))
     }
 }
 
 /// Reads NVML for one target.
-pub struct GpuReader {
+pub struct NvmlReader {
     nvml: BoundedNvml,
     pid: u32,
     pids: HostPids,
 }
 
-impl GpuReader {
+impl NvmlReader {
     /// Loads NVML; creates no CUDA context.
-    pub fn open(process: &Process) -> Result<Self, GpuError> {
+    pub fn open(process: &Process) -> Result<Self, DriverError> {
         if process.is_core() {
-            return Err(GpuError::CoreFile);
+            return Err(DriverError::CoreFile);
         }
-        Ok(GpuReader { nvml: BoundedNvml::load()?, pid: process.pid(), pids: HostPids::read() })
+        Ok(NvmlReader { nvml: BoundedNvml::load()?, pid: process.pid(), pids: HostPids::read() })
     }
 
     /// `580.159.04`.
-    pub fn driver_version(&self) -> Result<String, GpuError> {
+    pub fn driver_version(&self) -> Result<String, DriverError> {
         let action = "read the driver's version";
         self.nvml.ask(move |nvml| nvml.sys_driver_version().map_err(query(action)))
     }
 
     /// In NVML's order, with CUDA numbers.
-    pub fn devices(&self, visibility: &CudaVisibility) -> Result<Vec<GpuDevice>, GpuError> {
+    pub fn devices(&self, visibility: &CudaVisibility) -> Result<Vec<GpuDevice>, DriverError> {
         let mut devices = self.nvml.ask_of_all(|nvml| {
             let count = nvml.device_count().map_err(query("count the devices"))?;
             (0..count)
@@ -113,14 +113,14 @@ impl GpuReader {
                         total: device.memory_info().ok().map(|m| m.total),
                     })
                 })
-                .collect::<Result<Vec<_>, GpuError>>()
+                .collect::<Result<Vec<_>, DriverError>>()
         })?;
         visibility.number(&mut devices);
         Ok(devices)
     }
 
     /// Takes milliseconds and a driver lock: call it a few times a second.
-    pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {
+    pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, DriverError> {
         let pids = self.pids;
         let (memory, processes) = self.nvml.ask(move |nvml| {
             let device = nvml.device_by_index(nvml_index).map_err(query("open a device"))?;
@@ -139,15 +139,15 @@ impl GpuReader {
     }
 }
 
-fn load() -> Result<Nvml, GpuError> {
+fn load() -> Result<Nvml, DriverError> {
     // Only development packages have the bare name.
     Nvml::builder()
         .lib_path("libnvidia-ml.so.1".as_ref())
         .init()
         .or_else(|_| Nvml::init())
-        .map_err(GpuError::NoNvml)
+        .map_err(DriverError::NoNvml)
 }
 
-pub(super) fn query(action: &'static str) -> impl FnOnce(NvmlError) -> GpuError {
-    move |source| GpuError::Query { action, source }
+pub(super) fn query(action: &'static str) -> impl FnOnce(NvmlError) -> DriverError {
+    move |source| DriverError::Query { action, source }
 }

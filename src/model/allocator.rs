@@ -253,9 +253,9 @@ impl fmt::Display for StatKey {
 
 /// Text that is no key of `torch.cuda.memory_stats`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownStatKey(pub String);
+pub struct UnknownStat(pub String);
 
-impl fmt::Display for UnknownStatKey {
+impl fmt::Display for UnknownStat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = |parts: &[&str]| parts.join(", ");
         write!(
@@ -269,15 +269,15 @@ impl fmt::Display for UnknownStatKey {
     }
 }
 
-impl std::error::Error for UnknownStatKey {}
+impl std::error::Error for UnknownStat {}
 
 impl FromStr for StatKey {
-    type Err = UnknownStatKey;
+    type Err = UnknownStat;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         StatKey::all()
             .find(|key| key.to_string() == text)
-            .ok_or_else(|| UnknownStatKey(text.to_owned()))
+            .ok_or_else(|| UnknownStat(text.to_owned()))
     }
 }
 

@@ -1,33 +1,33 @@
 //! Shared data types: frames, stacks, counters, blocks, records. No I/O, no logic.
 //!
 //! Turns facts into plain values. May import only `std` (and the stack table's hasher). Never reads
-//! a process, a file or the clock. Start reading at [`record::Record`].
+//! a process, a file or the clock. Start reading at [`Record`].
 
-pub mod allocator;
-pub mod blocks;
-pub mod core_origin;
-pub mod events;
-pub mod followed;
-pub mod gpu;
-pub mod history;
-pub mod keyframe;
-pub mod machine;
-pub mod native;
-pub mod oom_exception;
-pub mod owner_paths;
-pub mod owners;
-pub mod ownership;
-pub mod quantity;
-pub mod record;
+mod allocator;
+mod blocks;
+mod core_origin;
+mod events;
+mod followed;
+mod gpu;
+mod history;
+mod keyframe;
+mod machine;
+mod native;
+mod oom_exception;
+mod owner_paths;
+mod owners;
+mod ownership;
+mod quantity;
+mod record;
 mod record_size;
-pub mod sink_error;
-pub mod sleep_tags;
-pub mod source_file;
-pub mod stack;
-pub mod tensors;
+mod sink_error;
+mod sleep_tags;
+mod source_file;
+mod stack;
+mod tensors;
 
 pub use allocator::{
-    AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
+    AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStat,
 };
 pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
 pub use core_origin::CoreOrigin;
@@ -55,14 +55,14 @@ pub use oom_exception::{OomException, RaisedError};
 pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{
     CopiedTensors, CountingKind, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot,
-    LookLimit, ModelModule, Optimizer, OwnershipSnapshot, PoolUser, Referrer, RootModule, SavedBy,
-    SavedIn, StopTotals, TensorCategory, TensorReferrers, TensorRow,
+    NamedModule, Optimizer, OwnershipSnapshot, PoolUser, ReachedLimit, Referrer, RootModule,
+    SavedBy, SavedIn, StopTotals, TensorCategory, TensorReferrers, TensorRow,
 };
 pub use ownership::{
-    DeviceOwnership, OwnedBlock, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown,
+    DeviceOwners, DeviceOwnership, OwnedBlock, OwnedBytes, OwnedStorages, OwnershipBreakdown,
     PythonTensors, StorageGroup, UnnamedBlock,
 };
-pub use quantity::{QuantityError, TimeOrSize, parse_size, parse_time, parse_time_or_size};
+pub use quantity::{Quantity, QuantityError, parse_size, parse_time, parse_time_or_size};
 pub use record::{
     EndReason, MissReason, MissedObservation, Nanos, ReaderKind, Record, RecordSink, RecordingEnd,
     RecordingGap, RecordingStart, RecordingTotals, SourceText, StackSample, StepSource,
@@ -70,6 +70,7 @@ pub use record::{
 };
 pub use sink_error::{SinkError, SinkResult};
 pub use sleep_tags::{SleepTags, TaggedMemory};
+pub(crate) use source_file::in_standard_library;
 pub use source_file::is_library;
 pub use stack::{
     Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable, Thread,

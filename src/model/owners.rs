@@ -114,7 +114,7 @@ pub struct GraphNode {
 
 /// A module of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelModule {
+pub struct NamedModule {
     /// `layers.0`; empty for the model.
     pub path: String,
     /// Its class.
@@ -135,7 +135,7 @@ pub struct RootModule {
     /// Variable that leads to it, else class.
     pub name: Arc<str>,
     /// Each once, in the order of `modules()`.
-    pub modules: Vec<ModelModule>,
+    pub modules: Vec<NamedModule>,
     /// `training`, if readable.
     pub is_training: Option<bool>,
 }
@@ -284,7 +284,7 @@ impl StopTotals {
 
 /// A limit that ended a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LookLimit {
+pub enum ReachedLimit {
     /// Longest stop.
     Pause(Duration),
     /// Longest snapshot.
@@ -304,17 +304,17 @@ pub enum LookLimit {
     Memory(u64),
 }
 
-impl LookLimit {
+impl ReachedLimit {
     /// Short: `limit of 5s`.
     pub fn short(&self) -> String {
         match self {
-            LookLimit::Pause(most) => format!("limit of {} for a stop", time(*most)),
-            LookLimit::Time(most) | LookLimit::Repeating(most) => {
+            ReachedLimit::Pause(most) => format!("limit of {} for a stop", time(*most)),
+            ReachedLimit::Time(most) | ReachedLimit::Repeating(most) => {
                 format!("limit of {}", time(*most))
             }
-            LookLimit::Finding { of, .. } => format!("limit of {}", time(*of)),
-            LookLimit::Copies(count) => format!("changed during each of {count} copies"),
-            LookLimit::Memory(most) => format!("limit of {} MiB", most >> 20),
+            ReachedLimit::Finding { of, .. } => format!("limit of {}", time(*of)),
+            ReachedLimit::Copies(count) => format!("changed during each of {count} copies"),
+            ReachedLimit::Memory(most) => format!("limit of {} MiB", most >> 20),
         }
     }
 }
@@ -328,27 +328,27 @@ fn time(time: Duration) -> String {
 }
 
 /// As a clause.
-impl fmt::Display for LookLimit {
+impl fmt::Display for ReachedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LookLimit::Pause(most) => {
+            ReachedLimit::Pause(most) => {
                 write!(f, "the limit of {most:?} on how long the job may be stopped was reached")
             }
-            LookLimit::Time(most) => {
+            ReachedLimit::Time(most) => {
                 write!(f, "the limit of {most:?} for the snapshot was reached")
             }
-            LookLimit::Finding { part, of } => write!(
+            ReachedLimit::Finding { part, of } => write!(
                 f,
                 "finding its objects took more than {part:?}, their part of the limit of {of:?} for the snapshot"
             ),
-            LookLimit::Repeating(most) => write!(
+            ReachedLimit::Repeating(most) => write!(
                 f,
                 "the limit of {most:?} for the snapshot leaves no time to copy once more what changed meanwhile"
             ),
-            LookLimit::Copies(count) => {
+            ReachedLimit::Copies(count) => {
                 write!(f, "the job changed its objects during each of {count} copies")
             }
-            LookLimit::Memory(most) => {
+            ReachedLimit::Memory(most) => {
                 write!(f, "the limit of {} MiB of memory for the snapshot was reached", most >> 20)
             }
         }
@@ -359,7 +359,7 @@ impl fmt::Display for LookLimit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct IncompleteSnapshot {
-    pub limit: LookLimit,
+    pub limit: ReachedLimit,
     pub missing: Vec<&'static str>,
 }
 

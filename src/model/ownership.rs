@@ -114,7 +114,7 @@ pub struct OwnedStorages {
 
 /// A device's memory by owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnedOnDevice {
+pub struct DeviceOwners {
     /// Number in the target.
     pub device: CudaIndex,
     /// `allocated_bytes`, by the blocks.
@@ -138,7 +138,7 @@ pub struct OwnershipBreakdown {
     /// How long the process was stopped; `None`: it ran.
     pub pause: Option<Nanos>,
     /// Its devices.
-    pub devices: Vec<OwnedOnDevice>,
+    pub devices: Vec<DeviceOwners>,
     /// How long before `time` it was stopped: evaluation precedes recording.
     pub age: Nanos,
     /// Unnamed blocks, to find their sites; only in exact recordings.
@@ -165,7 +165,7 @@ pub struct OwnedBlock {
 pub struct UnnamedBlock {
     /// Index in [`OwnershipBreakdown::devices`].
     pub device: u32,
-    /// Index in [`OwnedOnDevice::held`]; `None`: no tensor.
+    /// Index in [`DeviceOwners::held`]; `None`: no tensor.
     pub held: Option<u32>,
     /// Its address.
     pub address: u64,

@@ -22,7 +22,7 @@ pub enum QuantityError {
 
 /// A time or a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeOrSize {
+pub enum Quantity {
     /// A time.
     Time(Duration),
     /// Bytes.
@@ -86,7 +86,7 @@ pub fn parse_time(text: &str) -> Result<Duration, QuantityError> {
 /// # Errors
 ///
 /// Neither, or both.
-pub fn parse_time_or_size(text: &str) -> Result<TimeOrSize, QuantityError> {
+pub fn parse_time_or_size(text: &str) -> Result<Quantity, QuantityError> {
     let (number, unit) = split(text);
     match (number.parse::<f64>(), unit) {
         (Err(_), _) | (_, "") => Err(QuantityError::NotATimeOrSize),
@@ -94,9 +94,9 @@ pub fn parse_time_or_size(text: &str) -> Result<TimeOrSize, QuantityError> {
         (Ok(_), _) => match parse_time(text) {
             Err(QuantityError::NotATime) => match parse_size(text) {
                 Err(QuantityError::NotASize) => Err(QuantityError::NotATimeOrSize),
-                size => size.map(TimeOrSize::Size),
+                size => size.map(Quantity::Size),
             },
-            time => time.map(TimeOrSize::Time),
+            time => time.map(Quantity::Time),
         },
     }
 }
@@ -164,13 +164,13 @@ mod tests {
         assert!(error.contains("500 minutes") && error.contains("500 MiB"), "{error}");
         assert!(error.contains("500min") && error.contains("500M"), "{error}");
         for (text, meant) in [
-            ("500ms", TimeOrSize::Time(Duration::from_millis(500))),
-            ("10min", TimeOrSize::Time(Duration::from_secs(600))),
-            ("2h", TimeOrSize::Time(Duration::from_secs(7200))),
-            ("500M", TimeOrSize::Size(500 << 20)),
-            ("1.5G", TimeOrSize::Size(3 << 29)),
-            ("2T", TimeOrSize::Size(2 << 40)),
-            ("900B", TimeOrSize::Size(900)),
+            ("500ms", Quantity::Time(Duration::from_millis(500))),
+            ("10min", Quantity::Time(Duration::from_secs(600))),
+            ("2h", Quantity::Time(Duration::from_secs(7200))),
+            ("500M", Quantity::Size(500 << 20)),
+            ("1.5G", Quantity::Size(3 << 29)),
+            ("2T", Quantity::Size(2 << 40)),
+            ("900B", Quantity::Size(900)),
         ] {
             assert_eq!(parse_time_or_size(text), Ok(meant), "{text}");
         }

@@ -2,7 +2,7 @@
 //!
 //! Turns copies of registers and stacks into [`NativeFrame`](crate::model::NativeFrame)s.
 //! May import `model`, `target`; only this room knows unwind tables (gimli) and mangled names.
-//! Never stops the target, never guesses a caller. Start reading at [`NativeUnwinder`].
+//! Never stops the target, never guesses a caller. Start reading at [`Unwinder`].
 
 mod frame_rule;
 mod modules;
@@ -14,4 +14,4 @@ mod unwinder;
 
 pub use repeated::{RepeatedUnwinder, UnwoundStack};
 pub use stack_copy::{StackCopy, copy_stacks};
-pub use unwinder::{NativeUnwinder, UnwoundThread};
+pub use unwinder::{Unwinder, UnwoundThread};

@@ -213,7 +213,7 @@ impl<'a> RepeatedUnwinder<'a> {
 mod tests {
     use std::process::{Child, Command};
 
-    use super::super::{NativeUnwinder, copy_stacks};
+    use super::super::{Unwinder, copy_stacks};
     use super::*;
     use crate::target::StoppedProcess;
 
@@ -239,7 +239,7 @@ mod tests {
     fn repeated_stacks_are_shared_and_equal_those_of_dump() {
         let (mut child, process, stacks) = sleeping();
         let (memory, mappings) = (process.memory(), process.mappings().unwrap());
-        let expected = NativeUnwinder::new(&process, &memory, &mappings).unwind(&stacks);
+        let expected = Unwinder::new(&process, &memory, &mappings).unwind(&stacks);
 
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
         unwinder.prepare(|name| name.starts_with("libc.so"));

@@ -26,7 +26,7 @@ pub struct UnwoundThread {
 }
 
 /// Unwinds stacks of one process.
-pub struct NativeUnwinder<'a> {
+pub struct Unwinder<'a> {
     process: &'a Process,
     modules: NativeModules<'a>,
 }
@@ -37,14 +37,14 @@ struct UnnamedFrame {
     module: Option<Addr>,
 }
 
-impl<'a> NativeUnwinder<'a> {
+impl<'a> Unwinder<'a> {
     /// Reads code and tables of `process` through `memory`.
     pub fn new(
         process: &'a Process,
         memory: &'a dyn Memory,
         mappings: &'a Mappings,
-    ) -> NativeUnwinder<'a> {
-        NativeUnwinder { process, modules: NativeModules::new(memory, mappings.clone()) }
+    ) -> Unwinder<'a> {
+        Unwinder { process, modules: NativeModules::new(memory, mappings.clone()) }
     }
 
     /// The stacks of these threads.

@@ -1,9 +1,9 @@
 //! Why owners could not be read.
 
-use crate::model::LookLimit;
+use crate::model::ReachedLimit;
 use crate::python::HeapError;
 use crate::target::StopError;
-use crate::torch::TorchError;
+use crate::torch::AllocatorError;
 
 /// Why owners could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum OwnerError {
     #[error(transparent)]
     Heap(#[from] HeapError),
     #[error(transparent)]
-    Torch(#[from] TorchError),
+    Torch(#[from] AllocatorError),
     #[error("PyTorch is not loaded in it: there are no tensors")]
     NoTorch,
     #[error("the allocator was at work when the process was stopped")]
@@ -22,7 +22,7 @@ pub enum OwnerError {
     #[error("its objects changed while memspy searched for them")]
     Moved,
     #[error("{limit}, before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]
-    Cut { limit: LookLimit, copied: u64 },
+    Cut { limit: ReachedLimit, copied: u64 },
 }
 
 impl OwnerError {
@@ -35,7 +35,7 @@ impl OwnerError {
     pub fn is_transient(&self) -> bool {
         match self {
             OwnerError::Heap(error) => error.is_transient(),
-            OwnerError::Torch(TorchError::Torn { .. }) | OwnerError::Allocating => true,
+            OwnerError::Torch(AllocatorError::Torn { .. }) | OwnerError::Allocating => true,
             OwnerError::Stop(StopError::Stubborn { .. }) => true,
             _ => false,
         }

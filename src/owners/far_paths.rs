@@ -7,7 +7,7 @@ use super::cpp_references::CppReferences;
 use super::names::{NamePriority, ObjectNames};
 use super::paths::{PathSearch, SearchFilter};
 use super::walk::RelevantObjects;
-use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceGraph};
+use crate::python::{ClassKind, LocalVariable, ObjectHeap, ReferenceGraph};
 use crate::target::Addr;
 
 const NO_VARIABLE: &str = "no variable: ";
@@ -16,7 +16,7 @@ const MAX_ROOTS: usize = 65_536;
 
 /// Names those of `objects` that have references and are not `garbage`.
 pub(super) fn name(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
     cpp: &CppReferences<'_>,
@@ -58,7 +58,7 @@ pub(super) fn name(
     }
 }
 
-fn object_text(heap: &PythonHeap<'_>, at: Addr) -> String {
+fn object_text(heap: &ObjectHeap<'_>, at: Addr) -> String {
     let Some(class) = heap.class_of(at) else { return "<object>".to_owned() };
     let name = match class.kind {
         ClassKind::Function | ClassKind::Generator => heap.name_of_code(at),

@@ -12,7 +12,7 @@ use super::garbage_cycles;
 use super::rows::TensorRows;
 use super::walk::RelevantObjects;
 use crate::model::GarbageCycle;
-use crate::python::{PythonHeap, ReferenceGraph};
+use crate::python::{ObjectHeap, ReferenceGraph};
 use crate::target::Addr;
 use crate::torch::{AutogradNode, TensorDecoder};
 
@@ -26,7 +26,7 @@ pub(super) struct Garbage {
 
 /// Empty if reference counts are inconsistent.
 pub(super) fn find(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     graph: &ReferenceGraph<'_>,
     tensors: &TensorDecoder<'_>,
     rows: &TensorRows<'_, '_>,

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::garbage::CombinedReferences;
 use super::paths;
 use crate::model::{GarbageCycle, is_library};
-use crate::python::{ClassKind, HeapObject, PyClass, PythonHeap};
+use crate::python::{ClassKind, HeapObject, ObjectHeap, PyClass};
 use crate::target::Addr;
 
 const MAX_KINDS: usize = 16;
@@ -17,7 +17,7 @@ const MAX_CYCLES: usize = 4096;
 const MAX_STEPS: usize = 24;
 
 struct CycleFinder<'h, 'a> {
-    heap: &'h PythonHeap<'a>,
+    heap: &'h ObjectHeap<'a>,
     objects: Vec<Addr>,
     next: Vec<Vec<u32>>,
     through_cpp: FxHashSet<(Addr, Addr)>,
@@ -25,7 +25,7 @@ struct CycleFinder<'h, 'a> {
 }
 
 pub(super) fn find(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     held: &CombinedReferences<'_>,
     objects: &FxHashSet<Addr>,
     freed: &FxHashSet<u64>,
@@ -82,7 +82,7 @@ fn reached(
 
 impl<'h, 'a> CycleFinder<'h, 'a> {
     fn new(
-        heap: &'h PythonHeap<'a>,
+        heap: &'h ObjectHeap<'a>,
         held: &CombinedReferences<'_>,
         garbage: &FxHashSet<Addr>,
         through_cpp: &[(Addr, Addr)],

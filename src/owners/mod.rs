@@ -5,6 +5,7 @@
 //! `target`, `python` and `torch`. Never sleeps: transient errors are the caller's. Start reading
 //! at [`OwnerReader`].
 
+mod copy_stop;
 mod cpp_references;
 mod error;
 mod far_paths;
@@ -18,7 +19,6 @@ mod reader;
 mod referrers;
 mod repeats;
 mod rows;
-mod stopped_for_copy;
 mod torch_version;
 mod vllm_tags;
 mod walk;

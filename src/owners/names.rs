@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::walk::RelevantObjects;
-use crate::model::{ModelModule, Optimizer, RootModule, TensorCategory};
-use crate::python::{ClassKind, HeapObject, PythonHeap, ReferenceKind};
+use crate::model::{NamedModule, Optimizer, RootModule, TensorCategory};
+use crate::python::{ClassKind, HeapObject, ObjectHeap, ReferenceKind};
 use crate::target::Addr;
 
 const MAX_DEPTH: usize = 64;
@@ -42,7 +42,7 @@ struct ModuleTree {
     root: Addr,
     class: Arc<str>,
     tensors: Vec<(Addr, String)>,
-    modules: Vec<ModelModule>,
+    modules: Vec<NamedModule>,
 }
 
 impl ObjectNames {
@@ -78,7 +78,7 @@ struct ModuleParts {
     inplace: bool,
 }
 
-pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
+pub(super) fn modules(heap: &ObjectHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let is_tensor: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     let is_module: FxHashSet<Addr> = found.modules.iter().copied().collect();
     let mut parts: FxHashMap<Addr, ModuleParts> = FxHashMap::default();
@@ -142,18 +142,18 @@ pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mu
     }
 }
 
-fn class_name(heap: &PythonHeap<'_>, object: Addr) -> Arc<str> {
+fn class_name(heap: &ObjectHeap<'_>, object: Addr) -> Arc<str> {
     heap.class_of(object).map_or_else(|| "?".into(), |class| class.name.clone())
 }
 
 fn list_modules(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     module: Addr,
     path: &str,
     parts: &FxHashMap<Addr, ModuleParts>,
     of_torch: &mut FxHashMap<Addr, bool>,
     seen: &mut FxHashSet<Addr>,
-    modules: &mut Vec<ModelModule>,
+    modules: &mut Vec<NamedModule>,
 ) {
     let Some(own) = parts.get(&module).filter(|_| path.matches('.').count() < MAX_DEPTH) else {
         return;
@@ -163,7 +163,7 @@ fn list_modules(
     }
     let parameters =
         own.tensors.iter().filter(|(.., category)| *category == TensorCategory::Parameter);
-    modules.push(ModelModule {
+    modules.push(NamedModule {
         path: path.to_owned(),
         class: class_name(heap, module),
         is_of_torch: heap.class_of(module).is_some_and(|class| {
@@ -190,7 +190,7 @@ fn list_modules(
 }
 
 /// A ScriptModule's original: its `forward` wraps a method of it (torch/jit/_recursive.py).
-fn original_of_script(heap: &PythonHeap<'_>, forward: Addr) -> Option<Addr> {
+fn original_of_script(heap: &ObjectHeap<'_>, forward: Addr) -> Option<Addr> {
     let method = heap.attribute(forward, "__wrapped__")?;
     let class = heap.class_of(method).filter(|class| class.kind == ClassKind::Method)?;
     let mut original = None;
@@ -218,7 +218,7 @@ fn collect(
     }
 }
 
-pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
+pub(super) fn finish(heap: &ObjectHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let trees = std::mem::take(&mut named.trees);
     let one = trees.len() == 1;
     for tree in trees {
@@ -248,7 +248,7 @@ pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut
 
 /// `optimizer.state`: a dictionary of dictionaries by parameter.
 fn optimizer_state(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     optimizer: Addr,
     is_tensor: &FxHashSet<Addr>,
     named: &mut ObjectNames,

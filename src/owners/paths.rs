@@ -12,7 +12,7 @@ use super::rows::WrappedTensor;
 use super::walk::RelevantObjects;
 use crate::model::is_library;
 use crate::python::{
-    ClassKind, HeapObject, LocalVariable, OnwardReferences, PythonHeap, ReferenceKind,
+    ClassKind, HeapObject, LocalVariable, ObjectHeap, OnwardReferences, ReferenceKind,
 };
 use crate::target::Addr;
 
@@ -41,7 +41,7 @@ pub(super) struct PathNode {
 /// modules' globals, then libraries' if something is missing. Returns tensors without a
 /// variable.
 pub(super) fn of_variables(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
     cpp: &CppReferences<'_>,
@@ -60,7 +60,7 @@ pub(super) fn of_variables(
 }
 
 pub(super) fn to_objects(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
     cpp: &CppReferences<'_>,
@@ -74,7 +74,7 @@ pub(super) fn to_objects(
 }
 
 pub(super) struct PathSearch<'h, 'a> {
-    heap: &'h PythonHeap<'a>,
+    heap: &'h ObjectHeap<'a>,
     cpp: &'h CppReferences<'h>,
     modules: FxHashSet<Addr>,
     named: &'h mut ObjectNames,
@@ -112,7 +112,7 @@ impl PrefetchedVisits {
 
 impl<'h, 'a> PathSearch<'h, 'a> {
     fn new(
-        heap: &'h PythonHeap<'a>,
+        heap: &'h ObjectHeap<'a>,
         cpp: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
@@ -135,7 +135,7 @@ impl<'h, 'a> PathSearch<'h, 'a> {
     }
 
     pub(super) fn far(
-        heap: &'h PythonHeap<'a>,
+        heap: &'h ObjectHeap<'a>,
         cpp: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
@@ -387,7 +387,7 @@ impl PathSearch<'_, '_> {
             ClassKind::Function | ClassKind::Type => rank != NamePriority::Library,
             _ => true,
         };
-        let takes = |heap: &PythonHeap<'_>, item: usize, to: Addr| {
+        let takes = |heap: &ObjectHeap<'_>, item: usize, to: Addr| {
             item <= MAX_ITEMS && !seen.contains(&to) && (!heap.is_leaf(to) || wanted.contains(&to))
         };
         let onward = self.heap.onward_references(&objects, &is_asked, &takes);
@@ -403,7 +403,7 @@ fn is_ipython_result(name: &str) -> bool {
 }
 
 fn path(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     visits: &[PathNode],
     names: &FxHashMap<usize, String>,
     visit: usize,
@@ -425,7 +425,7 @@ fn path(
 }
 
 /// What `weakref.finalize` keeps until an object is freed.
-fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(String, Addr)> {
+fn finalizers(heap: &ObjectHeap<'_>, modules: &[(String, Addr)]) -> Option<(String, Addr)> {
     let (_, weakref) = modules.iter().find(|(name, _)| name == "weakref")?;
     let class = heap.named_value(*weakref, "finalize")?;
     let registry = heap.attribute_of_class(class, "_registry")?;
@@ -433,7 +433,7 @@ fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(Stri
 }
 
 pub(super) fn parts(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     wrappers: &[Addr],
     found: &RelevantObjects,
 ) -> Vec<WrappedTensor> {
@@ -455,7 +455,7 @@ pub(super) fn parts(
     parts
 }
 
-pub(super) fn step(heap: &PythonHeap<'_>, edge: &ReferenceKind) -> String {
+pub(super) fn step(heap: &ObjectHeap<'_>, edge: &ReferenceKind) -> String {
     match edge {
         ReferenceKind::Attribute(name) => format!(".{}", heap.text(*name).unwrap_or_default()),
         ReferenceKind::Slot(name) => format!(".{name}"),

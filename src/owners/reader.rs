@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
 
+use super::copy_stop::CopyStop;
 use super::error::OwnerError;
 use super::options::{SnapshotRequest, StopEstimate, StopPolicy};
 use super::page_choice::remember;
-use super::stopped_for_copy::StoppedForCopy;
-use super::walk::{OwnerWalkInput, WalkResult};
+use super::walk::{WalkResult, WalkSources};
 use crate::model::{
-    AllocatorBackend, AllocatorSnapshot, IncompleteSnapshot, LookLimit, Nanos, OwnershipSnapshot,
-    SnapshotConsistency, StopTotals,
+    AllocatorBackend, AllocatorSnapshot, IncompleteSnapshot, Nanos, OwnershipSnapshot,
+    ReachedLimit, SnapshotConsistency, StopTotals,
 };
-use crate::python::{HeapError, HeapListing, PythonReader};
+use crate::python::{HeapError, HeapListing, InterpreterReader};
 use crate::target::{Addr, MemoryError, PAGE, PageCache, Process, ProcessError};
-use crate::torch::{TensorReader, TorchReader};
+use crate::torch::{AllocatorReader, TensorReader};
 
 /// Time to read blocks again that a running process changes.
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
@@ -57,21 +57,15 @@ impl OwnerReader {
     pub fn learn(
         &mut self,
         process: &Process,
-        python: &PythonReader,
-        torch: Option<&mut TorchReader>,
+        python: &InterpreterReader,
+        torch: Option<&mut AllocatorReader>,
         request: &SnapshotRequest<'_>,
     ) {
         let may_stop = request.options.stop_policy == StopPolicy::Stop && !process.is_core();
         if self.pages.is_empty() && may_stop {
             let mut totals = StopTotals::default();
-            let mut progress = SnapshotInProgress::new(
-                &self.tensors,
-                process,
-                python,
-                torch,
-                request,
-                &mut totals,
-            );
+            let mut progress =
+                PendingSnapshot::new(&self.tensors, process, python, torch, request, &mut totals);
             progress.learn(&mut self.pages);
         }
     }
@@ -85,13 +79,13 @@ impl OwnerReader {
     pub fn read(
         &mut self,
         process: &Process,
-        python: &PythonReader,
-        torch: Option<&mut TorchReader>,
+        python: &InterpreterReader,
+        torch: Option<&mut AllocatorReader>,
         request: &SnapshotRequest<'_>,
         stops: &mut StopTotals,
     ) -> Result<OwnershipSnapshot, OwnerError> {
         let mut progress =
-            SnapshotInProgress::new(&self.tensors, process, python, torch, request, stops);
+            PendingSnapshot::new(&self.tensors, process, python, torch, request, stops);
         match request.options.stop_policy {
             _ if process.is_core() => progress.running(),
             StopPolicy::Never => progress.running(),
@@ -100,30 +94,30 @@ impl OwnerReader {
     }
 }
 
-struct SnapshotInProgress<'a> {
+struct PendingSnapshot<'a> {
     tensors: &'a TensorReader,
     process: &'a Process,
-    python: &'a PythonReader,
-    torch: Option<&'a mut TorchReader>,
+    python: &'a InterpreterReader,
+    torch: Option<&'a mut AllocatorReader>,
     request: &'a SnapshotRequest<'a>,
     memory: PageCache,
     stops: &'a mut StopTotals,
     /// The limit that prevents reading uncopied pages.
-    refused_by: LookLimit,
+    refused_by: ReachedLimit,
 }
 
-impl<'a> SnapshotInProgress<'a> {
+impl<'a> PendingSnapshot<'a> {
     fn new(
         tensors: &'a TensorReader,
         process: &'a Process,
-        python: &'a PythonReader,
-        torch: Option<&'a mut TorchReader>,
+        python: &'a InterpreterReader,
+        torch: Option<&'a mut AllocatorReader>,
         request: &'a SnapshotRequest<'a>,
         stops: &'a mut StopTotals,
-    ) -> SnapshotInProgress<'a> {
+    ) -> PendingSnapshot<'a> {
         let memory = PageCache::within(Box::new(process.memory()), request.budget);
-        let refused_by = LookLimit::Time(request.options.max_time);
-        SnapshotInProgress { tensors, process, python, torch, request, memory, stops, refused_by }
+        let refused_by = ReachedLimit::Time(request.options.max_time);
+        PendingSnapshot { tensors, process, python, torch, request, memory, stops, refused_by }
     }
 
     fn running(&mut self) -> Result<OwnershipSnapshot, OwnerError> {
@@ -166,8 +160,8 @@ impl<'a> SnapshotInProgress<'a> {
             };
             self.refused_by = match (unknown, has_time) {
                 (Some(limit), _) => limit,
-                (None, false) => LookLimit::Repeating(options.max_time),
-                (None, true) => LookLimit::Copies(round),
+                (None, false) => ReachedLimit::Repeating(options.max_time),
+                (None, true) => ReachedLimit::Copies(round),
             };
             let began = Instant::now();
             if let Some(snapshot) = self.round(pages, missing, round)? {
@@ -178,11 +172,11 @@ impl<'a> SnapshotInProgress<'a> {
             }
             walk_took = began.elapsed();
         }
-        Err(self.cut(LookLimit::Time(self.request.options.max_time)))
+        Err(self.cut(ReachedLimit::Time(self.request.options.max_time)))
     }
 
     /// Finds pages in the running process; returns a limit if reached.
-    fn learn(&mut self, pages: &mut Vec<u64>) -> Option<LookLimit> {
+    fn learn(&mut self, pages: &mut Vec<u64>) -> Option<ReachedLimit> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
         self.memory.set_budget(self.request.budget.with_time_limit(time));
@@ -204,7 +198,7 @@ impl<'a> SnapshotInProgress<'a> {
         let of = self.request.options.max_time;
         Some(match self.memory.exceeded()? {
             MemoryError::TimeUp if self.request.budget.left() > Duration::ZERO => {
-                LookLimit::Finding { part: time, of }
+                ReachedLimit::Finding { part: time, of }
             }
             exceeded => self.limit(exceeded),
         })
@@ -227,13 +221,13 @@ impl<'a> SnapshotInProgress<'a> {
         let recent_plan = newest.plan(&recent);
         pages.extend(&recent);
         self.memory.set_budget(self.request.budget);
-        let mut stop = StoppedForCopy::of(self.process, max_pause, self.stops)?;
+        let mut stop = CopyStop::of(self.process, max_pause, self.stops)?;
         // Blocks and the newest objects are read during the copy; the walk notices pages still
         // missing.
         let resumed = stop.resumed.clone();
         newest.close_with(resumed.clone());
         let (tensors, python) = (self.tensors, self.python);
-        let ground = OwnerWalkInput { tensors, python, memory: &newest, blocks: &[], asked: None };
+        let ground = WalkSources { tensors, python, memory: &newest, blocks: &[], asked: None };
         let torch = self.torch.as_deref_mut();
         let mut read = Ok(Vec::new());
         let mut in_time = true;
@@ -255,7 +249,7 @@ impl<'a> SnapshotInProgress<'a> {
             read => {
                 self.stops.add(stop.end());
                 // Data read too late is invalid, and so is its error.
-                let too_late = || self.cut(LookLimit::Pause(max_pause));
+                let too_late = || self.cut(ReachedLimit::Pause(max_pause));
                 return Err(read.err().filter(|_| in_time).unwrap_or_else(too_late));
             }
         };
@@ -293,7 +287,7 @@ impl<'a> SnapshotInProgress<'a> {
         let mut pages = Vec::new();
         for _ in 0..MAX_RUNNING_ATTEMPTS {
             let memory = PageCache::within(Box::new(self.process.memory()), budget);
-            let ground = OwnerWalkInput { memory: &memory, ..self.ground(&[]) };
+            let ground = WalkSources { memory: &memory, ..self.ground(&[]) };
             let read = ground.read_newest(&FxHashSet::default(), &|| false);
             pages = memory.pages();
             match read {
@@ -316,9 +310,9 @@ impl<'a> SnapshotInProgress<'a> {
         self.ground(blocks).walk(listing, read_all)
     }
 
-    fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> OwnerWalkInput<'g> {
-        let SnapshotInProgress { tensors, python, memory, request, .. } = self;
-        OwnerWalkInput { tensors, python, memory, blocks, asked: request.asked }
+    fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> WalkSources<'g> {
+        let PendingSnapshot { tensors, python, memory, request, .. } = self;
+        WalkSources { tensors, python, memory, blocks, asked: request.asked }
     }
 
     fn explain(&self, error: OwnerError) -> OwnerError {
@@ -331,23 +325,23 @@ impl<'a> SnapshotInProgress<'a> {
     }
 
     /// Why the copy misses something although time is left.
-    fn limit_of_copy(&self) -> LookLimit {
+    fn limit_of_copy(&self) -> ReachedLimit {
         let options = &self.request.options;
         match self.stops.longest < options.max_pause {
             true => self.refused_by,
-            false => LookLimit::Pause(options.max_pause),
+            false => ReachedLimit::Pause(options.max_pause),
         }
     }
 
-    fn limit(&self, exceeded: MemoryError) -> LookLimit {
+    fn limit(&self, exceeded: MemoryError) -> ReachedLimit {
         match exceeded {
-            MemoryError::TimeUp => LookLimit::Time(self.request.options.max_time),
-            MemoryError::OutOfRoom => LookLimit::Memory(self.request.options.max_memory),
-            _ => LookLimit::Pause(self.request.options.max_pause),
+            MemoryError::TimeUp => ReachedLimit::Time(self.request.options.max_time),
+            MemoryError::OutOfRoom => ReachedLimit::Memory(self.request.options.max_memory),
+            _ => ReachedLimit::Pause(self.request.options.max_pause),
         }
     }
 
-    fn cut(&self, limit: LookLimit) -> OwnerError {
+    fn cut(&self, limit: ReachedLimit) -> OwnerError {
         OwnerError::Cut { limit, copied: self.memory.copied() }
     }
 
@@ -415,7 +409,7 @@ fn max_following(round: u32) -> Duration {
 }
 
 fn blocks(
-    torch: &mut TorchReader,
+    torch: &mut AllocatorReader,
     stop_policy: StopPolicy,
 ) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
     // A process without CUDA, or with another allocator, has tensors too.

@@ -11,7 +11,7 @@ use super::paths;
 use super::walk::RelevantObjects;
 use crate::model::{Referrer, TensorReferrers, TensorRow};
 use crate::ownership::{NamedTensors, called};
-use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceKind};
+use crate::python::{ClassKind, LocalVariable, ObjectHeap, ReferenceKind};
 use crate::target::Addr;
 
 const MAX_REFERRERS: usize = 256;
@@ -26,7 +26,7 @@ pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
 }
 
 pub(super) fn find(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     found_objects: &RelevantObjects,
     locals: &[LocalVariable],
     cpp: &CppReferences<'_>,
@@ -84,7 +84,7 @@ pub(super) fn find(
 }
 
 fn paths_to(
-    heap: &PythonHeap<'_>,
+    heap: &ObjectHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
     cpp: &CppReferences<'_>,

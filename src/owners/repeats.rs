@@ -1,7 +1,7 @@
 //! Paths that repeat steps: linked lists, nested tuples, wrapped functions, trees.
 
 use super::paths::{MAX_DEPTH, PathNode};
-use crate::python::{PythonHeap, ReferenceKind};
+use crate::python::{ObjectHeap, ReferenceKind};
 
 /// Steps of a repetition; a function in a closure takes three.
 const MAX_PERIOD: usize = 4;
@@ -10,7 +10,7 @@ pub(super) const MAX_REPEATED: usize = 16_384;
 
 /// The first visit of a repetition that leads to `visit`, which lifts the depth limit. Visits are
 /// alike if the same kind of step led to the same class.
-pub(super) fn repeats(heap: &PythonHeap<'_>, visits: &[PathNode], visit: usize) -> Option<usize> {
+pub(super) fn repeats(heap: &ObjectHeap<'_>, visits: &[PathNode], visit: usize) -> Option<usize> {
     let is_deep = visits[visit].depth >= MAX_DEPTH;
     let way = || std::iter::successors(Some(visit), |&at| visits[at].from);
     if !is_deep && !way().skip(1).any(|at| visits[at].is_repeated) {

@@ -9,7 +9,7 @@ use super::names::ObjectNames;
 use super::walk::RelevantObjects;
 use crate::model::{GraphNode, SavedBy, TensorCategory, TensorInfo, TensorRow};
 use crate::ownership::InUse;
-use crate::python::PythonHeap;
+use crate::python::ObjectHeap;
 use crate::target::Addr;
 use crate::torch::{AutogradGraph, AutogradNode, TensorDecoder, TensorTypes};
 
@@ -44,7 +44,7 @@ pub(super) struct TensorRows<'h, 'a> {
 
 impl<'h, 'a> TensorRows<'h, 'a> {
     pub(super) fn new(
-        heap: &PythonHeap<'_>,
+        heap: &ObjectHeap<'_>,
         tensors: &'h TensorDecoder<'a>,
         types: TensorTypes,
         found: &RelevantObjects,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{CudaIndex, SleepTags, TaggedMemory};
-use crate::python::{PythonHeap, PythonReader};
+use crate::python::{InterpreterReader, ObjectHeap};
 use crate::target::{Addr, PageCache, Process};
 
 const MODULE: &str = "vllm.device_allocator.cumem";
@@ -31,7 +31,7 @@ struct Allocation {
 }
 
 /// vLLM's memory by device and tag.
-pub fn vllm_tags(process: &Process, python: &PythonReader) -> SleepTags {
+pub fn vllm_tags(process: &Process, python: &InterpreterReader) -> SleepTags {
     let read = || {
         let memory = PageCache::new(Box::new(process.memory()));
         let heap = python.unlisted_heap(&memory)?;
@@ -57,7 +57,7 @@ pub fn vllm_tags(process: &Process, python: &PythonReader) -> SleepTags {
 }
 
 /// Empty if the module has no allocator.
-fn allocations(heap: &PythonHeap<'_>, module: Addr) -> Result<Vec<Allocation>, String> {
+fn allocations(heap: &ObjectHeap<'_>, module: Addr) -> Result<Vec<Allocation>, String> {
     let other = |what: &str| format!("{CLASS} of {MODULE} is not laid out as known: {what}");
     let class = heap.named_value(module, CLASS).and_then(|class| heap.class_at(class));
     let class = class.ok_or_else(|| other("there is no such class"))?;
@@ -78,7 +78,7 @@ fn allocations(heap: &PythonHeap<'_>, module: Addr) -> Result<Vec<Allocation>, S
     all.ok_or_else(|| other("an entry of 'pointer_to_data' is no allocation"))
 }
 
-fn allocation(heap: &PythonHeap<'_>, key: Addr, value: Addr) -> Option<Allocation> {
+fn allocation(heap: &ObjectHeap<'_>, key: Addr, value: Addr) -> Option<Allocation> {
     let address = heap.integer(key)?;
     let [handle, tag, copy] = heap.attributes_called(value, ["handle", "tag", "cpu_backup_tensor"]);
     let [device, bytes, at, _] = heap.items(handle?)[..] else { return None };

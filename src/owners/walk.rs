@@ -16,7 +16,7 @@ use crate::model::{
     Optimizer, PoolId, PoolUser, RootModule, TensorReferrers, TensorRow,
 };
 use crate::ownership::InUse;
-use crate::python::{HeapListing, HeapObject, PyClass, PythonHeap, PythonReader};
+use crate::python::{HeapListing, HeapObject, InterpreterReader, ObjectHeap, PyClass};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 
@@ -52,9 +52,9 @@ pub(super) struct RelevantObjects {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct OwnerWalkInput<'a> {
+pub(super) struct WalkSources<'a> {
     pub(super) tensors: &'a TensorReader,
-    pub(super) python: &'a PythonReader,
+    pub(super) python: &'a InterpreterReader,
     pub(super) memory: &'a PageCache,
     pub(super) blocks: &'a [AllocatorSnapshot],
     pub(super) asked: Option<&'a str>,
@@ -93,7 +93,7 @@ impl LimitedParts<'_> {
     }
 }
 
-impl OwnerWalkInput<'_> {
+impl WalkSources<'_> {
     /// Reads what a process has created since a walk (objects, references, local variables): short
     /// enough for a stop. References of `known` objects come last, until `is_done`: they have
     /// hardly changed. Returns all objects.
@@ -241,7 +241,7 @@ impl OwnerWalkInput<'_> {
 
     fn pool_users(
         &self,
-        heap: &PythonHeap<'_>,
+        heap: &ObjectHeap<'_>,
         tensors: &TensorDecoder<'_>,
         found: &RelevantObjects,
         named: &ObjectNames,
@@ -265,7 +265,7 @@ impl OwnerWalkInput<'_> {
     }
 }
 
-fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
+fn find(heap: &ObjectHeap<'_>, types: TensorTypes) -> RelevantObjects {
     let mut roles: FxHashMap<Addr, ObjectRole> = FxHashMap::default();
     let mut found = RelevantObjects::default();
     for object in heap.objects() {
@@ -296,7 +296,7 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
     found
 }
 
-fn role(heap: &PythonHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRole {
+fn role(heap: &ObjectHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRole {
     if class.is_a(types.base) {
         return ObjectRole::Tensor;
     }

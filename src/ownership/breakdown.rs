@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    Block, BlockState, DeviceOwnership, IncompleteSnapshot, Nanos, OwnedBlock, OwnedOnDevice,
+    Block, BlockState, DeviceOwners, DeviceOwnership, IncompleteSnapshot, Nanos, OwnedBlock,
     OwnedStorages, OwnershipBreakdown, OwnershipSnapshot, StorageGroup, TensorCategory,
     TensorDevice, TensorRow, UnnamedBlock,
 };
@@ -24,9 +24,9 @@ const MAX_OWNED_BLOCKS: usize = 1 << 18;
 
 /// What a recording keeps of a snapshot.
 pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdown {
-    let mut devices: BTreeMap<TensorDevice, (OwnedOnDevice, ActiveBlocks)> = BTreeMap::new();
+    let mut devices: BTreeMap<TensorDevice, (DeviceOwners, ActiveBlocks)> = BTreeMap::new();
     for blocks in &snapshot.blocks {
-        let on_device = OwnedOnDevice {
+        let on_device = DeviceOwners {
             device: blocks.device,
             allocated: blocks.allocated(),
             rounding: 0,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::bpf_probes::BpfProbes;
-use super::error::ProbeError;
+use super::error::PlacementError;
 use super::keeper::ProbeKeeper;
 use super::perf_probes::PerfProbes;
-use super::placement::ProbeLink;
-use super::plan::ProbePlan;
-use super::ring_events::{ProbeCounts, ProgramTime, RingRecord};
+use super::placement::Attachment;
+use super::plan::AttachPlan;
+use super::ring_events::{ProgramTime, RingCounts, RingRecord};
 use super::targets::{DRIVER, ProbeTargets, TORCH, library};
 use crate::abi::{CounterAddresses, WatchedSteps};
 use crate::model::{CudaIndex, ProbeBackend};
@@ -28,7 +28,7 @@ enum ProbeMechanism {
 
 impl AttachedProbes {
     /// Places the probes of `plan` by the first allowed way, or returns the best way's error.
-    pub fn attach(process: &Process, plan: &ProbePlan) -> Result<AttachedProbes, ProbeError> {
+    pub fn attach(process: &Process, plan: &AttachPlan) -> Result<AttachedProbes, PlacementError> {
         let found = ProbeTargets::in_process(process)?;
         let _keeper = ProbeKeeper::shared();
         if let Some(way) = plan.backend {
@@ -52,11 +52,11 @@ impl AttachedProbes {
     /// `instead_of` says why better ways failed.
     fn attach_by(
         process: &Process,
-        plan: &ProbePlan,
+        plan: &AttachPlan,
         found: &ProbeTargets,
         way: ProbeBackend,
-        instead_of: Option<&ProbeError>,
-    ) -> Result<AttachedProbes, ProbeError> {
+        instead_of: Option<&PlacementError>,
+    ) -> Result<AttachedProbes, PlacementError> {
         let keeper = ProbeKeeper::shared();
         let by = match way {
             ProbeBackend::UprobeMulti | ProbeBackend::PerfUprobes => ProbeMechanism::Programs(
@@ -119,7 +119,7 @@ impl AttachedProbes {
     }
 
     /// The probes' counts so far.
-    pub fn counts(&self) -> ProbeCounts {
+    pub fn counts(&self) -> RingCounts {
         match &self.by {
             ProbeMechanism::Programs(placed) => placed.counts(),
             ProbeMechanism::Samples(samples) => samples.counts(),
@@ -139,7 +139,7 @@ impl AttachedProbes {
         &mut self,
         device: CudaIndex,
         at: CounterAddresses,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.set_levels(device, at),
             ProbeMechanism::Samples(_) => Ok(()),
@@ -153,7 +153,11 @@ impl AttachedProbes {
 
     /// Sets the words that count training steps, if planned. Changes arrive as [`RingRecord::Step`]
     /// with `number`.
-    pub fn watch(&mut self, steps: Option<&WatchedSteps>, number: u32) -> Result<(), ProbeError> {
+    pub fn watch(
+        &mut self,
+        steps: Option<&WatchedSteps>,
+        number: u32,
+    ) -> Result<(), PlacementError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.watch(steps, number),
             ProbeMechanism::Samples(_) => Ok(()),
@@ -161,7 +165,7 @@ impl AttachedProbes {
     }
 
     /// Sets the vtable of autograd nodes written in Python.
-    pub fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
+    pub fn set_py_node(&mut self, vtable: u64) -> Result<(), PlacementError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.set_py_node(vtable),
             ProbeMechanism::Samples(_) => Ok(()),
@@ -169,7 +173,7 @@ impl AttachedProbes {
     }
 
     /// Makes the program describe all stacks under new keys; old ones may be forgotten.
-    pub fn renew_keys(&mut self) -> Result<(), ProbeError> {
+    pub fn renew_keys(&mut self) -> Result<(), PlacementError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.renew_keys(),
             ProbeMechanism::Samples(_) => Ok(()),
@@ -177,7 +181,7 @@ impl AttachedProbes {
     }
 
     /// Makes the program describe these code objects again.
-    pub fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
+    pub fn forget_codes(&mut self, codes: &[u64]) -> Result<(), PlacementError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.forget_codes(codes),
             ProbeMechanism::Samples(_) => Ok(()),
@@ -185,7 +189,7 @@ impl AttachedProbes {
     }
 
     /// Links of ended threads.
-    pub fn take_ended(&mut self) -> Vec<ProbeLink> {
+    pub fn take_ended(&mut self) -> Vec<Attachment> {
         match &mut self.by {
             ProbeMechanism::Programs(_) => Vec::new(),
             ProbeMechanism::Samples(samples) => samples.take_ended(),
@@ -194,7 +198,7 @@ impl AttachedProbes {
 
     /// Releases the links; records can still be drained. Dropping a link waits some 30 ms for the
     /// end of its program: drop all in parallel.
-    pub fn take_links(&mut self) -> Vec<ProbeLink> {
+    pub fn take_links(&mut self) -> Vec<Attachment> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.take_links(),
             ProbeMechanism::Samples(samples) => samples.take_links(),

@@ -8,19 +8,19 @@ use aya::maps::{MapData, RingBuf};
 
 use super::constants::BpfConstants;
 use super::driver::{CALLS, ProbeRole};
-use super::error::ProbeError;
+use super::error::PlacementError;
 use super::keeper::ProbeKeeper;
-use super::placement::{Placement, ProbeAction, ProbeLink};
-use super::plan::ProbePlan;
+use super::placement::{Attachment, Placement, ProbeAction};
+use super::plan::AttachPlan;
 use super::program::BpfPrograms;
 use super::ring::RingDecoder;
-use super::ring_events::{ProbeCounts, ProgramTime, RingRecord};
+use super::ring_events::{ProgramTime, RingCounts, RingRecord};
 use super::step_counter;
 use super::syscall::ProbePoint;
 use super::targets::{ProbeTargets, open};
 use crate::abi::{CounterAddresses, WatchedSteps};
 use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
-use crate::target::usdt::UsdtProbe;
+use crate::target::usdt::StaticProbe;
 use crate::target::{Addr, LoadedObject, Mapping, Process};
 
 /// A flood must not starve the caller's other work.
@@ -36,7 +36,7 @@ pub(super) struct BpfProbes {
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
     keeper: Option<Arc<ProbeKeeper>>,
-    links: Vec<ProbeLink>,
+    links: Vec<Attachment>,
     /// Which of the two sets of watched words is in use.
     half: u32,
 }
@@ -44,11 +44,11 @@ pub(super) struct BpfProbes {
 impl BpfProbes {
     pub(super) fn attach(
         process: &Process,
-        plan: &ProbePlan,
+        plan: &AttachPlan,
         found: &ProbeTargets,
         way: ProbeBackend,
         keeper: Option<Arc<ProbeKeeper>>,
-    ) -> Result<BpfProbes, ProbeError> {
+    ) -> Result<BpfProbes, PlacementError> {
         let (mallocs, frees) = match &found.torch {
             Some((_, mallocs, frees)) => (&mallocs[..], &frees[..]),
             None => (&[][..], &[][..]),
@@ -87,9 +87,9 @@ impl BpfProbes {
     fn place(
         &mut self,
         process: &Process,
-        plan: &ProbePlan,
+        plan: &AttachPlan,
         found: &ProbeTargets,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         if let Some(walk) = &plan.walk {
             match walk.code_dealloc {
                 Some(at) => {
@@ -140,9 +140,9 @@ impl BpfProbes {
         &mut self,
         process: &Process,
         mapping: &Mapping,
-        sites: &[UsdtProbe],
+        sites: &[StaticProbe],
         programs: [&'static str; 3],
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         let points: Vec<ProbePoint> = (0..)
             .zip(sites)
             .map(|(cookie, site)| ProbePoint {
@@ -173,7 +173,7 @@ impl BpfProbes {
         process: &Process,
         found: &ProbeTargets,
         driver: &LoadedObject,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         let memory = process.memory();
         let file = open(process, driver.mapping())?;
         let (mut entries, mut frees, mut marks) = (Vec::new(), Vec::new(), Vec::new());
@@ -210,7 +210,7 @@ impl BpfProbes {
         program: &'static str,
         name: &str,
         at: u64,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         let Some((mapping, offset)) = found.in_file(Addr(at)) else {
             self.uncovered.push(format!("{name} is not probed: it lies in no file").into());
             return Ok(());
@@ -234,7 +234,7 @@ impl BpfProbes {
         program: &'static str,
         points: &[ProbePoint],
         at_return: bool,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         let action = ProbeAction::Run {
             way: self.backend,
             program: self.programs.load(program)?,
@@ -273,7 +273,7 @@ impl BpfProbes {
         &self.uncovered
     }
 
-    pub(super) fn counts(&self) -> ProbeCounts {
+    pub(super) fn counts(&self) -> RingCounts {
         self.programs.counts()
     }
 
@@ -285,7 +285,7 @@ impl BpfProbes {
         &mut self,
         device: CudaIndex,
         at: CounterAddresses,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         self.programs.set_levels(device.0, at)
     }
 
@@ -293,25 +293,25 @@ impl BpfProbes {
         &mut self,
         steps: Option<&WatchedSteps>,
         number: u32,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         // A program that reads the old set at this moment continues with it.
         self.half ^= 1;
         self.programs.watch(self.half, step_counter::place(steps, number))
     }
 
-    pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
+    pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), PlacementError> {
         self.programs.set_py_node(vtable)
     }
 
-    pub(super) fn renew_keys(&mut self) -> Result<(), ProbeError> {
+    pub(super) fn renew_keys(&mut self) -> Result<(), PlacementError> {
         self.programs.renew_keys()
     }
 
-    pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
+    pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), PlacementError> {
         self.programs.forget_codes(codes)
     }
 
-    pub(super) fn take_links(&mut self) -> Vec<ProbeLink> {
+    pub(super) fn take_links(&mut self) -> Vec<Attachment> {
         std::mem::take(&mut self.links)
     }
 }

@@ -4,9 +4,9 @@
 //! length.
 
 use super::driver;
-use super::plan::ProbePlan;
+use super::plan::AttachPlan;
 use crate::abi::{AutogradInfo, UnwindInfo};
-use crate::target::usdt::{ArgumentOperand, UsdtArgument, UsdtProbe};
+use crate::target::usdt::{ArgumentOperand, ProbeArgument, StaticProbe};
 
 const NOWHERE: u32 = u32::MAX;
 pub(super) const MAX_SITES: usize = 8;
@@ -21,9 +21,9 @@ pub(super) struct BpfConstants {
 
 impl BpfConstants {
     pub(super) fn new(
-        plan: &ProbePlan,
-        mallocs: &[UsdtProbe],
-        frees: &[UsdtProbe],
+        plan: &AttachPlan,
+        mallocs: &[StaticProbe],
+        frees: &[StaticProbe],
     ) -> BpfConstants {
         let mut constants = BpfConstants::default();
         if let Some(walk) = &plan.walk {
@@ -114,7 +114,7 @@ fn unwind_bytes(walk: &UnwindInfo, is_native: bool) -> Vec<u8> {
     bytes
 }
 
-fn sites(sites: &[UsdtProbe]) -> Vec<u8> {
+fn sites(sites: &[StaticProbe]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for index in 0..MAX_SITES {
         let arguments = sites.get(index).map_or(&[][..], |site| &site.arguments[..]);
@@ -126,7 +126,7 @@ fn sites(sites: &[UsdtProbe]) -> Vec<u8> {
 }
 
 /// `struct argument`.
-fn argument(argument: Option<&UsdtArgument>) -> [u8; 16] {
+fn argument(argument: Option<&ProbeArgument>) -> [u8; 16] {
     let (operand, base, index, scale, value) = match argument.map(|a| a.operand) {
         None => (0, 0, NO_INDEX, 0, 0),
         Some(ArgumentOperand::Constant(value)) => (1, 0, NO_INDEX, 0, value),

@@ -7,7 +7,7 @@ use crate::target::{ObjectError, ProcessError};
 /// Why probes could not be placed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum ProbeError {
+pub enum PlacementError {
     #[error("this memspy was built without its kernel program: {why}")]
     NotBuilt { why: String },
     #[error("the kernel refused to {action}: {source}")]
@@ -34,28 +34,28 @@ pub enum ProbeError {
     Object(#[from] ObjectError),
 }
 
-impl ProbeError {
-    pub(super) fn refused(action: &'static str) -> impl FnOnce(io::Error) -> ProbeError {
-        move |source| ProbeError::Refused { action, source }
+impl PlacementError {
+    pub(super) fn refused(action: &'static str) -> impl FnOnce(io::Error) -> PlacementError {
+        move |source| PlacementError::Refused { action, source }
     }
 
-    pub(super) fn unprepared(why: impl ToString) -> ProbeError {
-        ProbeError::Unprepared { why: why.to_string() }
+    pub(super) fn unprepared(why: impl ToString) -> PlacementError {
+        PlacementError::Unprepared { why: why.to_string() }
     }
 
     /// Another way may work.
     pub(super) fn is_about_links(&self) -> bool {
-        matches!(self, ProbeError::Refused { .. } | ProbeError::Rejected { .. })
+        matches!(self, PlacementError::Refused { .. } | PlacementError::Rejected { .. })
     }
 
     /// Samples may work.
     pub(super) fn is_about_programs(&self) -> bool {
         self.is_about_links()
-            || matches!(self, ProbeError::NotBuilt { .. } | ProbeError::Unprepared { .. })
+            || matches!(self, PlacementError::NotBuilt { .. } | PlacementError::Unprepared { .. })
     }
 
     /// Whether rights are lacking.
     pub fn is_denied(&self) -> bool {
-        matches!(self, ProbeError::Refused { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+        matches!(self, PlacementError::Refused { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
     }
 }

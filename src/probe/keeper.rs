@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, so
 pub use holding::keep_probes;
 use message::{MessageReader, ProbeRequest, send};
 
-use super::placement::{Placement, ProbeLink};
+use super::placement::{Attachment, Placement};
 use crate::target::proc_files;
 
 /// The argument that makes memspy a keeper.
@@ -86,11 +86,11 @@ impl ProbeKeeper {
     }
 
     /// `None` if the keeper placed no probes.
-    pub(super) fn place(self: &Arc<Self>, placement: &Placement<'_>) -> Option<ProbeLink> {
+    pub(super) fn place(self: &Arc<Self>, placement: &Placement<'_>) -> Option<Attachment> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (bytes, descriptors) = ProbeRequest::place(number, placement)?;
         let own = self.ask(&bytes, &descriptors).ok()??;
-        Some(ProbeLink::kept(own, KeptProbes { keeper: Arc::clone(self), number }))
+        Some(Attachment::kept(own, KeptProbes { keeper: Arc::clone(self), number }))
     }
 
     fn check(&self) -> io::Result<()> {

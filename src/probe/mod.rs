@@ -1,6 +1,6 @@
 //! Places uprobes and USDT probes in a target.
 //!
-//! Turns a [`ProbePlan`] into [`RingRecord`] events and counts losses.
+//! Turns a [`AttachPlan`] into [`RingRecord`] events and counts losses.
 //! May import `model`, `abi` and `target`. Only this room uses BPF and perf events.
 //! Never names a frame (`python` does), never changes the target's memory, never blocks.
 //! Start reading at [`AttachedProbes`]; the kernel's programs are in cuda/probe.bpf.c.
@@ -25,14 +25,14 @@ mod trap;
 mod uprobe;
 
 pub use attach::AttachedProbes;
-pub use availability::{ProbeAvailability, detect, try_way};
-pub use error::ProbeError;
+pub use availability::{Availability, detect, try_way};
+pub use error::PlacementError;
 pub use keeper::{KEEP_PROBES, allow_keeper, keep_probes, try_keeper};
-pub use placement::ProbeLink;
-pub use plan::{ProbePlan, RING_BYTES};
+pub use placement::Attachment;
+pub use plan::{AttachPlan, RING_BYTES};
 pub use program::why_not_built;
 pub use ring::RingDecoder;
 pub use ring_events::{
-    NativeCopy, ProbeCounts, ProgramTime, RawEvent, RawNode, RawStep, RingRecord, StackKey,
+    NativeCopy, ProgramTime, RawEvent, RawNode, RawStep, RingCounts, RingRecord, StackKey,
 };
 pub use trap::{TRAP_ELSEWHERE, trap_time};

@@ -15,16 +15,16 @@ use perf_event::events::Software;
 use perf_event::{Builder, Sampler};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::error::ProbeError;
+use super::error::PlacementError;
 use super::keeper::ProbeKeeper;
-use super::placement::{Placement, ProbeAction, ProbeLink, SampledWords};
-use super::plan::ProbePlan;
-use super::ring_events::{NativeCopy, ProbeCounts, RawEvent, RingRecord};
+use super::placement::{Attachment, Placement, ProbeAction, SampledWords};
+use super::plan::AttachPlan;
+use super::ring_events::{NativeCopy, RawEvent, RingCounts, RingRecord};
 use super::syscall::{self, ProbePoint};
 use super::targets::{ProbeTargets, open};
 use super::uprobe::OPEN_UPROBE;
 use crate::model::{AddressSpace, CudaIndex, EventKind, FreeTracking, MemoryKind, StackSource};
-use crate::target::usdt::{ArgumentOperand, Register, UsdtArgument, UsdtProbe};
+use crate::target::usdt::{ArgumentOperand, ProbeArgument, Register, StaticProbe};
 use crate::target::{Mapping, Process};
 
 /// Bytes per thread and site: a thousand samples, or sixty if the kernel refuses that.
@@ -43,17 +43,17 @@ enum SiteMeaning {
 struct SampledSite {
     meaning: SiteMeaning,
     point: ProbePoint,
-    arguments: Vec<UsdtArgument>,
+    arguments: Vec<ProbeArgument>,
     words: SampledWords,
 }
 
 struct ThreadSamples {
     sampler: Sampler,
-    link: ProbeLink,
+    link: Attachment,
 }
 
 impl ThreadSamples {
-    fn into_link(mut self) -> ProbeLink {
+    fn into_link(mut self) -> Attachment {
         self.link.give_back(syscall::owned(self.sampler.into_counter()));
         self.link
     }
@@ -71,7 +71,7 @@ pub(super) struct PerfProbes {
     refused: FxHashSet<u32>,
     lost: u64,
     waiting: Vec<RawEvent>,
-    ended: Vec<ProbeLink>,
+    ended: Vec<Attachment>,
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
 }
@@ -80,22 +80,22 @@ impl PerfProbes {
     /// `instead_of`: why programs could not run.
     pub(super) fn attach(
         process: &Process,
-        plan: &ProbePlan,
+        plan: &AttachPlan,
         found: &ProbeTargets,
-        instead_of: Option<&ProbeError>,
+        instead_of: Option<&PlacementError>,
         keeper: Option<Arc<ProbeKeeper>>,
-    ) -> Result<PerfProbes, ProbeError> {
+    ) -> Result<PerfProbes, PlacementError> {
         for (asked, what) in [
             (plan.frees == FreeTracking::Stacks, "the stacks of frees (--frees stacks)"),
             (plan.backward_lines, "the lines of the forward pass (--backward-lines)"),
             (plan.stacks_every > 0, "sampled stacks (--stacks-every)"),
         ] {
             if asked {
-                return Err(ProbeError::NeedsPrograms { what });
+                return Err(PlacementError::NeedsPrograms { what });
             }
         }
         let Some((mapping, mallocs, frees)) = &found.torch else {
-            return Err(ProbeError::NothingToProbe { pid: process.pid() });
+            return Err(PlacementError::NothingToProbe { pid: process.pid() });
         };
         let mut samples = PerfProbes {
             process: process.reopen()?,
@@ -135,12 +135,12 @@ impl PerfProbes {
     fn add_sites(
         &mut self,
         mapping: &Mapping,
-        sites: &[UsdtProbe],
+        sites: &[StaticProbe],
         meaning: SiteMeaning,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         for site in sites {
             let sampled =
-                SampledSite::new(site, meaning).ok_or_else(|| ProbeError::Unreadable {
+                SampledSite::new(site, meaning).ok_or_else(|| PlacementError::Unreadable {
                     path: mapping.path.clone().unwrap_or_default().display().to_string(),
                     why: format!(
                         "the arguments of {}:{} are not where samples show them",
@@ -157,7 +157,7 @@ impl PerfProbes {
     }
 
     /// Fails only if no thread is probed.
-    fn scan_threads(&mut self) -> Result<(), ProbeError> {
+    fn scan_threads(&mut self) -> Result<(), PlacementError> {
         self.scanned = Instant::now();
         let Ok(ids) = self.process.thread_ids() else { return Ok(()) };
         let ids: FxHashSet<u32> = ids.into_iter().collect();
@@ -216,15 +216,15 @@ impl PerfProbes {
         &self.uncovered
     }
 
-    pub(super) fn counts(&self) -> ProbeCounts {
-        ProbeCounts { lost: self.lost, lost_descriptions: 0 }
+    pub(super) fn counts(&self) -> RingCounts {
+        RingCounts { lost: self.lost, lost_descriptions: 0 }
     }
 
-    pub(super) fn take_ended(&mut self) -> Vec<ProbeLink> {
+    pub(super) fn take_ended(&mut self) -> Vec<Attachment> {
         std::mem::take(&mut self.ended)
     }
 
-    pub(super) fn take_links(&mut self) -> Vec<ProbeLink> {
+    pub(super) fn take_links(&mut self) -> Vec<Attachment> {
         let mut links = self.take_ended();
         for (_, mut samplers) in self.threads.drain() {
             self.lost += empty(&self.sites, &mut samplers, self.stacks_from, &mut self.waiting);
@@ -264,7 +264,7 @@ pub(super) fn raise_file_limit() {
 
 impl SampledSite {
     /// `None` if an argument is in no sampled place.
-    fn new(site: &UsdtProbe, meaning: SiteMeaning) -> Option<SampledSite> {
+    fn new(site: &StaticProbe, meaning: SiteMeaning) -> Option<SampledSite> {
         let wanted = match meaning {
             SiteMeaning::Malloc => 3,
             SiteMeaning::Free => 1,
@@ -293,21 +293,21 @@ impl SampledSite {
         file: BorrowedFd<'_>,
         thread: u32,
         keeper: Option<&Arc<ProbeKeeper>>,
-    ) -> Result<ThreadSamples, ProbeError> {
+    ) -> Result<ThreadSamples, PlacementError> {
         let open = |ring: usize| {
             let points = &[self.point];
             let action = ProbeAction::Sample(self.words);
             let mut links = Placement { file, points, pid: thread, action }.place_by(keeper)?;
-            let mut link = links.pop().ok_or_else(|| ProbeError::unprepared("no link"))?;
+            let mut link = links.pop().ok_or_else(|| PlacementError::unprepared("no link"))?;
             let sampler = self.sampler(&mut link, thread, ring);
-            let sampler = sampler.map_err(ProbeError::refused(OPEN_UPROBE))?;
+            let sampler = sampler.map_err(PlacementError::refused(OPEN_UPROBE))?;
             Ok(ThreadSamples { sampler, link })
         };
         let [large, small] = RINGS;
-        open(large).or_else(|_: ProbeError| open(small))
+        open(large).or_else(|_: PlacementError| open(small))
     }
 
-    fn sampler(&self, link: &mut ProbeLink, thread: u32, ring: usize) -> io::Result<Sampler> {
+    fn sampler(&self, link: &mut Attachment, thread: u32, ring: usize) -> io::Result<Sampler> {
         // perf-event2 reads only events that it opened: open a dummy with the same sample layout.
         let mut builder = Builder::new(Software::DUMMY);
         builder.observe_pid(thread as i32).any_cpu().sample_period(1);
@@ -404,7 +404,7 @@ impl PerfSample<'_> {
         self.registers.get(below.count_ones() as usize).copied()
     }
 
-    fn value(&self, argument: &UsdtArgument) -> Option<i64> {
+    fn value(&self, argument: &ProbeArgument) -> Option<i64> {
         let whole = match argument.operand {
             ArgumentOperand::Constant(value) => return Some(value),
             ArgumentOperand::Register(register) => self.register(register)?,
@@ -427,7 +427,7 @@ pub(super) fn try_open(
     file: BorrowedFd<'_>,
     point: &ProbePoint,
     process: u32,
-) -> Result<(), ProbeError> {
+) -> Result<(), PlacementError> {
     let site = SampledSite {
         meaning: SiteMeaning::Free,
         point: ProbePoint { cookie: 0, ..*point },
@@ -441,8 +441,8 @@ pub(super) fn try_open(
 mod tests {
     use super::*;
 
-    fn argument(size: u8, signed: bool, operand: ArgumentOperand) -> UsdtArgument {
-        UsdtArgument { size, signed, operand }
+    fn argument(size: u8, signed: bool, operand: ArgumentOperand) -> ProbeArgument {
+        ProbeArgument { size, signed, operand }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use perf_event::{Builder, Clock, SampleFlag};
 
-use super::error::ProbeError;
+use super::error::PlacementError;
 use super::keeper::{KeptProbes, ProbeKeeper};
 use super::syscall::{self, ProbePoint};
 use super::uprobe::{OPEN_UPROBE, uprobe};
@@ -58,17 +58,17 @@ impl Placement<'_> {
     pub(super) fn place_by(
         &self,
         keeper: Option<&Arc<ProbeKeeper>>,
-    ) -> Result<Vec<ProbeLink>, ProbeError> {
+    ) -> Result<Vec<Attachment>, PlacementError> {
         if let Some(link) = keeper.and_then(|keeper| keeper.place(self)) {
             return Ok(vec![link]);
         }
         // This attempt gives the reason for a refusal.
         let placed = self.place()?;
-        Ok(placed.into_iter().map(|own| ProbeLink { own, _kept: None }).collect())
+        Ok(placed.into_iter().map(|own| Attachment { own, _kept: None }).collect())
     }
 
     /// Returns each probe's descriptors, which keep it in place.
-    pub(super) fn place(&self) -> Result<Vec<Vec<OwnedFd>>, ProbeError> {
+    pub(super) fn place(&self) -> Result<Vec<Vec<OwnedFd>>, PlacementError> {
         // The descriptor's own path leads to the mapped file, even if that has no other path.
         let path = proc_files::own_descriptor(self.file.as_fd());
         let path = CString::new(path.into_os_string().into_vec()).unwrap_or_default();
@@ -81,7 +81,7 @@ impl Placement<'_> {
         if let ProbeAction::Run { way: ProbeBackend::UprobeMulti, program, at_return } = self.action
         {
             let link = syscall::link_uprobes(program, &path, self.points, self.pid, at_return)
-                .map_err(ProbeError::refused("link probes (uprobe_multi)"))?;
+                .map_err(PlacementError::refused("link probes (uprobe_multi)"))?;
             return Ok(vec![vec![link]]);
         }
         self.points.iter().map(one).collect()
@@ -94,15 +94,15 @@ impl Placement<'_> {
         point: &ProbePoint,
         program: BorrowedFd<'_>,
         at_return: bool,
-    ) -> Result<Vec<OwnedFd>, ProbeError> {
+    ) -> Result<Vec<OwnedFd>, PlacementError> {
         let open = || {
             let mut event = uprobe(path, point, self.pid, at_return)?.build()?;
             event.enable()?;
             Ok(syscall::owned(event))
         };
-        let event = open().map_err(ProbeError::refused(OPEN_UPROBE))?;
+        let event = open().map_err(PlacementError::refused(OPEN_UPROBE))?;
         let link = syscall::link_perf_event(program, &event, point.cookie)
-            .map_err(ProbeError::refused("link a program to a uprobe"))?;
+            .map_err(PlacementError::refused("link a program to a uprobe"))?;
         Ok(vec![link, event])
     }
 
@@ -111,26 +111,26 @@ impl Placement<'_> {
         path: &CStr,
         point: &ProbePoint,
         words: SampledWords,
-    ) -> Result<Vec<OwnedFd>, ProbeError> {
+    ) -> Result<Vec<OwnedFd>, PlacementError> {
         let open = || {
             let mut builder = uprobe(path, point, self.pid, false)?;
             words.ask(&mut builder);
             Ok(syscall::owned(builder.build()?))
         };
-        Ok(vec![open().map_err(ProbeError::refused(OPEN_UPROBE))?])
+        Ok(vec![open().map_err(PlacementError::refused(OPEN_UPROBE))?])
     }
 }
 
 /// Keeps probes in the target until dropped.
-pub struct ProbeLink {
+pub struct Attachment {
     /// Closed first: closing the last copy makes the kernel remove the probes.
     own: Vec<OwnedFd>,
     _kept: Option<KeptProbes>,
 }
 
-impl ProbeLink {
-    pub(super) fn kept(own: Vec<OwnedFd>, kept: KeptProbes) -> ProbeLink {
-        ProbeLink { own, _kept: Some(kept) }
+impl Attachment {
+    pub(super) fn kept(own: Vec<OwnedFd>, kept: KeptProbes) -> Attachment {
+        Attachment { own, _kept: Some(kept) }
     }
 
     pub(super) fn lend(&mut self) -> Option<OwnedFd> {

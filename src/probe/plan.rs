@@ -12,7 +12,7 @@ pub(super) const NATIVE_RING_BYTES: u32 = 16 << 20;
 
 /// The plan of a recording.
 #[derive(Debug, Clone)]
-pub struct ProbePlan {
+pub struct AttachPlan {
     /// The requested way; `None`: the first allowed.
     pub backend: Option<ProbeBackend>,
     /// How to walk Python stacks; `None`: no Python.
@@ -37,9 +37,9 @@ pub struct ProbePlan {
     pub ring_bytes: u32,
 }
 
-impl Default for ProbePlan {
-    fn default() -> ProbePlan {
-        ProbePlan {
+impl Default for AttachPlan {
+    fn default() -> AttachPlan {
+        AttachPlan {
             backend: None,
             walk: None,
             backward: None,

@@ -9,9 +9,9 @@ use aya_obj::Object;
 use rustc_hash::FxHashMap;
 
 use super::constants::BpfConstants;
-use super::error::ProbeError;
-use super::plan::{NATIVE_RING_BYTES, ProbePlan};
-use super::ring_events::{ProbeCounts, ProgramTime};
+use super::error::PlacementError;
+use super::plan::{AttachPlan, NATIVE_RING_BYTES};
+use super::ring_events::{ProgramTime, RingCounts};
 use super::step_counter;
 use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
 use crate::abi::CounterAddresses;
@@ -41,13 +41,13 @@ pub(super) struct BpfPrograms {
 impl BpfPrograms {
     pub(super) fn prepare(
         constants: &BpfConstants,
-        plan: &ProbePlan,
+        plan: &AttachPlan,
         way: ProbeBackend,
-    ) -> Result<BpfPrograms, ProbeError> {
+    ) -> Result<BpfPrograms, PlacementError> {
         if let Some(why) = why_not_built() {
-            return Err(ProbeError::NotBuilt { why: why.to_owned() });
+            return Err(PlacementError::NotBuilt { why: why.to_owned() });
         }
-        let kernel = Btf::from_sys_fs().map_err(ProbeError::unprepared)?;
+        let kernel = Btf::from_sys_fs().map_err(PlacementError::unprepared)?;
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&kernel)).map_max_entries("RING", plan.ring_bytes);
         // The kernel allocates it at once, so only if it is used.
@@ -58,7 +58,7 @@ impl BpfPrograms {
         for (name, bytes) in constants.iter() {
             loader.override_global(name, bytes, true);
         }
-        let maps = loader.load(OBJECT).map_err(|error| ProbeError::Refused {
+        let maps = loader.load(OBJECT).map_err(|error| PlacementError::Refused {
             action: "create the maps of the kernel program",
             source: std::io::Error::new(kind(&error), chain(&error)),
         })?;
@@ -67,9 +67,9 @@ impl BpfPrograms {
         Ok(BpfPrograms { maps, object, types, attach_type, loaded: FxHashMap::default() })
     }
 
-    pub(super) fn load(&mut self, name: &'static str) -> Result<BorrowedFd<'_>, ProbeError> {
+    pub(super) fn load(&mut self, name: &'static str) -> Result<BorrowedFd<'_>, PlacementError> {
         if !self.loaded.contains_key(name) {
-            let missing = || ProbeError::unprepared(format!("there is no program {name}"));
+            let missing = || PlacementError::unprepared(format!("there is no program {name}"));
             let program = self.object.programs.get(name).ok_or_else(missing)?;
             let function =
                 self.object.functions.get(&program.function_key()).ok_or_else(missing)?;
@@ -80,7 +80,7 @@ impl BpfPrograms {
                 self.types.as_fd(),
                 self.attach_type,
             )
-            .map_err(|(source, log)| ProbeError::Rejected {
+            .map_err(|(source, log)| PlacementError::Rejected {
                 program: name.to_owned(),
                 source,
                 log,
@@ -90,17 +90,20 @@ impl BpfPrograms {
         Ok(self.loaded[name].as_fd())
     }
 
-    pub(super) fn take_ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, ProbeError> {
-        let map = self.maps.take_map(name).ok_or_else(|| ProbeError::unprepared("no ring"))?;
-        RingBuf::try_from(map).map_err(ProbeError::unprepared)
+    pub(super) fn take_ring(
+        &mut self,
+        name: &'static str,
+    ) -> Result<RingBuf<MapData>, PlacementError> {
+        let map = self.maps.take_map(name).ok_or_else(|| PlacementError::unprepared("no ring"))?;
+        RingBuf::try_from(map).map_err(PlacementError::unprepared)
     }
 
-    pub(super) fn counts(&self) -> ProbeCounts {
+    pub(super) fn counts(&self) -> RingCounts {
         let count = |index: u32| {
             let map = self.maps.map("COUNT")?;
             Array::<_, u64>::try_from(map).ok()?.get(&index, 0).ok()
         };
-        ProbeCounts {
+        RingCounts {
             lost: count(0).unwrap_or_default(),
             lost_descriptions: count(1).unwrap_or_default(),
         }
@@ -122,15 +125,16 @@ impl BpfPrograms {
         &mut self,
         device: u32,
         at: CounterAddresses,
-    ) -> Result<(), ProbeError> {
+    ) -> Result<(), PlacementError> {
         let mut bytes = [0u8; 24];
         bytes[..8].copy_from_slice(&at.allocated.to_le_bytes());
         bytes[8..12].copy_from_slice(&at.reserved.to_le_bytes());
         bytes[12..16].copy_from_slice(&at.active.to_le_bytes());
         bytes[16..].copy_from_slice(&at.blocks.unwrap_or(0).to_le_bytes());
-        let map = self.maps.map_mut("LEVELS").ok_or_else(|| ProbeError::unprepared("no levels"))?;
-        let mut levels = Array::<_, [u8; 24]>::try_from(map).map_err(ProbeError::unprepared)?;
-        levels.set(device, bytes, 0).map_err(ProbeError::unprepared)
+        let map =
+            self.maps.map_mut("LEVELS").ok_or_else(|| PlacementError::unprepared("no levels"))?;
+        let mut levels = Array::<_, [u8; 24]>::try_from(map).map_err(PlacementError::unprepared)?;
+        levels.set(device, bytes, 0).map_err(PlacementError::unprepared)
     }
 
     /// `half` is the unused set of words.
@@ -138,29 +142,30 @@ impl BpfPrograms {
         &mut self,
         half: u32,
         bytes: [u8; step_counter::LEN],
-    ) -> Result<(), ProbeError> {
-        let no_map = || ProbeError::unprepared("nothing can be watched");
+    ) -> Result<(), PlacementError> {
+        let no_map = || PlacementError::unprepared("nothing can be watched");
         let map = self.maps.map_mut("WATCHING").ok_or_else(no_map)?;
-        let mut places =
-            Array::<_, [u8; step_counter::LEN]>::try_from(map).map_err(ProbeError::unprepared)?;
-        places.set(half, bytes, 0).map_err(ProbeError::unprepared)?;
+        let mut places = Array::<_, [u8; step_counter::LEN]>::try_from(map)
+            .map_err(PlacementError::unprepared)?;
+        places.set(half, bytes, 0).map_err(PlacementError::unprepared)?;
         let map = self.maps.map_mut("WATCHING_NOW").ok_or_else(no_map)?;
-        let mut now = Array::<_, u32>::try_from(map).map_err(ProbeError::unprepared)?;
-        now.set(0, half, 0).map_err(ProbeError::unprepared)
+        let mut now = Array::<_, u32>::try_from(map).map_err(PlacementError::unprepared)?;
+        now.set(0, half, 0).map_err(PlacementError::unprepared)
     }
 
-    pub(super) fn renew_keys(&mut self) -> Result<(), ProbeError> {
-        let no_map = || ProbeError::unprepared("no generation of keys");
+    pub(super) fn renew_keys(&mut self) -> Result<(), PlacementError> {
+        let no_map = || PlacementError::unprepared("no generation of keys");
         let map = self.maps.map_mut("GENERATION").ok_or_else(no_map)?;
-        let mut generation = Array::<_, u64>::try_from(map).map_err(ProbeError::unprepared)?;
-        let now = generation.get(&0, 0).map_err(ProbeError::unprepared)?;
+        let mut generation = Array::<_, u64>::try_from(map).map_err(PlacementError::unprepared)?;
+        let now = generation.get(&0, 0).map_err(PlacementError::unprepared)?;
         // The program counts deaths of code objects here; the distance covers one during the call.
-        generation.set(0, now + GENERATION, 0).map_err(ProbeError::unprepared)
+        generation.set(0, now + GENERATION, 0).map_err(PlacementError::unprepared)
     }
 
-    pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
-        let map = self.maps.map_mut("CODES").ok_or_else(|| ProbeError::unprepared("no codes"))?;
-        let mut known = HashMap::<_, u64, u8>::try_from(map).map_err(ProbeError::unprepared)?;
+    pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), PlacementError> {
+        let map =
+            self.maps.map_mut("CODES").ok_or_else(|| PlacementError::unprepared("no codes"))?;
+        let mut known = HashMap::<_, u64, u8>::try_from(map).map_err(PlacementError::unprepared)?;
         for code in codes {
             // A dead one was removed already.
             let _ = known.remove(code);
@@ -168,38 +173,40 @@ impl BpfPrograms {
         Ok(())
     }
 
-    pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
-        let map = self.maps.map_mut("PY_NODE").ok_or_else(|| ProbeError::unprepared("no node"))?;
-        let mut known = Array::<_, u64>::try_from(map).map_err(ProbeError::unprepared)?;
-        known.set(0, vtable, 0).map_err(ProbeError::unprepared)
+    pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), PlacementError> {
+        let map =
+            self.maps.map_mut("PY_NODE").ok_or_else(|| PlacementError::unprepared("no node"))?;
+        let mut known = Array::<_, u64>::try_from(map).map_err(PlacementError::unprepared)?;
+        known.set(0, vtable, 0).map_err(PlacementError::unprepared)
     }
 }
 
 /// A second object with the first one's maps: aya loads programs without the attach type of
 /// uprobe_multi.
-fn relocate(maps: &Ebpf, kernel: &Btf) -> Result<(Object, OwnedFd), ProbeError> {
-    let mut object = Object::parse(OBJECT).map_err(ProbeError::unprepared)?;
+fn relocate(maps: &Ebpf, kernel: &Btf) -> Result<(Object, OwnedFd), PlacementError> {
+    let mut object = Object::parse(OBJECT).map_err(PlacementError::unprepared)?;
     let features = aya::features().btf();
-    let features =
-        features.ok_or_else(|| ProbeError::unprepared("this kernel takes no type information"))?;
+    let features = features
+        .ok_or_else(|| PlacementError::unprepared("this kernel takes no type information"))?;
     let types = object
         .fixup_and_sanitize_btf(features)
-        .map_err(ProbeError::unprepared)?
-        .ok_or_else(|| ProbeError::unprepared("it has no type information"))?
+        .map_err(PlacementError::unprepared)?
+        .ok_or_else(|| PlacementError::unprepared("it has no type information"))?
         .to_bytes();
-    let types = syscall::load_btf(&types).map_err(ProbeError::refused("take type information"))?;
-    object.relocate_btf(kernel).map_err(ProbeError::unprepared)?;
+    let types =
+        syscall::load_btf(&types).map_err(PlacementError::refused("take type information"))?;
+    object.relocate_btf(kernel).map_err(PlacementError::unprepared)?;
     let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
     let wanted = std::mem::take(&mut object.maps);
     let mut bound = Vec::new();
     for (name, map) in &wanted {
         let created = maps.maps().find(|(known, _)| known == name).and_then(|(_, map)| fd(map));
         let created = created
-            .ok_or_else(|| ProbeError::unprepared(format!("its map {name} was not created")))?;
+            .ok_or_else(|| PlacementError::unprepared(format!("its map {name} was not created")))?;
         bound.push((name.as_str(), created, map));
     }
-    object.relocate_maps(bound.into_iter(), &text).map_err(ProbeError::unprepared)?;
-    object.relocate_calls(&text).map_err(ProbeError::unprepared)?;
+    object.relocate_maps(bound.into_iter(), &text).map_err(PlacementError::unprepared)?;
+    object.relocate_calls(&text).map_err(PlacementError::unprepared)?;
     Ok((object, types))
 }
 

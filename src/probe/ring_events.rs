@@ -113,7 +113,7 @@ pub enum RingRecord<'a> {
 
 /// Counts since the probes were placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ProbeCounts {
+pub struct RingCounts {
     /// Events lost in a full ring.
     pub lost: u64,
     /// Lost descriptions of stacks or code objects; they come again at the next use.

@@ -1,6 +1,6 @@
 //! Words that count steps: `struct watching` of cuda/steps.bpf.h.
 
-use crate::abi::{StepCounterLocation, WatchedSteps};
+use crate::abi::{CounterLocation, WatchedSteps};
 
 /// Bytes of one `struct watched`, and of all.
 const WATCHED: usize = 56;
@@ -25,12 +25,12 @@ pub(super) fn place(steps: Option<&WatchedSteps>, number: u32) -> [u8; LEN] {
     bytes
 }
 
-fn watched(watched: &StepCounterLocation) -> [u8; WATCHED] {
+fn watched(watched: &CounterLocation) -> [u8; WATCHED] {
     let (words, kind, size_bit) = match *watched {
-        StepCounterLocation::Word { at, wide, check_at, check } => {
+        CounterLocation::Word { at, wide, check_at, check } => {
             ([at, check_at, check, 0, 0, 0], if wide { WORD64 } else { WORD32 }, 0)
         }
-        StepCounterLocation::Integer(variable) => {
+        CounterLocation::Integer(variable) => {
             let (thread, frame) = variable.frame.map_or((0, 0), |it| (it.thread, it.frame));
             let words =
                 [variable.at, variable.check_at, variable.check, variable.class, thread, frame];

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::availability::SMALL_RING;
 use super::constants::BpfConstants;
-use super::error::ProbeError;
+use super::error::PlacementError;
 use super::placement::{Placement, ProbeAction};
-use super::plan::ProbePlan;
+use super::plan::AttachPlan;
 use super::program::BpfPrograms;
 use super::syscall::ProbePoint;
 use crate::model::ProbeBackend;
@@ -21,7 +21,7 @@ const CALLS: u32 = 500;
 const ROUNDS: u32 = 5;
 
 /// Probes a function of memspy with an empty program. Fails if the kernel allows no such program.
-pub fn trap_time() -> Result<Duration, ProbeError> {
+pub fn trap_time() -> Result<Duration, PlacementError> {
     match trap_time_by(ProbeBackend::UprobeMulti) {
         Err(error) if error.is_about_links() => {
             trap_time_by(ProbeBackend::PerfUprobes).map_err(|_| error)
@@ -30,15 +30,15 @@ pub fn trap_time() -> Result<Duration, ProbeError> {
     }
 }
 
-fn trap_time_by(way: ProbeBackend) -> Result<Duration, ProbeError> {
+fn trap_time_by(way: ProbeBackend) -> Result<Duration, PlacementError> {
     let process = Process::open(std::process::id())?;
     let at = Addr(probed as fn(u32) -> u32 as usize as u64);
     let mappings = process.mappings()?;
     let mapping = mappings.find(at).filter(|mapping| mapping.path.is_some());
-    let mapping = mapping.ok_or_else(|| ProbeError::unprepared("memspy lies in no file"))?;
+    let mapping = mapping.ok_or_else(|| PlacementError::unprepared("memspy lies in no file"))?;
     let offset = at.0 - mapping.start.0 + mapping.offset;
     let file = super::targets::open(&process, mapping)?;
-    let plan = ProbePlan { ring_bytes: SMALL_RING, ..ProbePlan::default() };
+    let plan = AttachPlan { ring_bytes: SMALL_RING, ..AttachPlan::default() };
     let constants = BpfConstants::new(&plan, &[], &[]);
     let mut programs = BpfPrograms::prepare(&constants, &plan, way)?;
     let action = ProbeAction::Run { way, program: programs.load("nothing")?, at_return: false };

@@ -1,7 +1,7 @@
 //! Reads one integer attribute repeatedly.
 
 use super::dicts;
-use super::heap::PythonHeap;
+use super::heap::ObjectHeap;
 use super::objects::small_int;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
@@ -56,7 +56,7 @@ impl IntegerAttribute {
         let class = class_of(before)?;
         if self.integer.is_none() {
             let copy = PageCache::new(Box::new(self.process.memory()));
-            let heap = PythonHeap::unlisted(&copy, &self.interpreter);
+            let heap = ObjectHeap::unlisted(&copy, &self.interpreter);
             let is_integer = heap.class_of(before).is_some_and(|class| &*class.name == "int");
             is_integer.then_some(())?;
         }

@@ -1,6 +1,6 @@
 //! Dictionaries and instance attributes.
 
-use super::objects::{ObjectDecodeError, text};
+use super::objects::{DecodeError, text};
 use crate::python::layouts::layout::{AttributeLayout, DictSize, PythonLayout};
 use crate::target::{Addr, Field, Memory};
 
@@ -24,7 +24,7 @@ pub(super) fn of_module(
     memory: &dyn Memory,
     layout: &PythonLayout,
     module: Addr,
-) -> Result<Addr, ObjectDecodeError> {
+) -> Result<Addr, DecodeError> {
     Ok(memory.pointer(layout.object.shift(MODULE_DICT).in_target(plausible(module)?))?)
 }
 
@@ -32,7 +32,7 @@ pub(super) fn entries(
     memory: &dyn Memory,
     layout: &PythonLayout,
     dict: Addr,
-) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
+) -> Result<Vec<(Addr, Addr)>, DecodeError> {
     entries_by_keys(memory, layout, dict).map(|entries| entries.entries)
 }
 
@@ -46,7 +46,7 @@ pub(super) fn entries_by_keys(
     memory: &dyn Memory,
     layout: &PythonLayout,
     dict: Addr,
-) -> Result<DictEntries, ObjectDecodeError> {
+) -> Result<DictEntries, DecodeError> {
     let dict = plausible(dict)?;
     let keys = memory.pointer(layout.dict.keys.in_target(dict))?;
     let values = memory.pointer(layout.dict.values.in_target(dict))?;
@@ -67,7 +67,7 @@ pub(super) fn value_slot(
     layout: &PythonLayout,
     dict: Addr,
     key: Addr,
-) -> Result<Option<ValueSlot>, ObjectDecodeError> {
+) -> Result<Option<ValueSlot>, DecodeError> {
     let table_at = layout.dict.keys.in_target(plausible(dict)?);
     let table = memory.pointer(table_at)?;
     if memory.pointer(layout.dict.values.in_target(dict))? != Addr(0) {
@@ -99,18 +99,18 @@ impl KeyTable {
         memory: &dyn Memory,
         layout: &PythonLayout,
         keys: Addr,
-    ) -> Result<KeyTable, ObjectDecodeError> {
+    ) -> Result<KeyTable, DecodeError> {
         let dict = &layout.dict;
         let mut head = [0; MAX_HEAD_LEN];
-        let head = head.get_mut(..dict.indices).ok_or(ObjectDecodeError::Malformed)?;
+        let head = head.get_mut(..dict.indices).ok_or(DecodeError::Malformed)?;
         memory.read(plausible(keys)?, head)?;
         let head = &*head;
         let index_bytes = match dict.size {
             DictSize::IndexBytes(field) => {
-                1u64 << field.get(head).ok_or(ObjectDecodeError::Malformed)?.min(40)
+                1u64 << field.get(head).ok_or(DecodeError::Malformed)?.min(40)
             }
             DictSize::Slots(field) => {
-                let slots = field.get(head).ok_or(ObjectDecodeError::Malformed)?.min(1 << 40);
+                let slots = field.get(head).ok_or(DecodeError::Malformed)?.min(1 << 40);
                 slots
                     * if slots <= 0xff {
                         1
@@ -121,15 +121,15 @@ impl KeyTable {
                     }
             }
         };
-        let count = dict.entry_count.get(head).ok_or(ObjectDecodeError::Malformed)?;
+        let count = dict.entry_count.get(head).ok_or(DecodeError::Malformed)?;
         if count > MAX_ENTRIES || index_bytes > MAX_ENTRIES * 8 || count > index_bytes {
-            return Err(ObjectDecodeError::Malformed);
+            return Err(DecodeError::Malformed);
         }
         // General entries begin with the hash, string-only ones do not.
         let hash = match dict.kind.map(|kind| kind.get(head)) {
             None | Some(Some(0)) => 8,
             Some(Some(1 | 2)) => 0,
-            Some(_) => return Err(ObjectDecodeError::Malformed),
+            Some(_) => return Err(DecodeError::Malformed),
         };
         let start = keys + dict.indices as u64 + index_bytes;
         Ok(KeyTable { start, count: count as usize, hash })
@@ -141,7 +141,7 @@ fn keyed(
     layout: &PythonLayout,
     keys: Addr,
     values: Option<Addr>,
-) -> Result<DictEntries, ObjectDecodeError> {
+) -> Result<DictEntries, DecodeError> {
     let entries = KeyTable::read(memory, layout, keys)?;
     let (hash, len) = (entries.hash, entries.len());
     let values = values.map(plausible).transpose()?;
@@ -177,8 +177,8 @@ fn keyed(
     Ok(DictEntries { entries: found, has_texts_only: hash == 0 })
 }
 
-fn object(at: Addr) -> Result<Addr, ObjectDecodeError> {
-    if at.0.is_multiple_of(8) { plausible(at) } else { Err(ObjectDecodeError::Malformed) }
+fn object(at: Addr) -> Result<Addr, DecodeError> {
+    if at.0.is_multiple_of(8) { plausible(at) } else { Err(DecodeError::Malformed) }
 }
 
 pub(super) fn get(
@@ -195,7 +195,7 @@ pub(super) fn attributes(
     memory: &dyn Memory,
     layout: &PythonLayout,
     at: Addr,
-) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
+) -> Result<Vec<(Addr, Addr)>, DecodeError> {
     let instance = &layout.instance;
     let class = plausible(memory.pointer(layout.object.type_of.in_target(plausible(at)?))?)?;
     let class = InstanceClass {
@@ -223,7 +223,7 @@ pub(super) fn instance_entries(
     layout: &PythonLayout,
     at: Addr,
     class: &InstanceClass,
-) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
+) -> Result<Vec<(Addr, Addr)>, DecodeError> {
     let places = places(memory, layout, at, class)?;
     match (places.dict, places.values) {
         (Some(dict), _) => entries(memory, layout, dict),
@@ -247,7 +247,7 @@ fn places(
     layout: &PythonLayout,
     at: Addr,
     class: &InstanceClass,
-) -> Result<AttributeStorage, ObjectDecodeError> {
+) -> Result<AttributeStorage, DecodeError> {
     let some = |at: Addr| (at != Addr(0)).then_some(at);
     let before = |offset: i64| memory.pointer(Addr(at.0.wrapping_add_signed(offset)));
     let start = layout.dict.values_start as u64;
@@ -300,7 +300,7 @@ pub(super) fn owned_by_instance(
     layout: &PythonLayout,
     at: Addr,
     class: &InstanceClass,
-) -> Result<InstanceAttributes, ObjectDecodeError> {
+) -> Result<InstanceAttributes, DecodeError> {
     let places = places(memory, layout, at, class)?;
     let values = match (places.dict, places.values, layout.instance.attributes) {
         // Before 3.13 a new dictionary takes over the values.
@@ -322,7 +322,7 @@ pub(super) fn owned_entries(
     memory: &dyn Memory,
     layout: &PythonLayout,
     dict: Addr,
-) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
+) -> Result<Vec<(Addr, Addr)>, DecodeError> {
     if matches!(layout.instance.attributes, AttributeLayout::Inline { .. }) {
         let values = memory.pointer(layout.dict.values.in_target(plausible(dict)?))?;
         if values != Addr(0) && memory.bytes::<1>(values + VALUES_EMBEDDED)?[0] != 0 {
@@ -332,6 +332,6 @@ pub(super) fn owned_entries(
     entries(memory, layout, dict)
 }
 
-fn plausible(at: Addr) -> Result<Addr, ObjectDecodeError> {
-    if at.is_plausible() { Ok(at) } else { Err(ObjectDecodeError::Malformed) }
+fn plausible(at: Addr) -> Result<Addr, DecodeError> {
+    if at.is_plausible() { Ok(at) } else { Err(DecodeError::Malformed) }
 }

@@ -5,7 +5,7 @@ use crate::target::{Addr, MemoryError, ObjectError, ProcessError, SymbolError};
 /// Why stacks cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum PythonError {
+pub enum InterpreterError {
     #[error("{program} (pid {pid}) is not a Python program: no CPython is loaded in it")]
     NotPython { pid: u32, program: String },
     #[error("the Python interpreter of process {pid} is not ready: {waiting_for}")]
@@ -37,34 +37,34 @@ pub enum PythonError {
     Fallback { pid: u32, why: String },
 }
 
-impl PythonError {
+impl InterpreterError {
     pub(super) fn unreadable(
         pid: u32,
         what: &'static str,
         at: Addr,
         source: MemoryError,
-    ) -> PythonError {
+    ) -> InterpreterError {
         match source {
-            MemoryError::Gone => PythonError::Gone { pid },
-            MemoryError::Denied => PythonError::Denied { pid },
-            source => PythonError::Unreadable { what, at, source },
+            MemoryError::Gone => InterpreterError::Gone { pid },
+            MemoryError::Denied => InterpreterError::Denied { pid },
+            source => InterpreterError::Unreadable { what, at, source },
         }
     }
 
     /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
-        matches!(self, PythonError::NotReady { .. })
+        matches!(self, InterpreterError::NotReady { .. })
     }
 }
 
-impl From<ProcessError> for PythonError {
+impl From<ProcessError> for InterpreterError {
     fn from(error: ProcessError) -> Self {
         match error {
             ProcessError::NotFound { pid } | ProcessError::Exited { pid } => {
-                PythonError::Gone { pid }
+                InterpreterError::Gone { pid }
             }
-            ProcessError::Denied { pid, .. } => PythonError::Denied { pid },
-            other => PythonError::Process(other),
+            ProcessError::Denied { pid, .. } => InterpreterError::Denied { pid },
+            other => InterpreterError::Process(other),
         }
     }
 }

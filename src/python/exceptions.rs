@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::heap::PythonHeap;
+use super::heap::ObjectHeap;
 use crate::model::Function;
 use crate::python::code::code_object::CodeObject;
 use crate::python::layouts::interpreter::Interpreter;
@@ -57,7 +57,7 @@ impl ExceptionFinder {
     pub fn find(&mut self, uncaught: bool) -> Vec<FoundException> {
         let live = self.process.memory();
         let copy = PageCache::new(Box::new(self.process.memory()));
-        let heap = PythonHeap::unlisted(&copy, &self.interpreter);
+        let heap = ObjectHeap::unlisted(&copy, &self.interpreter);
         let search = ExceptionSearch {
             live: &live,
             memory: &copy,
@@ -100,7 +100,7 @@ impl ExceptionFinder {
 
     fn is_last(&self, exception: Addr) -> bool {
         let copy = PageCache::new(Box::new(self.process.memory()));
-        let heap = PythonHeap::unlisted(&copy, &self.interpreter);
+        let heap = ObjectHeap::unlisted(&copy, &self.interpreter);
         self.sys.and_then(|sys| heap.named_value(sys, "last_value")) == Some(exception)
     }
 }
@@ -108,7 +108,7 @@ impl ExceptionFinder {
 struct ExceptionSearch<'a> {
     live: &'a dyn Memory,
     memory: &'a dyn Memory,
-    heap: &'a PythonHeap<'a>,
+    heap: &'a ObjectHeap<'a>,
     layout: &'a PythonLayout,
     interpreter: &'a Interpreter,
     class: &'static str,

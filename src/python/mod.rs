@@ -3,7 +3,7 @@
 //! Turns a [`Process`](crate::target::Process) into [`ThreadSample`](crate::model::ThreadSample)s.
 //! May import `model`, `abi`, `target`; only this room knows CPython's structures and py-spy. Never
 //! stops or writes to the target, never returns an inconsistent stack. Start reading at
-//! [`PythonReader`] and `stacks/walk.rs`.
+//! [`InterpreterReader`] and `stacks/walk.rs`.
 
 mod attribute;
 mod code;
@@ -21,17 +21,17 @@ mod variables;
 pub use attribute::IntegerAttribute;
 pub use code::addressed::{AddressedCode, CodeReader};
 pub use code::line_cache::LineCache;
-pub use error::PythonError;
+pub use error::InterpreterError;
 pub use exceptions::{ExceptionFinder, FoundException};
 pub use follow::{
     ChainFrame, ChainNamer, NamedChain, PollTarget, PolledStack, StackPoller, ThreadKey,
 };
 pub use heap::{
-    ClassKind, HeapError, HeapListing, HeapObject, LeadingObjects, LocalVariable, OnwardReferences,
-    PyClass, PythonHeap, ReferenceGraph, ReferenceKind,
+    ClassKind, HeapError, HeapListing, HeapObject, LeadingObjects, LocalVariable, ObjectHeap,
+    OnwardReferences, PyClass, ReferenceGraph, ReferenceKind,
 };
 pub use layouts::layout::LayoutSource;
-pub use reader::{PythonReader, ReaderCoverage};
+pub use reader::{InterpreterReader, ReaderCoverage};
 pub use stacks::bpf_stacks::StackSymbolizer;
 pub use stacks::stack_sampler::SampleStats;
 pub use variables::IntegerVariable;

@@ -7,14 +7,14 @@ pub(super) const MAX_STRING_LEN: usize = 4096;
 const MAX_HEAD_LEN: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ObjectDecodeError {
+pub(super) enum DecodeError {
     Memory(MemoryError),
     Malformed,
 }
 
-impl From<MemoryError> for ObjectDecodeError {
+impl From<MemoryError> for DecodeError {
     fn from(error: MemoryError) -> Self {
-        ObjectDecodeError::Memory(error)
+        DecodeError::Memory(error)
     }
 }
 
@@ -31,21 +31,21 @@ pub(super) fn text(
     memory: &dyn Memory,
     layout: &ObjectLayout,
     at: Addr,
-) -> Result<PyString, ObjectDecodeError> {
+) -> Result<PyString, DecodeError> {
     if !at.is_plausible() {
-        return Err(ObjectDecodeError::Malformed);
+        return Err(DecodeError::Malformed);
     }
     let mut head = [0; MAX_HEAD_LEN];
-    let head = head.get_mut(..layout.compact_start).ok_or(ObjectDecodeError::Malformed)?;
+    let head = head.get_mut(..layout.compact_start).ok_or(DecodeError::Malformed)?;
     memory.read(at, head)?;
     let (Some(len), Some(state)) = (layout.text_len.get(head), layout.text_state.get(head)) else {
-        return Err(ObjectDecodeError::Malformed);
+        return Err(DecodeError::Malformed);
     };
     let kind = state >> layout.text_kind_bit & 7;
     let compact = state >> layout.text_compact_bit & 1 == 1;
     let ascii = state >> layout.text_ascii_bit & 1 == 1;
     if !compact || !matches!(kind, 1 | 2 | 4) || (ascii && kind != 1) || len > 1 << 24 {
-        return Err(ObjectDecodeError::Malformed);
+        return Err(DecodeError::Malformed);
     }
     let start = if ascii { layout.ascii_start } else { layout.compact_start };
     let width = kind as usize;
@@ -79,9 +79,9 @@ pub(super) fn bytes(
     layout: &ObjectLayout,
     at: Addr,
     most: usize,
-) -> Result<Option<Vec<u8>>, ObjectDecodeError> {
+) -> Result<Option<Vec<u8>>, DecodeError> {
     if !at.is_plausible() {
-        return Err(ObjectDecodeError::Malformed);
+        return Err(DecodeError::Malformed);
     }
     let head = memory.vec(at, layout.bytes_len.end())?;
     match layout.bytes_len.get(&head) {
@@ -89,7 +89,7 @@ pub(super) fn bytes(
             Ok(Some(memory.vec(at + layout.bytes_start as u64, len as usize)?))
         }
         Some(len) if len < 1 << 47 => Ok(None),
-        _ => Err(ObjectDecodeError::Malformed),
+        _ => Err(DecodeError::Malformed),
     }
 }
 
@@ -98,22 +98,22 @@ pub(super) fn small_int(
     memory: &dyn Memory,
     layout: &ObjectLayout,
     at: Addr,
-) -> Result<u64, ObjectDecodeError> {
+) -> Result<u64, DecodeError> {
     if !at.is_plausible() {
-        return Err(ObjectDecodeError::Malformed);
+        return Err(DecodeError::Malformed);
     }
     let bytes = memory.vec(at, layout.int_digits + 8)?;
     // Since 3.12 the word's low bits are the sign (2: negative); before, a negative count is.
-    let tag = layout.int_len.get(&bytes).ok_or(ObjectDecodeError::Malformed)?;
+    let tag = layout.int_len.get(&bytes).ok_or(DecodeError::Malformed)?;
     if layout.int_len_bit > 0 && tag & 3 == 2 {
-        return Err(ObjectDecodeError::Malformed);
+        return Err(DecodeError::Malformed);
     }
     let digit = |n: usize| Field::<u32>::at(layout.int_digits + 4 * n).get(&bytes).map(u64::from);
     match (tag >> layout.int_len_bit, digit(0), digit(1)) {
         (0, _, _) => Ok(0),
         (1, Some(low), _) => Ok(low),
         (2, Some(low), Some(high)) => Ok(high << 30 | low),
-        _ => Err(ObjectDecodeError::Malformed),
+        _ => Err(DecodeError::Malformed),
     }
 }
 
@@ -152,11 +152,8 @@ mod tests {
         let layout = &row(12, false).unwrap().object;
         for (state, len) in [(0, 3), (3 << 2 | 1 << 5, 3), (1 << 2 | 1 << 5, 1 << 40)] {
             let image = string(state, 56, len, b"abc");
-            assert_eq!(text(&image, layout, Addr(0x5000)), Err(ObjectDecodeError::Malformed));
+            assert_eq!(text(&image, layout, Addr(0x5000)), Err(DecodeError::Malformed));
         }
-        assert_eq!(
-            text(&MemoryImage::default(), layout, Addr(8)),
-            Err(ObjectDecodeError::Malformed)
-        );
+        assert_eq!(text(&MemoryImage::default(), layout, Addr(8)), Err(DecodeError::Malformed));
     }
 }

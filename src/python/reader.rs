@@ -1,30 +1,30 @@
 //! Attaches to a process, then samples.
 
 use super::attribute::IntegerAttribute;
-use super::error::PythonError;
+use super::error::InterpreterError;
 use super::exceptions::ExceptionFinder;
 use super::follow::{ChainNamer, PollTarget, StackPoller};
-use super::heap::{HeapError, HeapListing, PythonHeap};
+use super::heap::{HeapError, HeapListing, ObjectHeap};
 use super::variables::IntegerVariable;
-use crate::abi::{PyObjectHeader, UnwindInfo};
+use crate::abi::{ObjectHeader, UnwindInfo};
 use crate::model::{StackTable, ThreadId, ThreadSample};
 use crate::python::code::addressed::CodeReader;
 use crate::python::code::line_cache::LineCache;
 use crate::python::layouts::interpreter;
 use crate::python::layouts::layout::LayoutSource;
 use crate::python::stacks::bpf_stacks::StackSymbolizer;
-use crate::python::stacks::fallback::PySpyReader;
+use crate::python::stacks::fallback::FallbackReader;
 use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
 /// Reads a running CPython's stacks. With py-spy, optional readers are `None`.
-pub struct PythonReader {
+pub struct InterpreterReader {
     reader: ReaderBackend,
 }
 
 enum ReaderBackend {
     Own(Box<StackSampler>),
-    PySpy(Box<PySpyReader>),
+    PySpy(Box<FallbackReader>),
 }
 
 /// What a reader covers.
@@ -38,31 +38,33 @@ pub struct ReaderCoverage {
     pub uncovered: Vec<&'static str>,
 }
 
-impl PythonReader {
+impl InterpreterReader {
     /// Attaches and checks the layout. Uses py-spy only if memspy has no more rights than the
     /// process.
     ///
     /// # Errors
     ///
-    /// [`PythonError::NotReady`] is transient; others are final.
-    pub fn attach(process: &Process) -> Result<PythonReader, PythonError> {
+    /// [`InterpreterError::NotReady`] is transient; others are final.
+    pub fn attach(process: &Process) -> Result<InterpreterReader, InterpreterError> {
         match Self::attach_own(process) {
             Ok(reader) => Ok(reader),
             Err(
-                error @ (PythonError::UnknownVersion { .. }
-                | PythonError::Unsupported { .. }
-                | PythonError::LayoutMismatch { .. }),
+                error @ (InterpreterError::UnknownVersion { .. }
+                | InterpreterError::Unsupported { .. }
+                | InterpreterError::LayoutMismatch { .. }),
                 // py-spy is not hardened against hostile jobs: it follows links and waits for
                 // pipes.
             ) if !has_no_more_rights(process) => {
-                Err(PythonError::NoFallback { why: error.to_string() })
+                Err(InterpreterError::NoFallback { why: error.to_string() })
             }
             Err(
-                error @ (PythonError::UnknownVersion { .. }
-                | PythonError::Unsupported { .. }
-                | PythonError::LayoutMismatch { .. }),
-            ) => match PySpyReader::attach(process) {
-                Ok(reader) => Ok(PythonReader { reader: ReaderBackend::PySpy(Box::new(reader)) }),
+                error @ (InterpreterError::UnknownVersion { .. }
+                | InterpreterError::Unsupported { .. }
+                | InterpreterError::LayoutMismatch { .. }),
+            ) => match FallbackReader::attach(process) {
+                Ok(reader) => {
+                    Ok(InterpreterReader { reader: ReaderBackend::PySpy(Box::new(reader)) })
+                }
                 // The built-in reader's error says more.
                 Err(_) => Err(error),
             },
@@ -71,13 +73,13 @@ impl PythonReader {
     }
 
     /// [`Self::attach`] without py-spy.
-    pub fn attach_own(process: &Process) -> Result<PythonReader, PythonError> {
+    pub fn attach_own(process: &Process) -> Result<InterpreterReader, InterpreterError> {
         let memory = process.memory();
         let found = interpreter::find(process, &memory)?;
         let handle = process.reopen()?;
         let mut own = StackSampler::new(process.pid(), Some(handle), Box::new(memory), found);
         own.verify()?;
-        Ok(PythonReader { reader: ReaderBackend::Own(Box::new(own)) })
+        Ok(InterpreterReader { reader: ReaderBackend::Own(Box::new(own)) })
     }
 
     /// `3.12.1`, `3.14.4t` without a GIL; `3.9` if the patch release is unknown.
@@ -101,13 +103,13 @@ impl PythonReader {
     ///
     /// # Errors
     ///
-    /// [`PythonError::Gone`]; [`PythonError::NotReady`] without interpreter;
-    /// [`PythonError::Unreadable`] after `exec`.
+    /// [`InterpreterError::Gone`]; [`InterpreterError::NotReady`] without interpreter;
+    /// [`InterpreterError::Unreadable`] after `exec`.
     pub fn sample(
         &mut self,
         table: &mut StackTable,
         out: &mut Vec<ThreadSample>,
-    ) -> Result<SampleStats, PythonError> {
+    ) -> Result<SampleStats, InterpreterError> {
         match &mut self.reader {
             ReaderBackend::Own(own) => own.sample(table, out),
             ReaderBackend::PySpy(py_spy) => py_spy.sample(table, out),
@@ -144,11 +146,11 @@ impl PythonReader {
     ///
     /// # Errors
     ///
-    /// [`PythonError::Unsupported`] with py-spy.
-    pub fn unwind_info(&mut self) -> Result<UnwindInfo, PythonError> {
+    /// [`InterpreterError::Unsupported`] with py-spy.
+    pub fn unwind_info(&mut self) -> Result<UnwindInfo, InterpreterError> {
         match &mut self.reader {
             ReaderBackend::Own(own) => own.unwind_info(),
-            ReaderBackend::PySpy(py_spy) => Err(PythonError::Unsupported {
+            ReaderBackend::PySpy(py_spy) => Err(InterpreterError::Unsupported {
                 version: py_spy.version().to_owned(),
                 what: "walking its stacks in the kernel",
             }),
@@ -264,10 +266,10 @@ impl PythonReader {
     }
 
     /// CPython's object head; the usual one with py-spy.
-    pub fn object_head(&self) -> PyObjectHeader {
+    pub fn object_head(&self) -> ObjectHeader {
         match &self.reader {
             ReaderBackend::Own(own) => own.interpreter().layout.object.head(),
-            ReaderBackend::PySpy(_) => PyObjectHeader::USUAL,
+            ReaderBackend::PySpy(_) => ObjectHeader::USUAL,
         }
     }
 
@@ -276,7 +278,7 @@ impl PythonReader {
     /// # Errors
     ///
     /// [`HeapError::Collecting`] and [`HeapError::Changing`] are transient; others final.
-    pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<PythonHeap<'a>, HeapError> {
+    pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<ObjectHeap<'a>, HeapError> {
         self.heap_listed(memory, HeapListing::Whole)
     }
 
@@ -284,15 +286,15 @@ impl PythonReader {
     ///
     /// # Errors
     ///
-    /// As [`PythonReader::heap`].
+    /// As [`InterpreterReader::heap`].
     pub fn heap_listed<'a>(
         &self,
         memory: &'a PageCache,
         listing: HeapListing,
-    ) -> Result<PythonHeap<'a>, HeapError> {
+    ) -> Result<ObjectHeap<'a>, HeapError> {
         match &self.reader {
             ReaderBackend::Own(own) => {
-                PythonHeap::read(memory, own.interpreter(), own.process(), listing)
+                ObjectHeap::read(memory, own.interpreter(), own.process(), listing)
             }
             ReaderBackend::PySpy(py_spy) => {
                 Err(HeapError::Unsupported { version: py_spy.version().to_owned() })
@@ -301,9 +303,9 @@ impl PythonReader {
     }
 
     /// The heap without object list, to follow references from modules.
-    pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<PythonHeap<'a>> {
+    pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<ObjectHeap<'a>> {
         match &self.reader {
-            ReaderBackend::Own(own) => Some(PythonHeap::unlisted(memory, own.interpreter())),
+            ReaderBackend::Own(own) => Some(ObjectHeap::unlisted(memory, own.interpreter())),
             ReaderBackend::PySpy(_) => None,
         }
     }

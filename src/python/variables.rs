@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::dicts;
-use super::heap::{LocalVariable, PythonHeap, TAG};
+use super::heap::{LocalVariable, ObjectHeap, TAG};
 use super::objects::small_int;
-use crate::abi::{StepCounterLocation, WatchedFrame, WatchedInteger};
+use crate::abi::{CounterLocation, WatchedFrame, WatchedInteger};
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
 
@@ -79,7 +79,7 @@ impl IntegerVariable {
     }
 
     /// Its location, for a kernel program; `None` if unknown or unreadable there.
-    pub fn location(&self) -> Option<StepCounterLocation> {
+    pub fn location(&self) -> Option<CounterLocation> {
         let memory = self.process.memory();
         let memory: &dyn Memory = &memory;
         let layout = &self.interpreter.layout;
@@ -103,7 +103,7 @@ impl IntegerVariable {
                 (place.value_at, place.table_at, place.table, None)
             }
         };
-        Some(StepCounterLocation::Integer(WatchedInteger {
+        Some(CounterLocation::Integer(WatchedInteger {
             at: at.0,
             check_at: check_at.0,
             check: check.0,
@@ -161,7 +161,7 @@ impl IntegerVariable {
 
     fn search(&mut self) -> Option<VariableLocation> {
         let copy = PageCache::new(Box::new(self.process.memory()));
-        let heap = PythonHeap::unlisted(&copy, &self.interpreter);
+        let heap = ObjectHeap::unlisted(&copy, &self.interpreter);
         let (wanted, function) = match self.name.rsplit_once(':') {
             Some((function, name)) => (name, Some(function)),
             None => (&*self.name, None),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
 use crate::render::shared::{
-    EscapeGuard, JsonDocument, JsonFormat, RenderError, bytes, one_line, optional_bytes,
+    EscapeGuard, JsonDocument, JsonFormat, OutputError, bytes, one_line, optional_bytes,
     signed_bytes,
 };
 
@@ -109,7 +109,7 @@ pub fn move_json(
     out: &mut dyn Write,
     report: &CheckpointFigures<'_>,
     state: &str,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let process = |usage: &ProcessUsage| match usage {
         ProcessUsage::Bytes(bytes) => Some(*bytes),
         ProcessUsage::Unknown(_) => None,

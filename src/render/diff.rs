@@ -7,7 +7,7 @@ use crate::analysis::{
     StackStep, function_changes, line_changes, ownership_changes, stack_changes,
 };
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, RenderError, bytes, certainty_in_short, count, one_line, short_bytes,
+    EscapeGuard, FrameLabels, OutputError, bytes, certainty_in_short, count, one_line, short_bytes,
     short_file, short_signed_bytes, signed_bytes,
 };
 
@@ -48,7 +48,7 @@ pub fn diff_text(
     (label_after, after): (&str, ComparedMoment<'_>),
     rows: DiffRows,
     style: DiffStyle<'_>,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let file = |profile: &Profile, file: &str| {
         let directory = profile.start().and_then(|start| start.directory.as_deref());
@@ -108,7 +108,7 @@ pub fn owner_diff_text(
     before: &ComparedOwners<'_>,
     after: &ComparedOwners<'_>,
     style: DiffStyle<'_>,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let changes = ownership_changes(before.stacks, after.stacks);
     let total = |of: fn(&MemoryChange) -> u64| changes.iter().map(of).sum();
@@ -133,7 +133,7 @@ fn write_totals(
     moments: &str,
     before: u64,
     after: u64,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let change = after as i64 - before as i64;
     writeln!(
         out,
@@ -152,7 +152,7 @@ fn write_changes(
     changes: &[MemoryChange],
     noun: &str,
     DiffStyle { limit, whole_stacks, .. }: DiffStyle<'_>,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let changed: Vec<&MemoryChange> = changes.iter().filter(|c| c.difference() != 0).collect();
     let shown = limit.unwrap_or(changed.len()).min(changed.len());
     if changed.is_empty() {

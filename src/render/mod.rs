@@ -27,7 +27,7 @@ pub use devices::{
     DevicesTarget, DevicesView, devices_csv, devices_csv_head, devices_json, devices_text,
 };
 pub use diff::{ComparedOwners, DiffRows, DiffStyle, diff_text, owner_diff_text};
-pub use dump::{DumpOptions, OwnersOrReason, dump_json, dump_text};
+pub use dump::{DumpOptions, OwnersResult, dump_json, dump_text};
 pub use export::{
     ExportedDevice, ExportedTable, TableExport, export_csv, export_json, history_json,
     history_pickle, memory_viz, perfetto, pprof, speedscope,
@@ -53,7 +53,7 @@ pub use owners::{
 pub use record::summary;
 pub use report::{ReportOptions, ReportedRecording, report_page};
 pub use shared::{
-    EscapeGuard, FittingWriter, FrameLabels, RenderError, allocator_text, bytes,
+    EscapeGuard, FittingWriter, FrameLabels, OutputError, allocator_text, bytes,
     certainty_in_short, count, file_word, header, in_sentence, length, memory_name, number,
     one_line, optional_bytes, short_file, signed_bytes, suggestion, suggestion_on, utc, visible,
     warnings, way, words_wrapped,

@@ -5,7 +5,7 @@ use std::io::Write;
 use crate::analysis::{Profile, peak};
 use crate::model::EndReason;
 use crate::render::shared::{
-    COMMENT, EscapeGuard, RenderError, bytes, certainty_at_peak, end_text, events_line,
+    COMMENT, EscapeGuard, OutputError, bytes, certainty_at_peak, end_text, events_line,
     exact_notes as notes, file_word, following_line, gpu_line, one_line, sampling_line, suggestion,
     warnings,
 };
@@ -16,7 +16,7 @@ pub fn summary(
     profile: &Profile,
     file: &str,
     size: u64,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let trace = file_word(file);
     writeln!(out, "Recorded to {} ({}): {}", one_line(file), bytes(size), end_text(profile))?;

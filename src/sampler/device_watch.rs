@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::gpu::{GpuError, MachineReader};
+use crate::gpu::{DriverError, MachineReader};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, DeviceStatus, LeftBehind, MissReason,
     MissedObservation, Nanos, ReaderKind, Record, RecordSink, SleepTags, SnapshotConsistency,
@@ -47,7 +47,7 @@ pub struct DevicePoll {
 
 impl DevicePoll {
     /// Loads NVML, or fails.
-    pub fn open(targets: Vec<TargetReaders>) -> Result<DevicePoll, GpuError> {
+    pub fn open(targets: Vec<TargetReaders>) -> Result<DevicePoll, DriverError> {
         let machine = MachineReader::open()?;
         let targets =
             targets.into_iter().map(|readers| RecordingSession::new(readers, None)).collect();
@@ -70,7 +70,7 @@ impl DevicePoll {
     }
 
     /// Reads the devices and all targets once.
-    pub fn poll(&mut self, host: &str) -> Result<MachineReading, GpuError> {
+    pub fn poll(&mut self, host: &str) -> Result<MachineReading, DriverError> {
         let mut ended = Vec::new();
         self.targets.retain(|target| {
             let over = target.is_over().is_some();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::priority::raise_priority;
 use super::worker::{StopSignal, Worker};
 use crate::model::{AllocatorCounters, CudaIndex};
-use crate::python::{ExceptionFinder, FoundException, PythonReader};
+use crate::python::{ExceptionFinder, FoundException, InterpreterReader};
 use crate::target::Process;
 
 /// `torch.OutOfMemoryError`; `torch.cuda.OutOfMemoryError` before 2.5.
@@ -52,7 +52,7 @@ pub(super) struct ErrorThread {
 
 impl ErrorThread {
     pub(super) fn start(
-        python: &PythonReader,
+        python: &InterpreterReader,
         process: &Process,
     ) -> Option<std::io::Result<ErrorThread>> {
         let exceptions = python.exceptions(process, CLASS)?;

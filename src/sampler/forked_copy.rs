@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::gpu::{CudaVisibility, GpuReader};
+use crate::gpu::{CudaVisibility, NvmlReader};
 use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::Process;
-use crate::torch::{TorchReader, is_in_bad_fork};
+use crate::torch::{AllocatorReader, is_in_bad_fork};
 
 const MAX_GENERATIONS: usize = 16;
 
@@ -34,7 +34,7 @@ pub(super) fn find(process: &Process) -> Option<ForkedCopy> {
         None if holds_memory(process) => None,
         None => {
             let found = ancestors(process).into_iter().find(|ancestor| {
-                let torch = TorchReader::attach(ancestor).ok().flatten();
+                let torch = AllocatorReader::attach(ancestor).ok().flatten();
                 torch.is_some_and(|torch| *torch.backend() == AllocatorBackend::Native)
                     && holds_memory(ancestor)
             });
@@ -57,7 +57,7 @@ fn ancestors(process: &Process) -> Vec<Process> {
 }
 
 fn holds_memory(process: &Process) -> bool {
-    let Ok(gpu) = GpuReader::open(process).map(Arc::new) else { return false };
+    let Ok(gpu) = NvmlReader::open(process).map(Arc::new) else { return false };
     let devices = gpu.devices(&CudaVisibility::of_process(process)).unwrap_or_default();
     devices.iter().filter_map(|device| device.nvml_index).any(|device| {
         let usage = gpu.usage(device, Nanos(0));

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use super::worker::{StopSignal, Worker};
-use crate::gpu::GpuReader;
+use crate::gpu::NvmlReader;
 use crate::model::{DeviceUsage, Nanos};
 
 /// NVML lists processes under a driver lock, so never much faster.
@@ -19,7 +19,7 @@ pub(super) struct GpuWatch {
 }
 
 impl GpuWatch {
-    pub(super) fn start(gpu: Arc<GpuReader>, nvml_indices: Vec<u32>) -> std::io::Result<Self> {
+    pub(super) fn start(gpu: Arc<NvmlReader>, nvml_indices: Vec<u32>) -> std::io::Result<Self> {
         let (sender, readings) = sync_channel(4 * nvml_indices.len().max(1));
         let thread = Worker::spawn("nvml", move |stop| watch(&gpu, &nvml_indices, &sender, stop))?;
         Ok(GpuWatch { readings, _thread: thread })
@@ -31,7 +31,7 @@ impl GpuWatch {
 }
 
 fn watch(
-    gpu: &GpuReader,
+    gpu: &NvmlReader,
     indices: &[u32],
     readings: &SyncSender<DeviceReading>,
     stop: &StopSignal,

@@ -10,7 +10,7 @@ use crate::model::{
     AllocationHistory, AllocatorSnapshot, CudaIndex, DeviceHistory, HistoryFrame, HistoryStack,
 };
 use crate::python::CodeReader;
-use crate::torch::{RecordedFrame, RecordedHistory, RecordedStack, TorchError};
+use crate::torch::{AllocatorError, RecordedFrame, RecordedHistory, RecordedStack};
 
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -23,7 +23,7 @@ pub enum HistoryError {
     #[error("its allocator cannot be read: {0}")]
     Refused(String),
     #[error(transparent)]
-    Torch(#[from] TorchError),
+    Torch(#[from] AllocatorError),
     #[error("the code objects of CPython {version} cannot be read: its layout is not known")]
     NoCode { version: String },
     #[error(
@@ -46,7 +46,7 @@ pub fn read_history(readers: &mut TargetReaders) -> Result<AllocationHistory, Hi
         .ok_or_else(|| HistoryError::NoCode { version: python.version().to_owned() })?;
     let devices: Vec<_> = torch.devices().collect();
     if devices.is_empty() {
-        return Err(HistoryError::Torch(TorchError::NotInitialized));
+        return Err(HistoryError::Torch(AllocatorError::NotInitialized));
     }
     torch.set_timeout(SNAPSHOT_TIMEOUT);
     let mut joined = HistoryJoiner::new(codes);

@@ -2,7 +2,7 @@
 
 use crate::abi::WatchedSteps;
 use crate::model::{Nanos, StepSource, TrainingStep};
-use crate::python::{IntegerVariable, PythonReader};
+use crate::python::{IntegerVariable, InterpreterReader};
 use crate::target::Process;
 
 /// Nanoseconds that steps wait for a named epoch.
@@ -23,7 +23,7 @@ const GONE_AFTER: u32 = 2;
 
 impl LoopVariables {
     pub(super) fn find(
-        python: Option<&PythonReader>,
+        python: Option<&InterpreterReader>,
         process: &Process,
         step: Option<&str>,
         epoch: Option<&str>,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::model::{
     Frame, MixedFrame, MixedStack, MixedStacks, NativeFrame, StackTable, ThreadSample,
 };
-use crate::native::{NativeUnwinder, StackCopy, UnwoundThread, copy_stacks};
-use crate::python::{PythonError, PythonReader};
+use crate::native::{StackCopy, Unwinder, UnwoundThread, copy_stacks};
+use crate::python::{InterpreterError, InterpreterReader};
 use crate::target::{Mappings, OsThread, Process, ProcessError, StopError, StoppedProcess};
 
 use super::readers::TargetReaders;
@@ -23,9 +23,9 @@ const INTERPRETER: [&str; 2] = ["_PyEval_EvalFrameDefault", "_TAIL_CALL_"];
 /// Why no native frames are known.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum MixedStacksError {
+pub enum NativeError {
     #[error("its Python cannot be read: {0}")]
-    Python(#[from] PythonError),
+    Python(#[from] InterpreterError),
     #[error("it runs no Python")]
     NoPython,
     #[error(transparent)]
@@ -48,9 +48,9 @@ struct CopiedMoment {
 }
 
 /// All threads' stacks with native frames. Stops the process for some milliseconds.
-pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, MixedStacksError> {
+pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, NativeError> {
     let TargetReaders { process, python, .. } = readers;
-    let python = python.as_mut().ok_or(MixedStacksError::NoPython)?;
+    let python = python.as_mut().ok_or(NativeError::NoPython)?;
     let mut table = StackTable::new();
     python.forget_numbers();
     let copied = copy_moment(process, python, &mut table);
@@ -59,7 +59,7 @@ pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, Mix
     let (copied, mappings) = copied?;
     let os_threads = process.threads()?;
     let memory = process.memory();
-    let unwound = NativeUnwinder::new(process, &memory, &mappings).unwind(&copied.stacks);
+    let unwound = Unwinder::new(process, &memory, &mappings).unwind(&copied.stacks);
     let mut threads: Vec<MixedStack> =
         unwound.into_iter().map(|it| mix(it, &os_threads, &copied, &table)).collect();
     threads.sort_by_key(|thread| thread.os_id);
@@ -68,9 +68,9 @@ pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, Mix
 
 fn copy_moment(
     process: &Process,
-    python: &mut PythonReader,
+    python: &mut InterpreterReader,
     table: &mut StackTable,
-) -> Result<(CopiedMoment, Arc<Mappings>), MixedStacksError> {
+) -> Result<(CopiedMoment, Arc<Mappings>), NativeError> {
     let mut samples = Vec::new();
     python.sample(table, &mut samples)?;
     if !are_identified(&samples, table) {
@@ -87,7 +87,7 @@ fn copy_moment(
         }
     };
     if registers.is_empty() {
-        return Err(MixedStacksError::Unsupported);
+        return Err(NativeError::Unsupported);
     }
     let stacks = copy_stacks(&memory, &mappings, registers);
     let sampled = python.sample(table, &mut samples);
@@ -95,11 +95,11 @@ fn copy_moment(
     let is_late = stop.as_ref().is_some_and(|stop| stop.resumed().is_set());
     let stopped_for = stop.map(StoppedProcess::end);
     if is_late {
-        return Err(MixedStacksError::TooLong);
+        return Err(NativeError::TooLong);
     }
     sampled?;
     if !are_identified(&samples, table) {
-        return Err(MixedStacksError::UnknownThreads);
+        return Err(NativeError::UnknownThreads);
     }
     let of = |(thread, calls)| Some((table.get_thread(thread)?.os_id?, calls));
     let calls = calls.into_iter().filter_map(of).collect();

@@ -43,9 +43,9 @@ mod time_slice;
 mod worker;
 
 pub use crate::owners::{AnnounceStop, OwnerError, SnapshotOptions, StopEstimate, StopPolicy};
-pub use crate::probe::ProbeError;
+pub use crate::probe::PlacementError;
 pub use crate::target::{CommandPattern, host_name, ignored_signals};
-pub use crate::torch::TorchError;
+pub use crate::torch::AllocatorError;
 pub use attach::{attach, attach_when_python};
 pub use attached_recorder::AttachedRecorder;
 pub use availability::exact_availability;
@@ -60,7 +60,7 @@ pub use follow::FollowBudget;
 pub use forked_copy::ForkedCopy;
 pub use free_processors::{IdleMeter, MANY_PROCESSORS, processors};
 pub use history::{HistoryError, read_history};
-pub use mixed_stacks::{MixedStacksError, read_mixed_stacks};
+pub use mixed_stacks::{NativeError, read_mixed_stacks};
 pub use owners::{
     OwnerReading, ReadOwners, read_owners, read_referrers, read_sleep_tags, watch_owners,
 };

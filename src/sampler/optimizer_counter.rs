@@ -1,6 +1,6 @@
 //! The step counter that optimizers keep in a tensor per parameter.
 
-use crate::abi::StepCounterLocation;
+use crate::abi::CounterLocation;
 use crate::model::{DType, OwnershipSnapshot, TensorCategory};
 use crate::target::{Addr, Memory, Process};
 
@@ -82,14 +82,9 @@ impl OptimizerCounter {
         self.steps(word)
     }
 
-    pub(super) fn watched(&self) -> StepCounterLocation {
+    pub(super) fn watched(&self) -> CounterLocation {
         let [WordCheck { at, word }, _] = self.checks;
-        StepCounterLocation::Word {
-            at: self.at.0,
-            wide: self.is_wide(),
-            check_at: at.0,
-            check: word,
-        }
+        CounterLocation::Word { at: self.at.0, wide: self.is_wide(), check_at: at.0, check: word }
     }
 
     fn is_wide(&self) -> bool {

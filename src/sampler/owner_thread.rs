@@ -34,23 +34,23 @@ const MAX_REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
 const MAX_MISSES: u32 = 4;
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-pub(super) type OwnerThreadReading =
+pub(super) type SnapshotResult =
     Result<(OwnershipBreakdown, Option<OptimizerCounter>, Vec<CountingObject>), String>;
 
 pub(super) struct OwnerThread {
-    readings: Receiver<OwnerThreadReading>,
-    shared: Arc<OwnerThreadShared>,
+    readings: Receiver<SnapshotResult>,
+    shared: Arc<SharedState>,
     thread: Worker,
 }
 
 #[derive(Default)]
-struct OwnerThreadShared {
+struct SharedState {
     /// Since when, and how long the moment is worth waiting for.
     due: Mutex<Option<(Instant, Duration)>>,
     go: AtomicBool,
 }
 
-impl OwnerThreadShared {
+impl SharedState {
     fn set_due(&self, due: Option<(Instant, Duration)>) {
         *self.due.lock() = due;
     }
@@ -79,7 +79,7 @@ impl OwnerThread {
         options: SnapshotOptions,
         start: Instant,
     ) -> std::io::Result<OwnerThread> {
-        let shared = Arc::new(OwnerThreadShared::default());
+        let shared = Arc::new(SharedState::default());
         let (sender, readings) = sync_channel(MAX_QUEUED);
         let for_thread = Arc::clone(&shared);
         let thread = Worker::spawn("owners", move |stop| {
@@ -117,7 +117,7 @@ impl OwnerThread {
         Ok(OwnerThread { readings, shared, thread })
     }
 
-    pub(super) fn poll(&self) -> Option<OwnerThreadReading> {
+    pub(super) fn poll(&self) -> Option<SnapshotResult> {
         self.readings.try_recv().ok()
     }
 
@@ -160,9 +160,9 @@ fn timed_snapshot(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
     start: Instant,
-    (shared, stop): (&OwnerThreadShared, &StopSignal),
+    (shared, stop): (&SharedState, &StopSignal),
     timeout: Option<Duration>,
-) -> (Option<OwnerThreadReading>, Duration, Duration) {
+) -> (Option<SnapshotResult>, Duration, Duration) {
     let (mut stops, mut took) = (StopTotals::default(), Duration::ZERO);
     let mut misses = 0;
     loop {
@@ -195,7 +195,7 @@ fn reading(
     readers: &TargetReaders,
     result: Result<OwnerReading, OwnerError>,
     start: Instant,
-) -> OwnerThreadReading {
+) -> SnapshotResult {
     match result {
         // Its sums would look like those of all tensors.
         Ok(OwnerReading {

@@ -16,7 +16,7 @@ use crate::owners::{
     OwnerError, OwnerReader, SnapshotOptions, SnapshotRequest, StopPolicy, vllm_tags,
 };
 use crate::python::HeapError;
-use crate::torch::TorchError;
+use crate::torch::AllocatorError;
 
 /// Garbage collections and allocations take up to some milliseconds.
 const MAX_ATTEMPTS: u32 = 50;
@@ -146,7 +146,10 @@ pub(super) fn read_prepared(
                 }
             }
             Err(error) if may_be_torn(&error, stop_policy) && !readers.process.is_core() => {
-                return Err(OwnerError::Torch(TorchError::Torn { what: "its tensors", attempts }));
+                return Err(OwnerError::Torch(AllocatorError::Torn {
+                    what: "its tensors",
+                    attempts,
+                }));
             }
             Err(error) => return Err(error),
         }
@@ -156,7 +159,7 @@ pub(super) fn read_prepared(
 /// A running process may change during the read: nonsense does not disprove the layout.
 fn may_be_torn(error: &OwnerError, stop_policy: StopPolicy) -> bool {
     stop_policy == StopPolicy::Never
-        && matches!(error, OwnerError::Torch(TorchError::UnknownLayout { .. }))
+        && matches!(error, OwnerError::Torch(AllocatorError::UnknownLayout { .. }))
 }
 
 /// An unreadable list may be in the middle of a change.
@@ -224,12 +227,12 @@ mod tests {
     fn a_busy_running_job_is_reported_as_torn() {
         let unknown = || {
             let (version, what) = ("2.11.0".to_owned(), "no known layout".to_owned());
-            OwnerError::Torch(TorchError::UnknownLayout { version, what })
+            OwnerError::Torch(AllocatorError::UnknownLayout { version, what })
         };
         assert!(may_be_torn(&unknown(), StopPolicy::Never));
         assert!(!may_be_torn(&unknown(), StopPolicy::Stop));
         assert!(!may_be_torn(&OwnerError::NoTorch, StopPolicy::Never));
-        let torn = OwnerError::Torch(TorchError::Torn { what: "its tensors", attempts: 9 });
+        let torn = OwnerError::Torch(AllocatorError::Torn { what: "its tensors", attempts: 9 });
         assert!(torn.is_transient(), "the advice is to try again");
     }
 }

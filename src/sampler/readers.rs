@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 pub use diagnosis::{StackCoverage, TimedSnapshot};
 
 use super::forked_copy::{self, ForkedCopy};
-use crate::gpu::{CudaVisibility, GpuError, GpuReader};
+use crate::gpu::{CudaVisibility, DriverError, NvmlReader};
 use crate::model::{AllocatorBackend, AllocatorCounters, CoreOrigin, CudaIndex, GpuDevice};
 use crate::owners::{AnnounceStop, OwnerReader, torch_version};
-use crate::python::{PythonError, PythonReader};
+use crate::python::{InterpreterError, InterpreterReader};
 use crate::target::{CoreError, Process, ProcessError};
-use crate::torch::{TorchError, TorchReader};
+use crate::torch::{AllocatorError, AllocatorReader};
 
 /// Why attaching failed.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +25,12 @@ pub enum AttachError {
     #[error(transparent)]
     Core(#[from] CoreError),
     #[error("cannot read the Python of process {pid}: {source}")]
-    Python { pid: u32, source: PythonError },
+    Python { pid: u32, source: InterpreterError },
     #[error("cannot read the Python of the core file {file}: {}", core_reason(source, missing))]
-    CorePython { file: String, source: PythonError, missing: Vec<String> },
+    CorePython { file: String, source: InterpreterError, missing: Vec<String> },
 }
 
-fn core_reason(source: &PythonError, missing: &[String]) -> String {
+fn core_reason(source: &InterpreterError, missing: &[String]) -> String {
     match missing {
         [] => source.to_string(),
         _ => format!("{}; read it where these files are unchanged", missing.join("; ")),
@@ -50,7 +50,8 @@ impl AttachError {
                 self,
                 AttachError::Python {
                     // A failed read may have met the exec.
-                    source: PythonError::NotPython { .. } | PythonError::Unreadable { .. },
+                    source: InterpreterError::NotPython { .. }
+                        | InterpreterError::Unreadable { .. },
                     ..
                 }
             )
@@ -61,9 +62,9 @@ impl AttachError {
         matches!(
             self,
             AttachError::Process(ProcessError::Denied { .. })
-                | AttachError::Python { source: PythonError::Denied { .. }, .. }
+                | AttachError::Python { source: InterpreterError::Denied { .. }, .. }
                 | AttachError::Python {
-                    source: PythonError::Process(ProcessError::Denied { .. }),
+                    source: InterpreterError::Process(ProcessError::Denied { .. }),
                     ..
                 }
         )
@@ -71,10 +72,10 @@ impl AttachError {
 
     /// Whether the process is not Python.
     pub fn is_not_python(&self) -> bool {
-        matches!(self, AttachError::Python { source: PythonError::NotPython { .. }, .. })
+        matches!(self, AttachError::Python { source: InterpreterError::NotPython { .. }, .. })
             || matches!(
                 self,
-                AttachError::CorePython { source: PythonError::NotPython { .. }, missing, .. }
+                AttachError::CorePython { source: InterpreterError::NotPython { .. }, missing, .. }
                     if missing.is_empty()
             )
     }
@@ -82,12 +83,12 @@ impl AttachError {
 
 pub(super) enum TorchState {
     NotLoaded,
-    Attached(Box<TorchReader>),
-    Refused(TorchError),
+    Attached(Box<AllocatorReader>),
+    Refused(AllocatorError),
 }
 
 impl TorchState {
-    pub(super) fn reader_mut(&mut self) -> Option<&mut TorchReader> {
+    pub(super) fn reader_mut(&mut self) -> Option<&mut AllocatorReader> {
         match self {
             TorchState::Attached(torch) => Some(torch),
             TorchState::NotLoaded | TorchState::Refused(_) => None,
@@ -99,9 +100,9 @@ impl TorchState {
 pub struct TargetReaders {
     pub(super) process: Arc<Process>,
     /// `None` without Python, or if not needed.
-    pub(super) python: Option<PythonReader>,
+    pub(super) python: Option<InterpreterReader>,
     pub(super) torch: TorchState,
-    pub(super) gpu: Result<Arc<GpuReader>, GpuError>,
+    pub(super) gpu: Result<Arc<NvmlReader>, DriverError>,
     pub(super) visibility: CudaVisibility,
     pub(super) took: Duration,
     pub(super) owners: Option<OwnerReader>,
@@ -132,17 +133,17 @@ impl TargetIdentity {
     /// See [`TargetReaders::attach`].
     pub fn attach(&self) -> Result<TargetReaders, AttachError> {
         let (start, process, pid) = (Instant::now(), self.same()?, self.0.pid());
-        let python =
-            PythonReader::attach(&process).map_err(|source| AttachError::Python { pid, source })?;
+        let python = InterpreterReader::attach(&process)
+            .map_err(|source| AttachError::Python { pid, source })?;
         Ok(TargetReaders::around(process, Some(python), start))
     }
 
     /// See [`TargetReaders::attach_any`].
     pub fn attach_any(&self) -> Result<TargetReaders, AttachError> {
         let (start, process, pid) = (Instant::now(), self.same()?, self.0.pid());
-        let python = match PythonReader::attach(&process) {
+        let python = match InterpreterReader::attach(&process) {
             Ok(python) => Some(python),
-            Err(PythonError::NotPython { .. }) => None,
+            Err(InterpreterError::NotPython { .. }) => None,
             Err(source) => return Err(AttachError::Python { pid, source }),
         };
         Ok(TargetReaders::around(process, python, start))
@@ -193,11 +194,12 @@ impl TargetReaders {
     /// No core file, or its Python cannot be read; says what the file lacks.
     pub fn attach_core(path: &Path) -> Result<Self, AttachError> {
         let (start, process) = (Instant::now(), Arc::new(Process::open_core(path)?));
-        let python = PythonReader::attach(&process).map_err(|source| AttachError::CorePython {
-            file: path.display().to_string(),
-            source,
-            missing: process.core_origin().map(|it| it.missing).unwrap_or_default(),
-        })?;
+        let python =
+            InterpreterReader::attach(&process).map_err(|source| AttachError::CorePython {
+                file: path.display().to_string(),
+                source,
+                missing: process.core_origin().map(|it| it.missing).unwrap_or_default(),
+            })?;
         Ok(TargetReaders::around(process, Some(python), start))
     }
 
@@ -217,9 +219,9 @@ impl TargetReaders {
         Ok(Self::around(Arc::new(Process::open(pid)?), None, start))
     }
 
-    fn around(process: Arc<Process>, python: Option<PythonReader>, start: Instant) -> Self {
+    fn around(process: Arc<Process>, python: Option<InterpreterReader>, start: Instant) -> Self {
         let visibility = CudaVisibility::of_process(&process);
-        let gpu = GpuReader::open(&process).map(Arc::new);
+        let gpu = NvmlReader::open(&process).map(Arc::new);
         let mut readers = TargetReaders {
             process,
             python,
@@ -283,12 +285,12 @@ impl TargetReaders {
         if is_set_up && let Some(copy) = forked_copy::find(&self.process) {
             self.copied_version = self.torch_version();
             self.copy = Some(copy);
-            self.torch = TorchState::Refused(TorchError::ForkedCopy { of: copy.of });
+            self.torch = TorchState::Refused(AllocatorError::ForkedCopy { of: copy.of });
         }
     }
 
     fn attach_torch(&mut self) {
-        self.torch = match TorchReader::attach(&self.process) {
+        self.torch = match AllocatorReader::attach(&self.process) {
             Ok(Some(torch)) => TorchState::Attached(Box::new(torch)),
             Ok(None) => TorchState::NotLoaded,
             Err(error) => TorchState::Refused(error),

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use crate::gpu::GpuError;
+use crate::gpu::DriverError;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, EndReason,
     Metric, MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals,
     SinkResult, SnapshotConsistency, StackSample,
 };
 
-use crate::torch::TorchError;
+use crate::torch::AllocatorError;
 
 use super::follow::{FollowBudget, Following};
 use super::priority::raise_priority;
@@ -126,7 +126,7 @@ impl Recorder {
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
         self.wait_for_snapshots(sink)?;
-        if let Err(error @ GpuError::CoreFile) = &self.session.readers.gpu {
+        if let Err(error @ DriverError::CoreFile) = &self.session.readers.gpu {
             let why = MissReason::Failed(error.to_string());
             self.session.losses.add(ReaderKind::Gpu, why, 1);
         }
@@ -141,7 +141,7 @@ impl Recorder {
             self.session.readers.devices().iter().filter_map(|d| d.nvml_index).collect();
         for read in 1..=MAX_USAGE_READS {
             let before = self.counters_now();
-            let usage: Vec<Result<DeviceUsage, GpuError>> = match &self.session.readers.gpu {
+            let usage: Vec<Result<DeviceUsage, DriverError>> = match &self.session.readers.gpu {
                 Ok(gpu) => devices.iter().map(|&at| gpu.usage(at, self.session.now())).collect(),
                 Err(_) => return Ok(()),
             };
@@ -467,9 +467,9 @@ impl RecordingSource for Recorder {
     }
 }
 
-fn why(error: TorchError) -> MissReason {
+fn why(error: AllocatorError) -> MissReason {
     match error {
-        TorchError::Torn { .. } => MissReason::Torn,
+        AllocatorError::Torn { .. } => MissReason::Torn,
         other => MissReason::Failed(other.to_string()),
     }
 }

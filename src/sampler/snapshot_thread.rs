@@ -9,7 +9,7 @@ use super::quiet_moment::{LastChange, QuietMoments};
 use super::worker::Worker;
 use crate::model::{AllocatorSnapshot, CudaIndex, MissReason, Nanos, SnapshotConsistency};
 use crate::target::Process;
-use crate::torch::{TorchError, TorchReader};
+use crate::torch::{AllocatorError, AllocatorReader};
 
 const MAX_QUEUED: usize = 64;
 
@@ -94,7 +94,7 @@ struct SnapshotSource<'a> {
     timeout: Duration,
     last_change: Option<LastChange>,
     takes: Duration,
-    reader: Option<TorchReader>,
+    reader: Option<AllocatorReader>,
 }
 
 fn serve(
@@ -105,7 +105,7 @@ fn serve(
     for device in requests {
         let before = processor_time();
         let snapshot = source.read(device).map_err(|error| match error {
-            TorchError::Torn { .. } => MissReason::Torn,
+            AllocatorError::Torn { .. } => MissReason::Torn,
             other => MissReason::Failed(other.to_string()),
         });
         let cost = processor_time().saturating_sub(before);
@@ -116,12 +116,13 @@ fn serve(
 }
 
 impl SnapshotSource<'_> {
-    fn read(&mut self, device: CudaIndex) -> Result<AllocatorSnapshot, TorchError> {
+    fn read(&mut self, device: CudaIndex) -> Result<AllocatorSnapshot, AllocatorError> {
         let start = self.start;
         let torch = match &mut self.reader {
             Some(torch) => torch,
             none => {
-                let torch = TorchReader::attach(self.process)?.ok_or(TorchError::NotInitialized)?;
+                let torch =
+                    AllocatorReader::attach(self.process)?.ok_or(AllocatorError::NotInitialized)?;
                 let torch = none.insert(torch);
                 let timeout = self.last_change.as_ref().map_or(self.timeout, |_| QUIET_TIMEOUT);
                 torch.set_timeout(timeout);
@@ -142,9 +143,9 @@ impl SnapshotSource<'_> {
         };
         let read = match torch.blocks_when(device, &now, &mut before_attempt) {
             Err(
-                TorchError::NotInitialized
-                | TorchError::NoDevice(_)
-                | TorchError::NotSupported { .. },
+                AllocatorError::NotInitialized
+                | AllocatorError::NoDevice(_)
+                | AllocatorError::NotSupported { .. },
             ) => {
                 torch.refresh()?;
                 torch.blocks_when(device, &now, &mut before_attempt)

@@ -6,7 +6,7 @@ use super::optimizer_counter::OptimizerCounter;
 use crate::abi::WatchedSteps;
 use crate::model::{CountingKind, CountingObject, Nanos, StepSource, TrainingStep};
 use crate::probe::RawStep;
-use crate::python::{IntegerAttribute, PythonReader};
+use crate::python::{IntegerAttribute, InterpreterReader};
 use crate::target::Process;
 
 /// Words that the kernel program reads to see steps between events.
@@ -56,7 +56,7 @@ impl StepTracker {
     /// Keeps the first object while it is found.
     pub(super) fn found_objects(
         &mut self,
-        python: Option<&PythonReader>,
+        python: Option<&InterpreterReader>,
         process: &Process,
         found: &[CountingObject],
     ) {

@@ -73,14 +73,14 @@ impl CheckpointError {
 }
 
 type InitFn = unsafe extern "C" fn(flags: c_uint) -> c_uint;
-type ErrorNameFn = unsafe extern "C" fn(code: c_uint, name: *mut *const c_char) -> c_uint;
-type GetStateFn = unsafe extern "C" fn(pid: c_int, state: *mut c_uint) -> c_uint;
+type NameFn = unsafe extern "C" fn(code: c_uint, name: *mut *const c_char) -> c_uint;
+type StateFn = unsafe extern "C" fn(pid: c_int, state: *mut c_uint) -> c_uint;
 type CheckpointFn = unsafe extern "C" fn(pid: c_int, args: *mut c_void) -> c_uint;
 
 /// They create no CUDA context.
 pub(super) struct CheckpointApi {
-    error_name: ErrorNameFn,
-    get_state: GetStateFn,
+    error_name: NameFn,
+    get_state: StateFn,
     lock: CheckpointFn,
     checkpoint: CheckpointFn,
     restore: CheckpointFn,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::gpu::{CudaVisibility, GpuError, GpuReader};
+use crate::gpu::{CudaVisibility, DriverError, NvmlReader};
 use crate::model::{DeviceUsage, GpuDevice, Nanos, ProcessUsage};
 use crate::target::{Process, ProcessError};
 
@@ -20,11 +20,11 @@ const STEPS_BACK: u32 = 3;
 /// Why memory was not moved.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum SuspendError {
+pub enum MoveError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     #[error(transparent)]
-    Gpu(#[from] GpuError),
+    Gpu(#[from] DriverError),
     #[error(transparent)]
     Driver(#[from] CheckpointError),
     #[error("driver {version} cannot move the memory of processes: it needs {MIN_DRIVER} or newer")]
@@ -118,22 +118,22 @@ struct MemoryFigures {
 /// Moves the memory of one job.
 pub struct Checkpointer {
     process: Process,
-    gpu: GpuReader,
+    gpu: NvmlReader,
     calls: CheckpointApi,
 }
 
 impl Checkpointer {
     /// Prepares without touching the job. Fails if its CUDA or the driver cannot move memory.
-    pub fn new(pid: u32) -> Result<Checkpointer, SuspendError> {
+    pub fn new(pid: u32) -> Result<Checkpointer, MoveError> {
         let process = Process::open(pid)?;
-        let gpu = GpuReader::open(&process)?;
+        let gpu = NvmlReader::open(&process)?;
         let version = gpu.driver_version()?;
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         if major.is_some_and(|major| major < MIN_DRIVER) {
-            return Err(SuspendError::DriverTooOld { version });
+            return Err(MoveError::DriverTooOld { version });
         }
         if process.mappings()?.object(|name| name.starts_with("libcuda.so")).is_none() {
-            return Err(SuspendError::NoCuda { pid });
+            return Err(MoveError::NoCuda { pid });
         }
         let calls = CheckpointApi::load()?;
         Ok(Checkpointer { process, gpu, calls })
@@ -158,9 +158,9 @@ impl Checkpointer {
         self.process.pid()
     }
 
-    fn state(&self) -> Result<CudaState, SuspendError> {
+    fn state(&self) -> Result<CudaState, MoveError> {
         self.calls.state(self.pid()).map_err(|error| match error {
-            error if error.is_no_cuda() => SuspendError::NoCuda { pid: self.pid() },
+            error if error.is_no_cuda() => MoveError::NoCuda { pid: self.pid() },
             error => error.into(),
         })
     }
@@ -174,24 +174,24 @@ impl Checkpointer {
         keep_free: u64,
         stop: &AtomicBool,
         begin: impl FnOnce(),
-    ) -> Result<CheckpointReport, SuspendError> {
+    ) -> Result<CheckpointReport, MoveError> {
         let pid = self.pid();
         match self.state()? {
             CudaState::Running => {}
             CudaState::Checkpointed => {
                 let since = PauseFile::read(&self.process).and_then(|note| note.age());
-                return Err(SuspendError::Paused { pid, since });
+                return Err(MoveError::Paused { pid, since });
             }
-            CudaState::Locked => return Err(SuspendError::Locked { pid }),
-            CudaState::Failed => return Err(SuspendError::Failed { pid }),
-            CudaState::Other(state) => return Err(SuspendError::Busy { pid, state }),
+            CudaState::Locked => return Err(MoveError::Locked { pid }),
+            CudaState::Failed => return Err(MoveError::Failed { pid }),
+            CudaState::Other(state) => return Err(MoveError::Busy { pid, state }),
         }
         let before = self.situation()?;
         self.check_host(&before, keep_free)?;
-        let step = |done: Result<(), CheckpointError>| -> Result<(), SuspendError> {
-            done.map_err(|source| SuspendError::Step { source, outcome: self.undo() })?;
+        let step = |done: Result<(), CheckpointError>| -> Result<(), MoveError> {
+            done.map_err(|source| MoveError::Step { source, outcome: self.undo() })?;
             match stop.load(Ordering::Relaxed) {
-                true => Err(SuspendError::Interrupted { outcome: self.undo() }),
+                true => Err(MoveError::Interrupted { outcome: self.undo() }),
                 false => Ok(()),
             }
         };
@@ -211,18 +211,18 @@ impl Checkpointer {
     }
 
     /// Moves the memory back; also unlocks a job whose pause was interrupted.
-    pub fn resume(&self) -> Result<CheckpointReport, SuspendError> {
+    pub fn resume(&self) -> Result<CheckpointReport, MoveError> {
         let pid = self.pid();
         let state = self.state()?;
         match state {
             CudaState::Checkpointed | CudaState::Locked => {}
-            CudaState::Running => return Err(SuspendError::Running { pid }),
-            CudaState::Failed => return Err(SuspendError::Failed { pid }),
-            CudaState::Other(state) => return Err(SuspendError::Busy { pid, state }),
+            CudaState::Running => return Err(MoveError::Running { pid }),
+            CudaState::Failed => return Err(MoveError::Failed { pid }),
+            CudaState::Other(state) => return Err(MoveError::Busy { pid, state }),
         }
         let before = self.situation()?;
         let step = |done: Result<(), CheckpointError>| {
-            done.map_err(|source| SuspendError::Step { source, outcome: self.outcome() })
+            done.map_err(|source| MoveError::Step { source, outcome: self.outcome() })
         };
         let mut transfer = None;
         if state == CudaState::Checkpointed {
@@ -264,7 +264,7 @@ impl Checkpointer {
         }
     }
 
-    fn situation(&self) -> Result<MemoryFigures, SuspendError> {
+    fn situation(&self) -> Result<MemoryFigures, MoveError> {
         let mut devices = Vec::new();
         for device in self.gpu.devices(&CudaVisibility::of_process(&self.process))? {
             let Some(index) = device.nvml_index else { continue };
@@ -274,7 +274,7 @@ impl Checkpointer {
         Ok(MemoryFigures { devices, process_host, host: HostMemory::read(&self.process).ok() })
     }
 
-    fn check_host(&self, before: &MemoryFigures, keep_free: u64) -> Result<(), SuspendError> {
+    fn check_host(&self, before: &MemoryFigures, keep_free: u64) -> Result<(), MoveError> {
         let device_bytes = bytes_of(&before.devices);
         let moved = device_bytes + device_bytes / OVERHEAD;
         let needed = moved.saturating_add(keep_free);
@@ -283,19 +283,19 @@ impl Checkpointer {
             None => HostMemory::read(&self.process)?,
         };
         match host.available < needed {
-            true => Err(SuspendError::HostMemory { needed, moved, host }),
+            true => Err(MoveError::HostMemory { needed, moved, host }),
             false => Ok(()),
         }
     }
 
     /// A restore that fails half-way may be beyond repair.
-    fn check_devices(&self, now: &MemoryFigures) -> Result<(), SuspendError> {
+    fn check_devices(&self, now: &MemoryFigures) -> Result<(), MoveError> {
         let Some(note) = PauseFile::read(&self.process) else { return Ok(()) };
         for (device, usage) in &now.devices {
             let taken = device.uuid.as_ref().and_then(|uuid| note.bytes_on(uuid));
             if let Some(needed) = taken.filter(|needed| *needed > usage.free) {
                 let nvml_index = usage.nvml_index;
-                return Err(SuspendError::DeviceMemory { nvml_index, needed, free: usage.free });
+                return Err(MoveError::DeviceMemory { nvml_index, needed, free: usage.free });
             }
         }
         Ok(())

@@ -11,6 +11,6 @@ mod host_memory;
 mod pause_file;
 
 pub use checkpoint_api::CheckpointError;
-pub use checkpointer::{CheckpointReport, Checkpointer, JobState, SuspendError};
+pub use checkpointer::{CheckpointReport, Checkpointer, JobState, MoveError};
 pub use host_memory::{HostMemory, MemoryLimit};
 pub use pause_file::PauseFile;

@@ -161,7 +161,7 @@ fn is_main_program(proc: &Path, own: ProcessRelations) -> bool {
 
 /// Has device files of GPUs open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceFileHolder {
+pub struct FileHolder {
     /// Its pid.
     pub pid: u32,
     /// From `/proc/PID/comm`.
@@ -175,11 +175,11 @@ pub struct DeviceFileHolder {
 const UNIFIED_MEMORY: &str = "/dev/nvidia-uvm";
 
 /// Processes that use CUDA, as far as memspy may see.
-pub fn device_file_holders() -> Vec<DeviceFileHolder> {
+pub fn device_file_holders() -> Vec<FileHolder> {
     device_file_holders_in(&proc_files::root())
 }
 
-fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
+fn device_file_holders_in(proc: &Path) -> Vec<FileHolder> {
     let mut holders = Vec::new();
     for pid in proc_files::pids_in(proc) {
         let process = proc.join(pid.to_string());
@@ -199,7 +199,7 @@ fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
         }
         let name = proc_files::first_bytes(&process.join("comm"), MAX_FIELDS).unwrap_or_default();
         let name = String::from_utf8_lossy(&name.bytes);
-        holders.push(DeviceFileHolder { pid, name: name.trim_end().to_owned(), files });
+        holders.push(FileHolder { pid, name: name.trim_end().to_owned(), files });
     }
     holders.sort_by_key(|holder| holder.pid);
     holders

@@ -6,33 +6,33 @@
 //! what it reads.
 //! Start reading at [`Process`] and [`Memory`].
 
-pub mod access;
+mod access;
 mod bounded_worker;
-pub mod budget;
+mod budget;
 mod command_pattern;
 pub mod core_file;
 pub mod elf;
 mod elf_file;
 pub mod environment;
-pub mod field;
+mod field;
 mod function_table;
-pub mod host_pids;
-pub mod image;
-pub mod job_files;
-pub mod kernel_wait;
+mod host_pids;
+mod image;
+mod job_files;
+mod kernel_wait;
 pub mod left_behind;
-pub mod mappings;
-pub mod memory;
-pub mod page_copy;
+mod mappings;
+mod memory;
+mod page_copy;
 mod page_index;
 mod page_reader;
 mod page_views;
-pub mod pages;
+mod pages;
 pub mod proc_files;
-pub mod process;
+mod process;
 mod process_memory;
-pub mod ptrace_stop;
-pub mod registers;
+mod ptrace_stop;
+mod registers;
 mod tsc;
 pub mod usdt;
 

@@ -18,7 +18,7 @@ const TYPE: u32 = 3;
 /// Why a file's notes could not be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum UsdtError {
+pub enum NoteError {
     #[error("cannot read the file: {0}")]
     Io(#[from] io::Error),
     #[error("a probe's note is not understood: {0}")]
@@ -91,7 +91,7 @@ pub enum ArgumentOperand {
 
 /// An argument of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UsdtArgument {
+pub struct ProbeArgument {
     /// Bytes: 1, 2, 4 or 8.
     pub size: u8,
     /// A signed number.
@@ -102,7 +102,7 @@ pub struct UsdtArgument {
 
 /// A probe point.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsdtProbe {
+pub struct StaticProbe {
     /// Such as `pytorch`.
     pub provider: String,
     /// Such as `malloc`.
@@ -112,11 +112,11 @@ pub struct UsdtProbe {
     /// File offset of the counter (u16) that enables it while not 0.
     pub semaphore: Option<u64>,
     /// In order.
-    pub arguments: Vec<UsdtArgument>,
+    pub arguments: Vec<ProbeArgument>,
 }
 
 /// All probe points in `file`.
-pub fn notes(file: &File) -> Result<Vec<UsdtProbe>, UsdtError> {
+pub fn notes(file: &File) -> Result<Vec<StaticProbe>, NoteError> {
     let elf = ElfFile::read(file)?;
     let Some(section) = elf.section(".note.stapsdt") else { return Ok(Vec::new()) };
     let base = elf.section(".stapsdt.base").map(|section| section.sh_addr(LittleEndian));
@@ -134,8 +134,8 @@ pub fn notes(file: &File) -> Result<Vec<UsdtProbe>, UsdtError> {
     Ok(found)
 }
 
-fn broken(why: impl Into<String>) -> UsdtError {
-    UsdtError::Note(why.into())
+fn broken(why: impl Into<String>) -> NoteError {
+    NoteError::Note(why.into())
 }
 
 struct UsdtNote<'a> {
@@ -162,7 +162,7 @@ impl<'a> UsdtNote<'a> {
         &self,
         base: Option<u64>,
         offset_of: &dyn Fn(u64) -> Option<u64>,
-    ) -> Result<UsdtProbe, UsdtError> {
+    ) -> Result<StaticProbe, NoteError> {
         let word = |index: usize| {
             let bytes = self.body.get(8 * index..).and_then(|b| b.first_chunk());
             bytes.map(|b| u64::from_le_bytes(*b)).ok_or_else(|| broken("it breaks off"))
@@ -177,7 +177,7 @@ impl<'a> UsdtNote<'a> {
             offset_of(address.wrapping_add(moved))
                 .ok_or_else(|| broken(format!("{provider}:{name} lies outside of the file")))
         };
-        Ok(UsdtProbe {
+        Ok(StaticProbe {
             offset: place(counter)?,
             semaphore: if semaphore == 0 { None } else { Some(place(semaphore)?) },
             arguments: arguments
@@ -191,7 +191,7 @@ impl<'a> UsdtNote<'a> {
 }
 
 /// `-8@%rax`, `4@$5`, `8@-56(%rbp)`, `8@16(%rax,%rcx,8)`.
-fn argument(text: &str) -> Option<UsdtArgument> {
+fn argument(text: &str) -> Option<ProbeArgument> {
     let (size, operand) = text.split_once('@').unwrap_or(("8", text));
     let size: i8 = size.parse().ok()?;
     let operand = if let Some(number) = operand.strip_prefix('$') {
@@ -211,7 +211,7 @@ fn argument(text: &str) -> Option<UsdtArgument> {
             displacement: if displacement.is_empty() { 0 } else { displacement.parse().ok()? },
         }
     };
-    Some(UsdtArgument { size: size.unsigned_abs(), signed: size < 0, operand })
+    Some(ProbeArgument { size: size.unsigned_abs(), signed: size < 0, operand })
 }
 
 #[cfg(test)]
@@ -223,7 +223,7 @@ mod tests {
         let parse = |text: &str| argument(text).unwrap();
         assert_eq!(
             parse("-8@%rax"),
-            UsdtArgument {
+            ProbeArgument {
                 size: 8,
                 signed: true,
                 operand: ArgumentOperand::Register(Register::named("rax").unwrap())

@@ -27,15 +27,13 @@ const CALL: u8 = 0xe8;
 const RETURN: u8 = 0xc3;
 
 /// torch/csrc/autograd/function.h, python_function.h.
-struct BackwardNodeLayout {
+struct BackwardLayout {
     sequence: u32,
     thread: u32,
     object: u32,
 }
-const SHARED_NODE: BackwardNodeLayout =
-    BackwardNodeLayout { sequence: 24, thread: 48, object: 472 };
-const INTRUSIVE_NODE: BackwardNodeLayout =
-    BackwardNodeLayout { sequence: 16, thread: 40, object: 112 };
+const SHARED_NODE: BackwardLayout = BackwardLayout { sequence: 24, thread: 48, object: 472 };
+const INTRUSIVE_NODE: BackwardLayout = BackwardLayout { sequence: 16, thread: 40, object: 112 };
 
 /// Why the backward pass cannot be traced.
 #[derive(Debug, thiserror::Error)]

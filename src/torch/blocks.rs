@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::check::counters_are_whole;
 use super::containers::FlatTable;
 use super::discovery;
-use super::error::{TorchError, reading};
+use super::error::{AllocatorError, reading};
 use super::layout::{BlockLayout, CounterLayout, PoolsLayout, PrivateLayout, STATS};
 use super::private_pools;
 use super::walk::{WalkError, WalkInput, WalkScratch, WalkedBlocks, walk};
@@ -98,7 +98,7 @@ impl SnapshotReader {
         layout: &mut BlocksLayout,
         attempts: ReadAttempts<'_>,
         version: &str,
-    ) -> Result<AllocatorSnapshot, TorchError> {
+    ) -> Result<AllocatorSnapshot, AllocatorError> {
         let place = AttemptContext { memory, counters };
         let mut spent = Duration::ZERO;
         let (mut torn, mut broken, mut why) = (0, 0, String::new());
@@ -146,7 +146,7 @@ impl SnapshotReader {
             self.set.clear();
             // The process may have ended.
             memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
-            return Err(TorchError::UnknownLayout { version: version.to_owned(), what: why });
+            return Err(AllocatorError::UnknownLayout { version: version.to_owned(), what: why });
         }
         match self.torn_walk(place, layout) {
             Some((found, counter)) => {
@@ -156,7 +156,9 @@ impl SnapshotReader {
                 };
                 Ok(snapshot(torn + broken, consistency, (found, now())))
             }
-            None => Err(TorchError::Torn { what: "the list of blocks", attempts: torn + broken }),
+            None => {
+                Err(AllocatorError::Torn { what: "the list of blocks", attempts: torn + broken })
+            }
         }
     }
 
@@ -165,7 +167,7 @@ impl SnapshotReader {
         place: AttemptContext<'_>,
         layout: &mut BlocksLayout,
         now: &dyn Fn() -> Nanos,
-    ) -> Result<Result<Found, AttemptError>, TorchError> {
+    ) -> Result<Result<Found, AttemptError>, AllocatorError> {
         let AttemptContext { memory, counters: at } = place;
         let SnapshotReader { index, device, set, scratch: trail, searched } = self;
         let (index, device) = (*index, *device);
@@ -186,7 +188,11 @@ impl SnapshotReader {
                 return Ok(Err(AttemptError::Torn));
             }
             Err(source) => {
-                return Err(TorchError::Memory { what: "the list of blocks", at: device, source });
+                return Err(AllocatorError::Memory {
+                    what: "the list of blocks",
+                    at: device,
+                    source,
+                });
             }
         };
         let Some(counters) = quiescent_counters(set, at, head, tail).filter(|_| same) else {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::abi::PyObjectHeader;
+use crate::abi::ObjectHeader;
 use crate::target::{Addr, Memory};
 
 const MAX_NAME_LEN: usize = 512;
@@ -15,7 +15,7 @@ const PY_NODE: &str = "N5torch8autograd6PyNodeE";
 /// Names of node classes, each read once.
 #[derive(Debug, Default)]
 pub struct ClassNames {
-    head: PyObjectHeader,
+    head: ObjectHeader,
     by_vtable: FxHashMap<u64, Option<Arc<str>>>,
     by_type: FxHashMap<u64, (Addr, Arc<str>)>,
     py_node: Option<u64>,
@@ -23,7 +23,7 @@ pub struct ClassNames {
 
 impl ClassNames {
     /// Python objects begin with `head`.
-    pub fn new(head: PyObjectHeader) -> ClassNames {
+    pub fn new(head: ObjectHeader) -> ClassNames {
         ClassNames { head, ..ClassNames::default() }
     }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::check::counters_are_whole;
-use super::error::TorchError;
+use super::error::AllocatorError;
 use super::layout::CounterLayout;
 use crate::model::{AllocatorCounters, CudaIndex};
 use crate::target::{Addr, AddressRange, Memory};
@@ -34,15 +34,17 @@ impl CounterReader {
         layout: &CounterLayout,
         between_calls: bool,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
-    ) -> Result<(), TorchError> {
+    ) -> Result<(), AllocatorError> {
         let mut slow = None;
         let mut attempts = 0;
         loop {
             std::mem::swap(&mut self.now, &mut self.before);
-            memory.read_spans(&self.spans, &mut self.now).map_err(|source| TorchError::Memory {
-                what: "the allocator's counters",
-                at: self.spans.first().map_or(Addr(0), |s| s.addr),
-                source,
+            memory.read_spans(&self.spans, &mut self.now).map_err(|source| {
+                AllocatorError::Memory {
+                    what: "the allocator's counters",
+                    at: self.spans.first().map_or(Addr(0), |s| s.addr),
+                    source,
+                }
             })?;
             out.clear();
             let mut whole = true;
@@ -63,7 +65,10 @@ impl CounterReader {
             if attempts >= QUICK_ATTEMPTS {
                 if slow.get_or_insert_with(Instant::now).elapsed() > READ_TIMEOUT {
                     out.clear();
-                    return Err(TorchError::Torn { what: "the allocator's counters", attempts });
+                    return Err(AllocatorError::Torn {
+                        what: "the allocator's counters",
+                        attempts,
+                    });
                 }
                 std::thread::yield_now();
             }

@@ -6,7 +6,7 @@ use crate::target::{Addr, MemoryError, ObjectError, ProcessError};
 /// Why the allocator could not be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum TorchError {
+pub enum AllocatorError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     #[error(transparent)]
@@ -34,17 +34,17 @@ pub enum TorchError {
     Memory { what: &'static str, at: Addr, source: MemoryError },
 }
 
-impl TorchError {
+impl AllocatorError {
     /// Whether the kernel denied access.
     pub fn is_denied(&self) -> bool {
         matches!(
             self,
-            TorchError::Process(ProcessError::Denied { .. })
-                | TorchError::Memory { source: MemoryError::Denied, .. }
+            AllocatorError::Process(ProcessError::Denied { .. })
+                | AllocatorError::Memory { source: MemoryError::Denied, .. }
         )
     }
 }
 
-pub(super) fn reading(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> TorchError {
-    move |source| TorchError::Memory { what, at, source }
+pub(super) fn reading(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> AllocatorError {
+    move |source| AllocatorError::Memory { what, at, source }
 }

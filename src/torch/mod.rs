@@ -4,7 +4,7 @@
 //! [`AllocatorCounters`](crate::model::AllocatorCounters) and
 //! [`AllocatorSnapshot`](crate::model::AllocatorSnapshot). May import `model`, `abi`, `target`.
 //! Never runs code in the target, stops it, or returns unchecked data as consistent. Start reading
-//! at [`TorchReader`] and `discovery`, for tensors at [`TensorReader`].
+//! at [`AllocatorReader`] and `discovery`, for tensors at [`TensorReader`].
 
 mod address_changes;
 mod address_tables;
@@ -33,11 +33,11 @@ pub use address_changes::{AddressChanges, AddressDelta, AddressOutcome, MissingC
 pub use address_tables::AddressTables;
 pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;
-pub use error::TorchError;
+pub use error::AllocatorError;
 pub use forked::is_in_bad_fork;
 pub use history::{RecordedFrame, RecordedHistory, RecordedStack};
 pub use objects::{
     AutogradGraph, AutogradNode, SavedTensor, TensorDecoder, TensorReader, TensorTypes,
 };
 pub use polled::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
-pub use reader::TorchReader;
+pub use reader::AllocatorReader;

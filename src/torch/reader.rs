@@ -7,7 +7,7 @@ use super::backend;
 use super::blocks::{BlocksLayout, ReadAttempts, SnapshotReader};
 use super::counters::CounterReader;
 use super::discovery::{self, DiscoveredDevices, SearchOutcome};
-use super::error::{TorchError, reading};
+use super::error::{AllocatorError, reading};
 use super::history::{self, HistoryInput, RecordedHistory};
 use super::polled::CounterPoller;
 use super::version;
@@ -20,7 +20,7 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 
 /// Reads PyTorch's CUDA allocator (2.1 to 2.15, later ones of the same shape). Refuses others
 /// ([`TorchError::UnknownLayout`]).
-pub struct TorchReader {
+pub struct AllocatorReader {
     memory: Box<dyn Memory>,
     variable: Addr,
     version: Option<String>,
@@ -38,16 +38,16 @@ struct NativeAllocator {
     address_tables: Option<Addr>,
 }
 
-impl TorchReader {
+impl AllocatorReader {
     /// `Ok(None)` without `libc10_cuda`; `NotSupported` for ROCm.
-    pub fn attach(process: &Process) -> Result<Option<TorchReader>, TorchError> {
+    pub fn attach(process: &Process) -> Result<Option<AllocatorReader>, AllocatorError> {
         let memory = process.memory();
         let mappings = process.mappings()?;
         let of_library = |name: &str, stem: &str| name.starts_with(stem) && name.contains(".so");
         let library = LoadedObject::find(&memory, &mappings, |n| of_library(n, "libc10_cuda"));
         let Some(library) = library.transpose()? else {
             if mappings.object(|n| of_library(n, "libc10_hip")).is_some() {
-                return Err(TorchError::NotSupported {
+                return Err(AllocatorError::NotSupported {
                     what: "the allocator",
                     why: "this PyTorch is built for ROCm".to_owned(),
                 });
@@ -56,7 +56,7 @@ impl TorchReader {
         };
         let version = version::read(process, &library.path());
         let Some(variable) = backend::variable(process, &memory, &mappings, &library)? else {
-            return Err(TorchError::NoAllocatorVariable {
+            return Err(AllocatorError::NoAllocatorVariable {
                 library: library.path().display().to_string(),
                 version: version.unwrap_or_else(|| "unknown".to_owned()),
                 symbol: backend::ALLOCATOR,
@@ -70,8 +70,8 @@ impl TorchReader {
         memory: Box<dyn Memory>,
         variable: Addr,
         version: Option<String>,
-    ) -> Result<TorchReader, TorchError> {
-        let mut reader = TorchReader {
+    ) -> Result<AllocatorReader, AllocatorError> {
+        let mut reader = AllocatorReader {
             memory,
             variable,
             version,
@@ -86,7 +86,7 @@ impl TorchReader {
 
     /// Returns whether CUDA was initialised or the allocator replaced. Usually one or two short
     /// reads.
-    pub fn refresh(&mut self) -> Result<bool, TorchError> {
+    pub fn refresh(&mut self) -> Result<bool, AllocatorError> {
         let memory = &*self.memory;
         let allocator = memory
             .pointer(self.variable)
@@ -174,7 +174,7 @@ impl TorchReader {
     pub fn counters(
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
-    ) -> Result<(), TorchError> {
+    ) -> Result<(), AllocatorError> {
         self.read_counters(false, out)
     }
 
@@ -183,7 +183,7 @@ impl TorchReader {
     pub fn counters_between_calls(
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
-    ) -> Result<(), TorchError> {
+    ) -> Result<(), AllocatorError> {
         self.read_counters(true, out)
     }
 
@@ -191,7 +191,7 @@ impl TorchReader {
         &mut self,
         between_calls: bool,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
-    ) -> Result<(), TorchError> {
+    ) -> Result<(), AllocatorError> {
         out.clear();
         let Some(native) = &mut self.native else { return Err(self.unreadable("its counters")) };
         native.counters.read(&*self.memory, &native.devices.counters, between_calls, out)
@@ -205,7 +205,7 @@ impl TorchReader {
         &mut self,
         device: CudaIndex,
         now: &dyn Fn() -> Nanos,
-    ) -> Result<AllocatorSnapshot, TorchError> {
+    ) -> Result<AllocatorSnapshot, AllocatorError> {
         self.blocks_when(device, now, &mut || {})
     }
 
@@ -215,11 +215,11 @@ impl TorchReader {
         device: CudaIndex,
         now: &dyn Fn() -> Nanos,
         before_attempt: &mut dyn FnMut(),
-    ) -> Result<AllocatorSnapshot, TorchError> {
+    ) -> Result<AllocatorSnapshot, AllocatorError> {
         let version = self.version.as_deref().unwrap_or("unknown");
         let Some(native) = &mut self.native else { return Err(self.unreadable("its blocks")) };
         let reader =
-            native.blocks.get_mut(device.0 as usize).ok_or(TorchError::NoDevice(device))?;
+            native.blocks.get_mut(device.0 as usize).ok_or(AllocatorError::NoDevice(device))?;
         let counters = &native.devices.counters;
         let attempts = ReadAttempts { timeout: self.timeout, before_each: before_attempt, now };
         reader.read(&*self.memory, counters, &mut native.layout, attempts, version)
@@ -235,17 +235,18 @@ impl TorchReader {
         &mut self,
         device: CudaIndex,
         keep: &mut dyn FnMut(&RecordedHistory),
-    ) -> Result<(Option<AllocatorSnapshot>, RecordedHistory), TorchError> {
+    ) -> Result<(Option<AllocatorSnapshot>, RecordedHistory), AllocatorError> {
         let snapshot = match self.blocks(device, &|| Nanos(0)) {
             // Events can be read while the target allocates.
-            Err(TorchError::Torn { .. }) => None,
+            Err(AllocatorError::Torn { .. }) => None,
             other => Some(other?),
         };
         let version = self.version.as_deref().unwrap_or("unknown");
         let Some(native) = &self.native else { return Err(self.unreadable("its history")) };
-        let reader = native.blocks.get(device.0 as usize).ok_or(TorchError::NoDevice(device))?;
+        let reader =
+            native.blocks.get(device.0 as usize).ok_or(AllocatorError::NoDevice(device))?;
         let Some(tables) = native.layout.end_of_active() else {
-            return Err(TorchError::NotInitialized);
+            return Err(AllocatorError::NotInitialized);
         };
         let blocks = if snapshot.is_some() { reader.places() } else { Vec::new() };
         let input = HistoryInput {
@@ -260,7 +261,7 @@ impl TorchReader {
         Ok((snapshot, history::read(&*self.memory, input, keep)?))
     }
 
-    fn unreadable(&self, what: &'static str) -> TorchError {
+    fn unreadable(&self, what: &'static str) -> AllocatorError {
         let why = match &self.backend {
             AllocatorBackend::CudaMallocAsync => {
                 "the target uses the driver's pool (backend:cudaMallocAsync), not PyTorch's native allocator".to_owned()
@@ -271,12 +272,12 @@ impl TorchReader {
             AllocatorBackend::Unknown(name) => {
                 format!("the target's allocator {} is unknown", name.escape_debug())
             }
-            _ => return TorchError::NotInitialized,
+            _ => return AllocatorError::NotInitialized,
         };
-        TorchError::NotSupported { what, why }
+        AllocatorError::NotSupported { what, why }
     }
 
-    fn search(&self, allocator: Addr) -> Result<Option<NativeAllocator>, TorchError> {
+    fn search(&self, allocator: Addr) -> Result<Option<NativeAllocator>, AllocatorError> {
         let mut what = String::new();
         for _ in 0..SEARCHES {
             match discovery::devices(&*self.memory, allocator) {
@@ -293,7 +294,7 @@ impl TorchReader {
             }
         }
         let version = self.version.clone().unwrap_or_else(|| "unknown".to_owned());
-        Err(TorchError::UnknownLayout { version, what })
+        Err(AllocatorError::UnknownLayout { version, what })
     }
 }
 
@@ -310,7 +311,7 @@ impl NativeAllocator {
             address_tables,
         }
     }
-    fn is_current(&self, memory: &dyn Memory) -> Result<bool, TorchError> {
+    fn is_current(&self, memory: &dyn Memory) -> Result<bool, AllocatorError> {
         let vector = self.devices.vector;
         let range = [memory.u64(vector), memory.u64(vector + 8)];
         let [begin, end] = range.map(|word| word.map_err(reading("the devices", vector)));

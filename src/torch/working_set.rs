@@ -23,7 +23,7 @@ const RESTLESS_TARGET: u64 = 64;
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
     /// By address / [`PIECE`].
-    pieces: FxHashMap<u64, WorkingSetRange>,
+    pieces: FxHashMap<u64, UsedRange>,
     /// Head, pieces, tail; if restless: stable pieces, head, restless pieces, tail, stable pieces.
     plan: Vec<AddressRange>,
     at_rest: Vec<(u64, usize)>,
@@ -42,7 +42,7 @@ pub(super) struct WorkingSet {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct WorkingSetRange {
+struct UsedRange {
     at: Option<u32>,
     used: u32,
     volatile_until: u64,
@@ -194,11 +194,7 @@ impl WorkingSet {
         if self.pieces.len() < MAX_RANGES {
             self.pieces.insert(
                 number,
-                WorkingSetRange {
-                    at: None,
-                    used: walk,
-                    volatile_until: self.clock + RESTLESS_PIECE,
-                },
+                UsedRange { at: None, used: walk, volatile_until: self.clock + RESTLESS_PIECE },
             );
             self.wanted.push(number);
         }
@@ -276,7 +272,7 @@ impl WorkingSet {
     }
 }
 
-fn place(pieces: &mut FxHashMap<u64, WorkingSetRange>, covered: std::ops::Range<u64>, at: usize) {
+fn place(pieces: &mut FxHashMap<u64, UsedRange>, covered: std::ops::Range<u64>, at: usize) {
     for (number, index) in covered.zip(0..) {
         if let Some(piece) = pieces.get_mut(&number) {
             piece.at = u32::try_from(at + index * PIECE as usize).ok();

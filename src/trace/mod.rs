@@ -25,9 +25,18 @@ mod writer;
 
 pub use error::{CreateError, ReadError};
 pub use join::{JoinResult, join, segments};
+#[expect(
+    clippy::module_name_repetitions,
+    reason = "imported alone: of a trace, no other file"
+)]
 pub use reader::TraceReader;
 pub use renumberer::{DefinitionTables, Renumberer};
-pub use ring::{Retention, RetentionLimit, TraceRing};
-pub use summary::{ReplayProgress, ReplaySummary, TraceDamage};
+pub use ring::{Retention, RetentionLimit, SegmentRing};
+pub use summary::{DamagedPlace, ReplayProgress, ReplaySummary};
 pub use wire::v1::encode::RejectedRecord;
-pub use writer::{TraceWriter, WrittenTrace};
+#[expect(
+    clippy::module_name_repetitions,
+    reason = "imported alone: of a trace, no other file"
+)]
+pub use writer::TraceWriter;
+pub use writer::WrittenFile;

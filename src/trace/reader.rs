@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::block::{BLOCK_HEAD, BlockError, BlockHeader, BlockReader, FILE_HEAD, MAGIC, SYNC};
 use super::error::ReadError;
 use super::sniff::guess_format;
-use super::summary::{ReplayProgress, ReplaySummary, TraceDamage};
+use super::summary::{DamagedPlace, ReplayProgress, ReplaySummary};
 use super::window::{TraceWindow, WindowError};
 use super::wire::v1;
 use super::wire::v1::decode::{DecodeCounts, DecodeStop, RecordDecoder};
@@ -295,7 +295,7 @@ impl Replay<'_> {
     fn damaged(&mut self, offset: u64, why: &'static str) {
         self.in_damage = true;
         self.summary.damaged_places += 1;
-        self.summary.first_damage.get_or_insert(TraceDamage { offset, why });
+        self.summary.first_damage.get_or_insert(DamagedPlace { offset, why });
     }
 
     fn block(

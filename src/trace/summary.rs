@@ -25,7 +25,7 @@ pub struct ReplaySummary {
     /// Records left out: they use a lost definition.
     pub dropped_records: u64,
     /// The first damage.
-    pub first_damage: Option<TraceDamage>,
+    pub first_damage: Option<DamagedPlace>,
     /// Bytes of an unfinished last block: the recorder died or still runs.
     pub unfinished_bytes: u64,
     /// Whether there is a trailer; else the recording ended abruptly or goes on.
@@ -48,7 +48,7 @@ impl ReplaySummary {
 
 /// A damaged place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceDamage {
+pub struct DamagedPlace {
     /// In bytes.
     pub offset: u64,
     /// The kind of damage.

@@ -58,7 +58,7 @@ pub struct TraceWriter<W: Write> {
 /// A finished trace's length and content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct WrittenTrace {
+pub struct WrittenFile {
     pub bytes: u64,
     pub blocks: u64,
     pub records: u64,
@@ -151,13 +151,10 @@ impl<W: Write> TraceWriter<W> {
 
     /// Writes the rest and returns the file. Without [`Record::End`] the trace counts as ended
     /// abruptly.
-    pub fn finish(mut self) -> io::Result<(W, WrittenTrace)> {
+    pub fn finish(mut self) -> io::Result<(W, WrittenFile)> {
         self.flush()?;
-        let written = WrittenTrace {
-            bytes: self.bytes,
-            blocks: self.blocks,
-            records: self.encoder.records(),
-        };
+        let written =
+            WrittenFile { bytes: self.bytes, blocks: self.blocks, records: self.encoder.records() };
         Ok((self.to, written))
     }
 

@@ -20,7 +20,7 @@ pub fn owners(time: u64, held: &[(TensorCategory, &str, u64)]) -> Record {
         bytes: mib * MIB,
         count: 1,
     };
-    let device = OwnedOnDevice {
+    let device = DeviceOwners {
         device: CudaIndex(0),
         allocated: (sum + 6) * MIB,
         rounding: 2 * MIB,

@@ -68,7 +68,7 @@ impl Probed {
         self.exact.time = Nanos(self.script.now);
         let exact = Record::ExactSettings(self.exact.clone());
         self.script.records.push(exact);
-        self.look();
+        self.poll();
         self.note_peak();
     }
 
@@ -115,7 +115,7 @@ impl Probed {
     }
 
     /// What is recorded once a second: counters and maps.
-    pub fn look(&mut self) {
+    pub fn poll(&mut self) {
         let devices: Vec<u32> = self.script.gpus.keys().copied().collect();
         for &device in &devices {
             self.counters(device);
@@ -304,7 +304,7 @@ impl Probed {
 
     pub fn finish(&mut self) {
         self.flush();
-        self.look();
+        self.poll();
         self.script.totals.exact = Some(EventTotals::default());
         self.script.end();
     }

@@ -393,7 +393,7 @@ fn gil_option_says_that_no_thread_held_the_gil() {
 }
 
 #[test]
-fn missed_looks_are_counted_by_reader_and_reason() {
+fn missed_polls_are_counted_by_reader_and_reason() {
     let mut profile = Profile::new();
     for (reader, why, count) in [
         (ReaderKind::Stacks, MissReason::Torn, 3),

@@ -33,7 +33,7 @@ fn accuracy(per_tick: u64, per_map: u64, iterations: u32) -> (f64, f64) {
     let mut steps = 0;
     let mut highest = 0;
     let mut truth = BTreeMap::new();
-    let mut look = |s: &mut Script, truth: &mut BTreeMap<(u32, u64), StackId>, dice: &mut Dice| {
+    let mut poll = |s: &mut Script, truth: &mut BTreeMap<(u32, u64), StackId>, dice: &mut Dice| {
         steps += 1;
         if dice.roll(per_tick) == 0 {
             s.tick();
@@ -54,12 +54,12 @@ fn accuracy(per_tick: u64, per_map: u64, iterations: u32) -> (f64, f64) {
                 s.line(0, 2);
                 s.enter(0, "Block.forward", 100 + layer);
                 s.enter(0, "op", 10 + op);
-                look(&mut s, &mut truth, &mut dice);
+                poll(&mut s, &mut truth, &mut dice);
                 let temporary = s.alloc(0, 0, 3_000_000 + 1000 * u64::from(op));
-                look(&mut s, &mut truth, &mut dice);
+                poll(&mut s, &mut truth, &mut dice);
                 activations.push(s.alloc(0, 0, 800_000 + 250_000 * u64::from(op)));
                 s.free(0, temporary);
-                look(&mut s, &mut truth, &mut dice);
+                poll(&mut s, &mut truth, &mut dice);
                 s.leave(0);
                 s.leave(0);
             }
@@ -67,12 +67,12 @@ fn accuracy(per_tick: u64, per_map: u64, iterations: u32) -> (f64, f64) {
         s.line(0, 3);
         while let Some(block) = activations.pop() {
             let gradient = s.alloc(0, 0, 900_000 + 1000 * dice.roll(50));
-            look(&mut s, &mut truth, &mut dice);
+            poll(&mut s, &mut truth, &mut dice);
             s.free(0, block);
             s.free(0, gradient);
         }
         s.line(0, 4);
-        look(&mut s, &mut truth, &mut dice);
+        poll(&mut s, &mut truth, &mut dice);
     }
     s.end();
     let profile = s.profile();
@@ -121,14 +121,14 @@ fn size_at_peak(s: &Script, device: u32, address: u64) -> u64 {
 }
 
 #[test]
-fn bytes_find_their_stacks_as_sharply_as_the_looks_allow() {
+fn bytes_find_their_stacks_as_sharply_as_the_polls_allow() {
     // One operation is three steps, one layer 36.
     for (per_tick, per_map, leaf, caller) in
         [(1, 50, 0.98, 0.98), (3, 50, 0.5, 0.9), (8, 20, 0.25, 0.85)]
     {
         let (at_leaf, at_caller) = accuracy(per_tick, per_map, 60);
         println!(
-            "a look per {per_tick} steps, a map per {per_map} looks: {:.1} % of bytes at the right line, {:.1} % below the right layer",
+            "a poll per {per_tick} steps, a map per {per_map} polls: {:.1} % of bytes at the right line, {:.1} % below the right layer",
             at_leaf * 100.0,
             at_caller * 100.0
         );

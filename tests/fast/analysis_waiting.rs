@@ -1,7 +1,7 @@
 //! Attribution of an allocation around which threads wait at the samples.
 
 use crate::analysis_script::{MIB, Script, folded};
-use memspy::analysis::{FoldOptions, Moment, OomReportBuilder, Profile, flame, lines};
+use memspy::analysis::{FoldOptions, Moment, OomBuilder, Profile, flame, lines};
 use memspy::model::*;
 use memspy::render;
 
@@ -45,7 +45,7 @@ fn sleepy_script(waits: ThreadActivity, seen: u64) -> Script {
 #[test]
 fn the_oom_report_does_not_name_unsampled_bytes() {
     let script = sleepy_script(ThreadActivity::Idle, 4 * MIB);
-    let mut reports = OomReportBuilder::new(Profile::new());
+    let mut reports = OomBuilder::new(Profile::new());
     for record in &script.records {
         reports.record(record).unwrap();
     }

@@ -230,14 +230,14 @@ fn an_import_through_a_re_export_counts_as_its_origin() {
 fn a_public_field_or_result_gives_a_room_away() {
     let found = of(&[(
         "src/sampler/readers.rs",
-        "use crate::python::StackReader; use crate::torch::TorchReader; use crate::gpu;
-         pub struct TargetReaders { pub python: Option<StackReader>, torch: TorchReader, pub gpu: gpu::Nvml }
-         impl TargetReaders { pub fn torch(&mut self) -> &mut TorchReader { &mut self.torch } fn own(&self) -> TorchReader { x } }",
+        "use crate::python::StackReader; use crate::torch::AllocatorReader; use crate::gpu;
+         pub struct TargetReaders { pub python: Option<StackReader>, torch: AllocatorReader, pub gpu: gpu::Nvml }
+         impl TargetReaders { pub fn torch(&mut self) -> &mut AllocatorReader { &mut self.torch } fn own(&self) -> AllocatorReader { x } }",
     )]);
     for told in [
         "TargetReaders.python gives python::StackReader to cli and tui",
         "TargetReaders.gpu gives gpu::Nvml to cli and tui",
-        "torch() gives torch::TorchReader to cli and tui",
+        "torch() gives torch::AllocatorReader to cli and tui",
     ] {
         assert!(found.iter().any(|it| it.ends_with(told)), "{told}: {found:?}");
     }

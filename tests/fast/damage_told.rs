@@ -11,7 +11,7 @@ use crate::support::memspy::{Done, command, run};
 use crate::trace_support::{Loop, borders};
 use memspy::analysis::{Moment, Profile, ThreadChoice, peak};
 use memspy::files::FileCreation;
-use memspy::flight::FlightRecorder;
+use memspy::flight::RingRecorder;
 use memspy::model::*;
 use memspy::trace::{Retention, TraceReader, TraceWriter, join, segments};
 use serde_json::Value;
@@ -101,7 +101,7 @@ fn ring(folder: &Path, name: &str, records: &[Record]) -> PathBuf {
     let path = folder.join(name);
     let keep = Retention::Time(Duration::from_secs(4));
     let mut flight =
-        FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
+        RingRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     records.iter().for_each(|record| flight.record(record).unwrap());
     // Also writes what is buffered.
     flight.write(None, &mut |_| {}).unwrap();

@@ -115,7 +115,7 @@ fn random(folder: &Path, name: &str, seed: u64, shift: u32) -> String {
         }
         s.now += 1_000_000;
     }
-    s.look();
+    s.poll();
     s.finish();
     write(folder, name, &s.records);
     middle

@@ -89,7 +89,7 @@ fn a_snapshot_corrects_a_wrong_size_at_the_peak() {
     s.line(0, 2);
     let b = s.malloc(0, 0, 4 * MIB);
     s.release(0, b);
-    s.look();
+    s.poll();
     s.finish();
     let fold = peak(&s);
     assert_eq!(fold["main:1"], 5 * MIB + 1024, "{fold:?}");
@@ -237,7 +237,7 @@ fn memory_of_the_driver_is_drawn_by_kind() {
     s.tell(0, freed(AddressSpace::Driver, 0x2000));
     let memory_kind = MemoryKind::Driver(None);
     s.tell(0, EventKind::Failed { memory_kind, size: 1 << 40, code: 2 });
-    s.tell(0, EventKind::Marked(memspy::model::events::DriverEvent::ModuleLoaded));
+    s.tell(0, EventKind::Marked(memspy::model::DriverEvent::ModuleLoaded));
     s.finish();
     let profile = s.profile();
     let memory = |kind, moment| {
@@ -364,7 +364,7 @@ pub fn run(seed: &[(u8, u64)]) -> Probed {
             6 => s.line(t, 1 + n as u32 % 5),
             _ => {
                 s.now += 1_000_000_000;
-                s.look();
+                s.poll();
             }
         }
     }

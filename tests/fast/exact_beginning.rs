@@ -54,7 +54,7 @@ fn late(empty: bool) -> Probed {
         let block = s.malloc_early(0, 0, MIB);
         s.release_by(0, 0, block);
     }
-    s.look();
+    s.poll();
     s.line(0, 2);
     for _ in 0..10 {
         let block = s.malloc(0, 0, 4 * MIB);
@@ -168,7 +168,7 @@ fn inconsistent() -> Probed {
     s.release_by(0, 0, block);
     s.line(0, 2);
     s.malloc_early(0, 0, MIB);
-    s.look();
+    s.poll();
     s.line(0, 3);
     s.malloc(0, 0, MIB);
     s
@@ -243,7 +243,7 @@ fn another_threads_pending_allocation_is_not_counted_twice() {
             s.release_by(0, 0, mine);
         }
         s.tell_malloc(0, others, MIB, there);
-        s.look();
+        s.poll();
     }
     s.finish();
     let profile = s.profile();

@@ -237,14 +237,14 @@ fn columns_are_those_that_events_tell_of() {
     let values: Vec<BoundedValue> =
         row(&profile, &table, "main", 1).cells.iter().map(|c| c.value).collect();
     assert_eq!(values, [exactly(MIB), exactly(MIB), exactly(3)]);
-    let untold = |text: &str| {
+    let unknown = |text: &str| {
         let table = lines::table(&profile, CudaIndex(0), &[key(text)]).unwrap();
-        row(&profile, &table, "main", 1).cells[0].untold
+        row(&profile, &table, "main", 1).cells[0].unknown
     };
-    assert_eq!(untold("segment.all.peak"), Some(UnknownReason::NotInEvents));
-    assert_eq!(untold("reserved_bytes.small_pool.peak"), Some(UnknownReason::NotInEvents));
-    assert_eq!(untold("allocated_bytes.all.freed"), Some(UnknownReason::FreesWithoutStacks));
-    assert_eq!(untold("allocated_bytes.small_pool.peak"), None);
+    assert_eq!(unknown("segment.all.peak"), Some(UnknownReason::NotInEvents));
+    assert_eq!(unknown("reserved_bytes.small_pool.peak"), Some(UnknownReason::NotInEvents));
+    assert_eq!(unknown("allocated_bytes.all.freed"), Some(UnknownReason::FreesWithoutStacks));
+    assert_eq!(unknown("allocated_bytes.small_pool.peak"), None);
 }
 
 /// Python returns to a statement's first line when its parts are done, without an event.
@@ -347,7 +347,7 @@ fn all_columns_that_follow_from_events_are_exact() {
     let table = lines::table(&profile, CudaIndex(0), &columns).unwrap();
     let value = |line, text: &str| {
         let cells = &row(&profile, &table, "main", line).cells;
-        let told = cells.iter().filter(|cell| cell.untold.is_none());
+        let told = cells.iter().filter(|cell| cell.unknown.is_none());
         assert_eq!(told.count(), 62);
         cells.iter().find(|cell| cell.key.to_string() == text).unwrap().value
     };
@@ -405,7 +405,7 @@ fn lines_that_do_nothing_get_a_row_when_asked_for() {
     let lines: Vec<u32> = table.functions[0].rows.iter().map(|row| row.line).collect();
     assert_eq!(lines, [1, 2, 5], "those with code");
     let nothing = row(&profile, &table, "main", 5);
-    assert_eq!(nothing.cells[0].untold, Some(UnknownReason::NotSeen));
+    assert_eq!(nothing.cells[0].unknown, Some(UnknownReason::NotSeen));
     assert_eq!((nothing.cells[1].value, nothing.freed), (exactly(0), Some(0)));
 }
 
@@ -457,7 +457,7 @@ fn run(seed: &[(u8, u64)], frees: FreeTracking, shown: bool) -> Probed {
             }
             _ => {
                 s.now += 1_000_000_000;
-                s.look();
+                s.poll();
             }
         }
     }

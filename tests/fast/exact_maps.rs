@@ -24,7 +24,7 @@ fn pending_events_around_a_snapshot_are_not_lost() {
     let site = s.site(0);
     s.tell_malloc(0, b, 2 * MIB, site);
     s.now += 1_000_000_000;
-    s.look();
+    s.poll();
     s.now += 1_000_000_000;
     s.finish();
     let profile = s.profile();
@@ -112,7 +112,7 @@ fn what_no_event_told_of_is_shown_as_such() {
     let gone = s.malloc(0, 0, 2 * MIB);
     for _ in 0..2 {
         s.now += 1_000_000_000;
-        s.look();
+        s.poll();
     }
     s.release_unseen(0, gone);
     s.now += 1_000_000_000;
@@ -174,20 +174,20 @@ fn without_free_events_the_highest_map_is_drawn() {
     s.line(0, 2);
     let a = s.malloc(0, 0, 4 * MIB);
     s.now += 1_000_000_000;
-    s.look();
+    s.poll();
     s.line(0, 3);
     let b = s.malloc(0, 0, 4 * MIB);
     s.release(0, a);
     s.release(0, b);
     s.now += 1_000_000_000;
-    s.look();
+    s.poll();
     // Freed again before the highest snapshot, and so young that the snapshot alone does not show
     // it.
     s.malloc(0, 0, 5 * MIB);
     s.line(0, 4);
     let c = s.malloc(0, 0, 512);
     s.release(0, c);
-    s.look();
+    s.poll();
     s.now += 1_000_000_000;
     s.finish();
     let profile = s.profile();
@@ -211,7 +211,7 @@ fn of_equal_peaks_the_one_with_known_stacks_is_shown() {
     let unseen = s.malloc_unseen(0, 0, 4 * MIB);
     for _ in 0..2 {
         s.now += 1_000_000_000;
-        s.look();
+        s.poll();
     }
     // So that the counters reveal nothing of the unseen block with the next event.
     let tiny = s.malloc(0, 0, 512);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
 use crate::support::memspy::document;
-use memspy::analysis::{FoldOptions, MemoryGroup, Moment, OomReportBuilder, Profile, flame, lines};
+use memspy::analysis::{FoldOptions, MemoryGroup, Moment, OomBuilder, Profile, flame, lines};
 use memspy::model::*;
 use memspy::render::json::LinesJson;
 use memspy::render::{self, LinesOptions, NameStyle};
@@ -53,7 +53,7 @@ fn training() -> Probed {
         },
     );
     s.tell(0, EventKind::Failed { memory_kind: MemoryKind::Driver(None), size: 8 * MIB, code: 2 });
-    s.tell(0, EventKind::Marked(memspy::model::events::DriverEvent::LibraryLoaded));
+    s.tell(0, EventKind::Marked(memspy::model::DriverEvent::LibraryLoaded));
     s
 }
 
@@ -66,7 +66,7 @@ fn end(mut s: Probed, missing: i64) -> Profile {
     let now = Nanos(s.now);
     s.records.push(counter_check(now, 0));
     s.records.push(counter_check(now, missing));
-    s.look();
+    s.poll();
     s.totals.exact = Some(EventTotals {
         allocations: 6,
         frees: 3,
@@ -345,8 +345,8 @@ fn an_oom_report_describes_the_last_unsatisfied_refusal() {
         s.tell(0, refused(40 * MIB));
     }
     s.flush();
-    s.look();
-    let mut reports = OomReportBuilder::new(Profile::new());
+    s.poll();
+    let mut reports = OomBuilder::new(Profile::new());
     for record in &s.records {
         reports.record(record).unwrap();
     }

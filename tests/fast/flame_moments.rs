@@ -8,8 +8,7 @@ use assert_cmd::cargo::cargo_bin;
 use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
 use crate::trace_support;
-use memspy::model::Record;
-use memspy::model::events::{EventKind, MemoryKind};
+use memspy::model::{EventKind, MemoryKind, Record};
 
 fn flame(folder: &Path, words: &[&str]) -> (i32, String, String) {
     let mut all = vec!["flame", "run.bin", "-o", "-"];

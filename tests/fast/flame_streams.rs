@@ -80,10 +80,10 @@ fn random_exact(seed: u64) -> Vec<Record> {
             s.release(0, gone);
         }
         if step % 50 == 20 {
-            s.look();
+            s.poll();
         }
     }
-    s.look();
+    s.poll();
     s.finish();
     with_streams(&s.records)
 }

@@ -8,7 +8,7 @@ use crate::flight_support::{SLOW, kept, probed, profile, read, spelled};
 use crate::trace_support::{Dice, Loop};
 use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice, flame, lines};
 use memspy::files::FileCreation;
-use memspy::flight::FlightRecorder;
+use memspy::flight::RingRecorder;
 use memspy::model::*;
 use memspy::trace::{Retention, segments};
 
@@ -312,7 +312,7 @@ fn segments_that_a_killed_recorder_left_are_joined() {
     let keep = Retention::Time(Duration::from_secs(3));
     let whole = Loop::story(9, 3000);
     let mut flight =
-        FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
+        RingRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     // Without its end, and with an unfinished last block.
     for record in &whole[..whole.len() - 150] {
         flight.record(record).unwrap();
@@ -334,6 +334,6 @@ fn segments_that_a_killed_recorder_left_are_joined() {
     assert!(found.len() > 500 && found.len() < expected.len());
     assert_eq!(found, expected[..found.len()]);
     // Another recording does not overwrite them.
-    let again = FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default());
+    let again = RingRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default());
     assert!(again.is_err_and(|error| format!("{error:#}").contains("memspy join")));
 }

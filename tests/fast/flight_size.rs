@@ -6,7 +6,7 @@ use crate::analysis_script::{MIB, folded};
 use crate::flight_support::{FAST, SLOW, kept, probed, profile, read, spelled};
 use memspy::analysis::{FoldOptions, Moment, Profile, ThreadChoice, flame};
 use memspy::files::FileCreation;
-use memspy::flight::FlightRecorder;
+use memspy::flight::RingRecorder;
 use memspy::model::*;
 use memspy::trace::{Retention, RetentionLimit};
 
@@ -76,7 +76,7 @@ fn bounded(records: &[Record], keep: Retention) -> (Duration, u64, Option<Retent
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.bin");
     let mut flight =
-        FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
+        RingRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     for record in records {
         flight.record(record).unwrap();
     }

@@ -111,15 +111,15 @@ fn a_wrong_condition_lists_the_right_ones() {
 }
 
 #[test]
-fn errors_and_retries_count_from_the_first_look() {
-    let looks = |time, ooms, retries| counters(time, Levels { ooms, retries, ..Levels::default() });
+fn errors_and_retries_count_from_the_first_poll() {
+    let polls = |time, ooms, retries| counters(time, Levels { ooms, retries, ..Levels::default() });
     let records = [
-        looks(1, 5, 7),
-        looks(2, 5, 7),
-        looks(3, 5, 8),
-        looks(4, 6, 9),
-        looks(5, 6, 9),
-        looks(6, 8, 9),
+        polls(1, 5, 7),
+        polls(2, 5, 7),
+        polls(3, 5, 8),
+        polls(4, 6, 9),
+        polls(5, 6, 9),
+        polls(6, 8, 9),
     ];
     assert_eq!(fired(&mut watch(&["oom"]), &records), [4, 6]);
     assert_eq!(fired(&mut watch(&["retry"]), &records), [3, 4]);
@@ -127,7 +127,7 @@ fn errors_and_retries_count_from_the_first_look() {
     let mut both = watch(&["retry", "oom"]);
     assert_eq!(fired(&mut both, &records), [3, 4, 6]);
     // Counts that were reset.
-    assert_eq!(fired(&mut watch(&["oom"]), &[looks(1, 5, 0), looks(2, 0, 0), looks(3, 1, 0)]), [3]);
+    assert_eq!(fired(&mut watch(&["oom"]), &[polls(1, 5, 0), polls(2, 0, 0), polls(3, 1, 0)]), [3]);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn part_of_an_unknown_device_is_never_exceeded() {
 }
 
 #[test]
-fn exact_events_tell_levels_between_two_looks() {
+fn exact_events_tell_levels_between_two_polls() {
     let level = |allocated: u64, reserved: u64| memspy::model::CounterSnapshot {
         allocated: allocated as i64,
         reserved: reserved as i64,

@@ -3,7 +3,7 @@
 
 use crate::analysis_script::MIB;
 use crate::exact_script::Probed;
-use memspy::analysis::{OomReportBuilder, Profile};
+use memspy::analysis::{OomBuilder, Profile};
 use memspy::model::*;
 use memspy::render;
 
@@ -36,7 +36,7 @@ fn page(with_owners: bool, last: u64) -> String {
             bytes: mib * MIB,
             count,
         };
-        let device = OwnedOnDevice {
+        let device = DeviceOwners {
             device: CudaIndex(0),
             allocated: 1700 * MIB,
             rounding: 0,
@@ -68,8 +68,8 @@ fn page(with_owners: bool, last: u64) -> String {
     for counters in s.gpus.values_mut().map(|gpu| &mut gpu.counters) {
         (counters.num_ooms, counters.num_alloc_retries) = (1, 1);
     }
-    s.look();
-    let mut reports = OomReportBuilder::new(Profile::new());
+    s.poll();
+    let mut reports = OomBuilder::new(Profile::new());
     for record in &s.records {
         reports.record(record).unwrap();
     }

@@ -283,11 +283,11 @@ fn csv_and_json_have_exact_bytes_and_limits() {
     assert_eq!(ranked + without, moment["allocated"].as_u64().unwrap());
 }
 
-fn look(process: ProcessUsage) -> ProcessSnapshot {
-    let mut look = look_until_the_driver_answered(process);
-    let counters = look.devices()[0].counters.clone().unwrap();
-    look.record(&counted(&counters)).unwrap();
-    look
+fn process(usage: ProcessUsage) -> ProcessSnapshot {
+    let mut process = process_until_the_driver_answered(usage);
+    let counters = process.devices()[0].counters.clone().unwrap();
+    process.record(&counted(&counters)).unwrap();
+    process
 }
 
 /// Counters read after the driver was queried.
@@ -295,8 +295,8 @@ fn counted(counters: &AllocatorCounters) -> Record {
     Record::Counters { time: Nanos(9), device: CudaIndex(0), counters: Box::new(*counters) }
 }
 
-fn look_until_the_driver_answered(process: ProcessUsage) -> ProcessSnapshot {
-    let mut look = ProcessSnapshot::new();
+fn process_until_the_driver_answered(usage: ProcessUsage) -> ProcessSnapshot {
+    let mut process = ProcessSnapshot::new();
     let mut s = training();
     s.records.retain(|r| !matches!(r, Record::End(_)));
     // The script keeps no free blocks; its counters' reserved bytes are in a real job's snapshots.
@@ -315,7 +315,7 @@ fn look_until_the_driver_answered(process: ProcessUsage) -> ProcessSnapshot {
         used: 5_000 * MIB,
         free: 135_000 * MIB,
         reserved: None,
-        process,
+        process: usage,
     }));
     s.records.push(Record::Runtime(TargetRuntime {
         time: Nanos(0),
@@ -324,9 +324,9 @@ fn look_until_the_driver_answered(process: ProcessUsage) -> ProcessSnapshot {
         allocator: AllocatorBackend::Native,
     }));
     for record in &s.records {
-        look.record(record).unwrap();
+        process.record(record).unwrap();
     }
-    look
+    process
 }
 
 #[test]
@@ -341,15 +341,15 @@ fn dump_folds_idle_threads_to_a_line_each() {
         script.enter(n, "wait", 5);
         script.threads[n].activity = ThreadActivity::Idle;
     }
-    let mut look = ProcessSnapshot::new();
+    let mut process = ProcessSnapshot::new();
     script.tick();
     for record in &script.records {
-        look.record(record).unwrap();
+        process.record(record).unwrap();
     }
     let text = |idle: bool| {
         let mut out = Vec::new();
         let options = DumpOptions { idle, ..Default::default() };
-        render::dump_text(&mut out, &look, &Err("unknown".to_owned()), &options).unwrap();
+        render::dump_text(&mut out, &process, &Err("unknown".to_owned()), &options).unwrap();
         String::from_utf8(out).unwrap()
     };
     let folded = text(false);
@@ -372,7 +372,7 @@ fn predictions_kept_on_the_gpu_come_with_the_transformers_option() {
                 bytes: step * 900 * MIB,
                 count: 1,
             };
-            let device = OwnedOnDevice {
+            let device = DeviceOwners {
                 device: CudaIndex(0),
                 allocated: 0,
                 rounding: 0,
@@ -393,7 +393,7 @@ fn predictions_kept_on_the_gpu_come_with_the_transformers_option() {
 #[test]
 fn memory_returned_during_the_driver_query_is_not_called_asleep() {
     // A thread may have been in cudaMalloc: the driver's figure may be of another moment.
-    let mut moved = look_until_the_driver_answered(ProcessUsage::Bytes(900 * MIB));
+    let mut moved = process_until_the_driver_answered(ProcessUsage::Bytes(900 * MIB));
     let before = &moved.devices()[0];
     assert_eq!(before.unmapped, None);
     assert!(matches!(before.outside, OutsideTorch::Unknown(_)), "{before:?}");
@@ -412,13 +412,13 @@ fn memory_returned_during_the_driver_query_is_not_called_asleep() {
 
 #[test]
 fn a_dump_shows_where_memory_is_and_what_is_unknown() {
-    let text = |look: &ProcessSnapshot| {
+    let text = |process: &ProcessSnapshot| {
         let mut out = Vec::new();
         let unknown = Err("PyTorch is not loaded".to_owned());
-        render::dump_text(&mut out, look, &unknown, &DumpOptions::default()).unwrap();
+        render::dump_text(&mut out, process, &unknown, &DumpOptions::default()).unwrap();
         String::from_utf8(out).unwrap()
     };
-    let known = text(&look(ProcessUsage::Bytes(2_000 * MIB)));
+    let known = text(&process(ProcessUsage::Bytes(2_000 * MIB)));
     println!("{known}");
     for expected in [
         "Process 42: python train.py",
@@ -441,7 +441,7 @@ fn a_dump_shows_where_memory_is_and_what_is_unknown() {
         "{known}"
     );
     assert!(!known.contains("by size"), "{known}");
-    let unknown = look(ProcessUsage::Unknown("a pid namespace hides it".into()));
+    let unknown = process(ProcessUsage::Unknown("a pid namespace hides it".into()));
     assert!(text(&unknown).contains("unknown: a pid namespace hides it"));
     assert!(text(&unknown).contains("other processes                     unknown"));
     let mut out = Vec::new();
@@ -494,7 +494,7 @@ fn nothing_allocated_is_an_error_not_an_empty_picture() {
         &Default::default(),
     )
     .unwrap_err();
-    assert!(matches!(error, render::RenderError::Empty));
+    assert!(matches!(error, render::OutputError::Empty));
 }
 
 #[test]

@@ -129,10 +129,10 @@ fn check_sums(report: &Report) -> usize {
             assert_eq!(lines.values().sum::<u64>(), *total, "lines, moment {moment}");
             moments += 1;
         }
-        for look in track["looks"].as_array().unwrap() {
+        for snapshot in track["snapshots"].as_array().unwrap() {
             let of = |row: &Value| row[1].as_u64().unwrap();
-            let sum: u64 = look["categories"].as_array().unwrap().iter().map(of).sum();
-            assert_eq!(sum, look["allocated"].as_u64().unwrap(), "categories");
+            let sum: u64 = snapshot["categories"].as_array().unwrap().iter().map(of).sum();
+            assert_eq!(sum, snapshot["allocated"].as_u64().unwrap(), "categories");
         }
         for map in track["maps"].as_array().unwrap() {
             for segment in map["segments"].as_array().unwrap() {
@@ -163,7 +163,7 @@ fn random_exact(seed: u64) -> Probed {
             s.release(0, gone);
         }
         if step % 50 == 49 {
-            s.look();
+            s.poll();
         }
     }
     s
@@ -330,7 +330,7 @@ fn older_memory_is_counted_once_if_its_owner_comes_later() {
         let block = s.malloc(0, 0, 64 * MIB);
         s.now += 500_000_000;
         s.release(0, block);
-        s.look();
+        s.poll();
         if round == 3 {
             s.now += 1_000_000;
             let time = Nanos(s.now);
@@ -344,7 +344,7 @@ fn older_memory_is_counted_once_if_its_owner_comes_later() {
                 time,
                 pause: None,
                 age: Nanos(0),
-                devices: vec![OwnedOnDevice {
+                devices: vec![DeviceOwners {
                     device: CudaIndex(0),
                     allocated: 300 * MIB,
                     rounding: 0,
@@ -383,7 +383,7 @@ fn of_equal_peaks_report_and_flame_show_the_same() {
         s.now += 500_000_000;
         let block = s.malloc(0, 0, 64 * MIB);
         s.release(0, block);
-        s.look();
+        s.poll();
     }
     s.finish();
     let peak = s.profile().exact().unwrap().peak(memspy::model::CudaIndex(0)).unwrap().0;

@@ -4,8 +4,8 @@ use crate::trace_support::by_hand::{crc32c, file, reads_as_ever};
 use crate::trace_support::read;
 use memspy::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CudaIndex,
-    Definition, DeviceUsage, EndReason, Frame, FrameId, Function, FunctionId, GpuDevice, Metric,
-    MissReason, MissedObservation, Nanos, OwnedBlock, OwnedOnDevice, OwnedStorages,
+    Definition, DeviceOwners, DeviceUsage, EndReason, Frame, FrameId, Function, FunctionId,
+    GpuDevice, Metric, MissReason, MissedObservation, Nanos, OwnedBlock, OwnedStorages,
     OwnershipBreakdown, Pool, PoolId, ProcessUsage, ReaderKind, Record, RecordingEnd,
     RecordingStart, RecordingTotals, Segment, SnapshotConsistency, SourceText, StackId, StackNode,
     StackSample, Stat, StepSource, TargetRuntime, TensorCategory, Thread, ThreadActivity, ThreadId,
@@ -171,7 +171,7 @@ fn owners() -> Record {
         bytes: 193,
         count: 2,
     };
-    let device = OwnedOnDevice {
+    let device = DeviceOwners {
         device: CudaIndex(0),
         allocated: 200,
         rounding: 3,

@@ -147,7 +147,7 @@ fn owners() -> OwnersView {
         age: Nanos(0),
         unnamed_blocks: Vec::new(),
         blocks: Vec::new(),
-        devices: vec![OwnedOnDevice {
+        devices: vec![DeviceOwners {
             device: GPU,
             allocated: 407 * MIB,
             rounding: MIB,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memspy::analysis::{Profile, ThreadChoice};
 use memspy::files::FileCreation;
-use memspy::flight::FlightRecorder;
+use memspy::flight::RingRecorder;
 use memspy::model::{Nanos, Record, RecordSink};
 use memspy::trace::{Retention, TraceReader};
 
@@ -20,7 +20,7 @@ pub fn kept(records: &[Record], keep: Retention) -> (Vec<Record>, (u64, u64)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.bin");
     let mut flight =
-        FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
+        RingRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     for record in records {
         flight.record(record).unwrap();
     }
@@ -103,7 +103,7 @@ pub fn probed(seed: u64, rounds: u64, lasting: u64) -> Probed {
         }
         s.now += lasting;
         if round % 50 == 49 {
-            s.look();
+            s.poll();
         } else {
             s.flush();
         }

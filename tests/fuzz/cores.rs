@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use memspy::native::{NativeUnwinder, copy_stacks};
+use memspy::native::{Unwinder, copy_stacks};
 use memspy::target::{Addr, CoreError, Memory, Process};
 
 use super::campaign::{self, Random};
@@ -169,7 +169,7 @@ fn read(path: &Path, bytes: usize, random: &mut Random) -> Result<(), String> {
     }
     let _ = memory.read(Addr(u64::MAX - 3), &mut [0; 8]);
     let registers = process.core_registers();
-    let mut unwinder = NativeUnwinder::new(&process, &memory, &mappings);
+    let mut unwinder = Unwinder::new(&process, &memory, &mappings);
     for stack in unwinder.unwind(&copy_stacks(&memory, &mappings, registers)).iter().take(50) {
         if stack.frames.is_empty() || stack.frames.len() > 8192 {
             return Err(format!("{} frames", stack.frames.len()));

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::memspy::python::PythonReader;
+use ::memspy::python::InterpreterReader;
 use ::memspy::target::{PageCache, Process, StoppedProcess};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -36,7 +36,7 @@ const MAX_TIME: Duration = Duration::from_secs(120);
 fn commands_beside_a_damaged_process_end_with_an_answer_or_an_error() {
     let target = sim::start("recorded_history.py", &["ring"]);
     let process = Process::open(target.pid()).unwrap();
-    let reader = PythonReader::attach_own(&process).unwrap();
+    let reader = InterpreterReader::attach_own(&process).unwrap();
     let pause = StoppedProcess::stop(&process).unwrap();
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = reader.heap(&memory).unwrap();

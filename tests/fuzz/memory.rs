@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memspy::model::{CudaIndex, Nanos};
-use memspy::python::{HeapListing, PythonHeap, PythonReader};
+use memspy::python::{HeapListing, InterpreterReader, ObjectHeap};
 use memspy::target::{
     Addr, AddressRange, Budget, LoadedObject, Memory, MemoryError, PageCache, Process, StopError,
     StoppedProcess,
 };
-use memspy::torch::{TensorReader, TorchReader};
+use memspy::torch::{AllocatorReader, TensorReader};
 
 use super::campaign::{self, Random};
 use crate::support::target::Target;
@@ -113,7 +113,7 @@ fn edited(process: &Process, copied: &Arc<Copied>, most: usize, random: &mut Ran
 }
 
 /// Everything that is read of a heap.
-fn walk(heap: &PythonHeap<'_>) {
+fn walk(heap: &ObjectHeap<'_>) {
     for object in heap.objects() {
         let mut found = 0;
         heap.references(object, &mut |_, _| found += 1);
@@ -149,12 +149,12 @@ fn heaps_with_other_words_are_walked_of_every_python() {
         // heaps of all.
         versions = vec![versions.swap_remove(0), pythons::newest_here()];
     }
-    let targets: Vec<(Target, PythonReader, Process, Arc<Copied>)> = versions
+    let targets: Vec<(Target, InterpreterReader, Process, Arc<Copied>)> = versions
         .iter()
         .map(|python| {
             let target = Target::start(python.target("heap_truth.py"));
             let process = Process::open(target.pid()).unwrap();
-            let reader = PythonReader::attach_own(&process).unwrap();
+            let reader = InterpreterReader::attach_own(&process).unwrap();
             let pause = stop(&process);
             let memory = PageCache::new(Box::new(process.memory()));
             walk(&reader.heap(&memory).unwrap());
@@ -180,7 +180,7 @@ fn heaps_with_other_words_are_walked_of_every_python() {
 fn tensors_and_graphs_with_other_words_are_read() {
     let target = sim::start("tensors_truth.py", &["--device", "cuda"]);
     let process = Process::open(target.pid()).unwrap();
-    let python = PythonReader::attach_own(&process).unwrap();
+    let python = InterpreterReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
     let pause = stop(&process);
     let memory = PageCache::new(Box::new(process.memory()));
@@ -233,13 +233,13 @@ fn an_allocator_and_its_history_with_other_words_are_read() {
         }
     }
     let mut reader =
-        TorchReader::with_memory(Box::new(Shared(pages.clone())), variable, None).unwrap();
+        AllocatorReader::with_memory(Box::new(Shared(pages.clone())), variable, None).unwrap();
     let (_, history) = reader.history(CudaIndex(0), &mut |_| ()).unwrap();
     assert!(!history.events.is_empty());
     let copied = Arc::new(Copied::of(&process.memory(), &pages.pages()));
     campaign::run("history", 40, &mut |random: &mut Random| {
         let memory = edited(&process, &copied, 300, random);
-        let Ok(mut reader) = TorchReader::with_memory(Box::new(memory), variable, None) else {
+        let Ok(mut reader) = AllocatorReader::with_memory(Box::new(memory), variable, None) else {
             return Ok(0);
         };
         let _ = (reader.counters(&mut Vec::new()), reader.blocks(CudaIndex(0), &|| Nanos(0)));

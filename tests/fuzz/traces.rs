@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use memspy::analysis::{
-    IterationClock, Moment, OomReportBuilder, PeriodFinder, Profile, ThreadChoice, lines,
+    IterationClock, Moment, OomBuilder, PeriodFinder, Profile, ThreadChoice, lines,
 };
 use memspy::files::FileCreation;
-use memspy::flight::FlightRecorder;
+use memspy::flight::RingRecorder;
 use memspy::model::{Record, RecordSink};
 use memspy::trace::{Retention, TraceReader};
 use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
@@ -64,7 +64,7 @@ fn ring() -> Vec<Vec<u8>> {
     let path = folder.path().join("kept.memspy");
     let keep = Retention::Bytes(60_000);
     let choice = ThreadChoice::default();
-    let mut flight = FlightRecorder::new(&path, keep, FileCreation::default(), choice).unwrap();
+    let mut flight = RingRecorder::new(&path, keep, FileCreation::default(), choice).unwrap();
     for record in &probed(6, 300, FAST * 20).records {
         flight.record(record).unwrap();
     }
@@ -99,7 +99,7 @@ fn damaged_and_forged_traces_are_read_by_the_library() {
         replay(&trace, &mut finder);
         let clock = finder.period().map_or(IterationClock::Steps, IterationClock::Period);
         let empty = || limited(Profile::new().with_iterations(clock.clone(), true), trace.len());
-        let mut reports = OomReportBuilder::new(empty());
+        let mut reports = OomBuilder::new(empty());
         replay(&trace, &mut reports);
         let report = reports.report();
         assert!(report.refused.len() <= 64);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memspy::model::{Frame, FunctionId, StackTable};
-use memspy::native::{NativeUnwinder, RepeatedUnwinder, StackCopy, copy_stacks};
+use memspy::native::{RepeatedUnwinder, StackCopy, Unwinder, copy_stacks};
 use memspy::probe::{RingDecoder, RingRecord};
 use memspy::sampler::{PythonPart, merge};
 use memspy::target::{Process, ThreadRegisters};
@@ -321,7 +321,7 @@ fn stacks_are_unwound_by_damaged_tables() {
         let process = process(folder.path(), random);
         let (memory, mappings) = (process.memory(), process.mappings().unwrap());
         let stacks = copy_stacks(&memory, &mappings, process.core_registers());
-        let once = NativeUnwinder::new(&process, &memory, &mappings).unwind(&stacks);
+        let once = Unwinder::new(&process, &memory, &mappings).unwind(&stacks);
         let mut repeated = RepeatedUnwinder::new(&process, &memory);
         let first = repeated.unwind(&stacks);
         // By what was remembered of each address, and no more by the tables.

@@ -24,7 +24,7 @@ fn owners(time: u64) -> Record {
         time: Nanos(time),
         pause: Some(Nanos(1_000_000)),
         age: Nanos(0),
-        devices: vec![OwnedOnDevice {
+        devices: vec![DeviceOwners {
             device: CudaIndex(0),
             allocated: 900 * MIB,
             rounding: 0,
@@ -167,7 +167,7 @@ pub fn exact() -> Vec<Record> {
         }
         s.leave(0);
     }
-    s.look();
+    s.poll();
     let time = s.now;
     s.records.extend(further(time));
     s.finish();

@@ -53,8 +53,8 @@ impl Job {
     /// Bytes in use on the card.
     fn used(&self) -> u64 {
         let mut command = self.command(&["devices", "--json"], &[]);
-        let look: Value = serde_json::from_str(&run(&mut command).ok().out).unwrap();
-        look["devices"][0]["memory"]["used"].as_u64().unwrap()
+        let snapshot: Value = serde_json::from_str(&run(&mut command).ok().out).unwrap();
+        snapshot["devices"][0]["memory"]["used"].as_u64().unwrap()
     }
 
     fn is_paused(&self) -> bool {

@@ -147,13 +147,13 @@ fn every_iteration_that_a_variable_counts_has_its_own_peak() {
 fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
     let mut target = sim::start("iterations_truth.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--owners=50"]);
-    let look = |record: &Record| matches!(record, Record::Ownership(_));
-    wait_until("a look", || records(&recording).iter().any(look));
+    let snapshot = |record: &Record| matches!(record, Record::Ownership(_));
+    wait_until("a snapshot", || records(&recording).iter().any(snapshot));
     target.say("optimizer 20");
     target.line();
     seen(&recording);
     let mut truths: Vec<Vec<Truth>> = Vec::new();
-    wait_until("a look among iterations", || {
+    wait_until("a snapshot among iterations", || {
         target.say("optimizer 200");
         truths.push(serde_json::from_str(&target.line()).unwrap());
         // The previous request began the first one.
@@ -169,9 +169,9 @@ fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
     }
     // A snapshot belongs to the iteration in which it was taken, although that has long ended.
     let rows = rows[from(&truths[0][1])..].iter();
-    let looks: Vec<&Value> = rows.filter(|row| !row["held"].is_null()).collect();
-    assert!(!looks.is_empty());
-    for row in looks {
+    let snapshots: Vec<&Value> = rows.filter(|row| !row["held"].is_null()).collect();
+    assert!(!snapshots.is_empty());
+    for row in snapshots {
         let of = |name: &str| row[name].as_i64().unwrap();
         assert!(of("snapshot_below_peak") >= 0, "{row}");
         assert_eq!(
@@ -212,16 +212,16 @@ fn feature_maps_are_those_of_the_fullest_snapshot() {
         let words = ["--iter-var", "counted", "--owners=50"];
         let words: &[&str] = if exact { &[&["--exact"], &words[..]].concat() } else { &words };
         let mut recording = Recording::start(target.pid(), words);
-        let look = |record: &Record| matches!(record, Record::Ownership(_));
-        wait_until("a look", || records(&recording).iter().any(look));
+        let snapshot = |record: &Record| matches!(record, Record::Ownership(_));
+        wait_until("a snapshot", || records(&recording).iter().any(snapshot));
         target.say("named 100");
         target.line();
         let mut truth: Vec<(u64, u64, u64)> = Vec::new();
         let has_results = |record: &Record| match record {
-            Record::Ownership(look) => look.devices[0].results > Some(0),
+            Record::Ownership(snapshot) => snapshot.devices[0].results > Some(0),
             _ => false,
         };
-        wait_until("looks between forward and backward", || {
+        wait_until("snapshots between forward and backward", || {
             target.say("holding 4");
             let more: Vec<(u64, u64, u64)> = serde_json::from_str(&target.line()).unwrap();
             truth.extend(more);

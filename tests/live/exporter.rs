@@ -223,7 +223,8 @@ fn owners_have_series_within_the_budget_of_stops() {
     target.line();
     let words = ["--owners=50", "--max-time", "10min", "--max-stop", "10min", "--limit", "100"];
     let exporter = Exporter::start(target.pid(), &words);
-    let text = exporter.metrics_with(&["memspy_owner_bytes{", "memspy_owner_look_stop_seconds{"]);
+    let text =
+        exporter.metrics_with(&["memspy_owner_bytes{", "memspy_owner_snapshot_stop_seconds{"]);
     let owners = series(&text, "memspy_owner_bytes");
     let parameters = "category=\"parameters\",owner=\"parameters\"";
     assert!(owners.iter().any(|(labels, _)| labels.contains(parameters)), "{text}");

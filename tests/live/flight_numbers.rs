@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::support::{pythons, sim};
 use memspy::analysis::ThreadChoice;
 use memspy::files::FileCreation;
-use memspy::flight::FlightRecorder;
+use memspy::flight::RingRecorder;
 use memspy::model::{Definition, EventKind, Record, RecordSink, SinkResult};
 use memspy::sampler::{
     CommonOptions, ExactOptions, ExactRecorder, RecordOptions, Recorder, TargetReaders, attach,
@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(110);
 
 /// Takes and counts the records.
 struct Counted {
-    flight: FlightRecorder,
+    flight: RingRecorder,
     anew: u32,
     threads: usize,
     sites: usize,
@@ -60,7 +60,7 @@ fn counted(folder: &tempfile::TempDir, enough: (u32, usize, usize)) -> (Counted,
     let path = folder.path().join("kept.bin");
     let keep = Retention::Time(Duration::from_secs(3600));
     let flight =
-        FlightRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
+        RingRecorder::new(&path, keep, FileCreation::default(), ThreadChoice::default()).unwrap();
     let stop = Arc::default();
     (Counted { flight, anew: 0, threads: 0, sites: 0, enough, stop }, path)
 }

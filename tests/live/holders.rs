@@ -22,8 +22,8 @@ fn tensors(target: &Target, words: &[&str]) -> Value {
     document::<OwnershipJson>(&done.out)
 }
 
-fn by_id(look: &Value) -> BTreeMap<u64, &Value> {
-    let rows = look["tensors"].as_array().unwrap();
+fn by_id(snapshot: &Value) -> BTreeMap<u64, &Value> {
+    let rows = snapshot["tensors"].as_array().unwrap();
     rows.iter().filter_map(|row| Some((row["id"].as_u64()?, row))).collect()
 }
 
@@ -32,8 +32,8 @@ fn names(row: &Value) -> Vec<&str> {
 }
 
 /// All allocated bytes have an owner or a cause.
-fn check_sums(look: &Value, allocated: u64) {
-    let sums = &look["devices"]["cuda:0"];
+fn check_sums(snapshot: &Value, allocated: u64) {
+    let sums = &snapshot["devices"]["cuda:0"];
     assert_eq!(sums["allocated"], allocated);
     let parts = [
         "parameters",
@@ -51,8 +51,8 @@ fn check_sums(look: &Value, allocated: u64) {
 #[test]
 fn every_tensor_has_its_names_and_the_categories_add_up() {
     let (target, truth) = start("holders_truth.py", &[]);
-    let look = tensors(&target, &[]);
-    let rows = by_id(&look);
+    let snapshot = tensors(&target, &[]);
+    let rows = by_id(&snapshot);
     for (name, id) in truth["names"].as_object().unwrap() {
         let row = rows.get(&id.as_u64().unwrap()).unwrap_or_else(|| panic!("{name} is missing"));
         assert!(names(row).contains(&name.as_str()), "{name}: {:?}", names(row));
@@ -62,19 +62,19 @@ fn every_tensor_has_its_names_and_the_categories_add_up() {
         &names(rows[&truth["names"]["head.weight"].as_u64().unwrap()])[..2],
         ["embed.weight", "head.weight"]
     );
-    let sums = &look["devices"]["cuda:0"];
+    let sums = &snapshot["devices"]["cuda:0"];
     for category in ["parameters", "buffers", "gradients", "optimizer_state"] {
         assert_eq!(sums[category], truth[category], "{category}");
     }
-    check_sums(&look, truth["allocated"].as_u64().unwrap());
-    assert_eq!(look["unreadable"], 0);
-    assert!(look["pause_seconds"].as_f64().unwrap() > 0.0);
+    check_sums(&snapshot, truth["allocated"].as_u64().unwrap());
+    assert_eq!(snapshot["unreadable"], 0);
+    assert!(snapshot["pause_seconds"].as_f64().unwrap() > 0.0);
     // The graph keeps whatever is in no variable.
     assert_eq!(sums["unnamed"], 0);
 
     let dump = memspy_at(target.pid(), &["dump", "--json"]).ok();
     let dump = document::<DumpJson>(&dump.out);
-    assert_eq!(dump["owners"]["devices"]["cuda:0"], look["devices"]["cuda:0"]);
+    assert_eq!(dump["owners"]["devices"]["cuda:0"], snapshot["devices"]["cuda:0"]);
     let text = memspy_at(target.pid(), &["tensors", "--each", "--limit", "0"]).ok().out;
     for said in
         ["embed.weight", "= head.weight", "main: in_list[1][1][0]", "the process was stopped for"]
@@ -94,8 +94,8 @@ fn memory_freed_by_a_collection_or_the_cache_is_shown() {
     target.line();
     target.say("leak");
     target.line();
-    let look = tensors(&target, &[]);
-    let sums = &look["devices"]["cuda:0"];
+    let snapshot = tensors(&target, &[]);
+    let sums = &snapshot["devices"]["cuda:0"];
     let dump = memspy_at(target.pid(), &["dump"]).ok().out;
     target.say("collect");
     let freed: Vec<u64> = serde_json::from_str(&target.line()).unwrap();
@@ -125,23 +125,23 @@ fn a_busy_job_survives_repeated_snapshots() {
     let (mut target, _) = start("holders_truth.py", &[]);
     let pid = target.pid();
     target.say("train");
-    let mut looks = 0;
+    let mut snapshots = 0;
     let wanted = if everything_is_there() { MANY_LOOKS } else { LOOKS };
     let looking = std::thread::spawn(move || {
-        let mut looks = Vec::new();
+        let mut snapshots = Vec::new();
         for _ in 0..wanted {
             let done = memspy_at(pid, &["tensors", "--json"]);
-            looks.push(serde_json::from_str::<Value>(&done.ok().out).unwrap());
+            snapshots.push(serde_json::from_str::<Value>(&done.ok().out).unwrap());
         }
-        looks
+        snapshots
     });
-    for look in looking.join().unwrap() {
+    for snapshot in looking.join().unwrap() {
         // Whatever the moment: figures are consistent, or not shown.
-        check_sums(&look, look["devices"]["cuda:0"]["allocated"].as_u64().unwrap());
-        assert!(by_id(&look).len() > 20);
-        looks += 1;
+        check_sums(&snapshot, snapshot["devices"]["cuda:0"]["allocated"].as_u64().unwrap());
+        assert!(by_id(&snapshot).len() > 20);
+        snapshots += 1;
     }
-    assert_eq!(looks, wanted);
+    assert_eq!(snapshots, wanted);
     target.say("more 3");
     let _: Value = serde_json::from_str(&target.line()).unwrap();
     let allocated: u64 = target.line().parse().unwrap();
@@ -156,11 +156,11 @@ fn a_busy_job_survives_repeated_snapshots() {
 fn what_memlabs_reporter_says_is_said_from_outside() {
     for scene in ["linear", "backward", "tied", "lstm"] {
         let (target, truth) = start("memlab_reporter.py", &[scene]);
-        let look = tensors(&target, &[]);
+        let snapshot = tensors(&target, &[]);
         let mut seen: BTreeMap<(String, u64), i64> = BTreeMap::new();
         let mut storages: BTreeMap<u64, u64> = BTreeMap::new();
         let mut by_name: BTreeMap<&str, &Value> = BTreeMap::new();
-        for row in by_id(&look).values().filter(|row| row["device"] == "cuda:0") {
+        for row in by_id(&snapshot).values().filter(|row| row["device"] == "cuda:0") {
             // Its rules: no empty tensors, scalars have size 1, storages in blocks of 512 bytes.
             let numel = row["numel"].as_u64().unwrap();
             let shape = match row["shape"].to_string() {
@@ -185,14 +185,14 @@ fn what_memlabs_reporter_says_is_said_from_outside() {
         }
         assert!(seen.values().all(|count| *count == 0), "{scene}: {seen:?}");
         assert_eq!(storages.values().sum::<u64>(), memory, "{scene}");
-        assert_eq!(look["devices"]["cuda:0"]["allocated"], truth["allocated"], "{scene}");
+        assert_eq!(snapshot["devices"]["cuda:0"]["allocated"], truth["allocated"], "{scene}");
     }
 }
 
 /// Rows by gpu_mem_track's rule: type, size, count of this size and element type, MiB, element
 /// type.
-fn tracked(look: &Value) -> BTreeSet<String> {
-    let all = by_id(look);
+fn tracked(snapshot: &Value) -> BTreeSet<String> {
+    let all = by_id(snapshot);
     let rows: Vec<&&Value> =
         all.values().filter(|row| row["device"].as_str().unwrap().starts_with("cuda")).collect();
     let like = |a: &Value, b: &Value| a["shape"] == b["shape"] && a["dtype"] == b["dtype"];
@@ -211,8 +211,8 @@ fn lines_of_gpu_mem_track_are_seen_from_outside() {
     let mut last = BTreeSet::new();
     let mut points = 0;
     while truth["last"].is_null() {
-        let look = tensors(&target, &[]);
-        let now = tracked(&look);
+        let snapshot = tensors(&target, &[]);
+        let now = tracked(&snapshot);
         let lines = |rows: &Value| -> BTreeSet<String> {
             rows.as_array().unwrap().iter().map(ToString::to_string).collect()
         };
@@ -223,10 +223,10 @@ fn lines_of_gpu_mem_track_are_seen_from_outside() {
         assert_eq!(difference(&last, &now), lines(&truth["went"]), "point {points}");
         let cuda = |row: &&&Value| row["device"].as_str().unwrap().starts_with("cuda");
         let used: u64 =
-            by_id(&look).values().filter(cuda).map(|r| r["bytes"].as_u64().unwrap()).sum();
+            by_id(&snapshot).values().filter(cuda).map(|r| r["bytes"].as_u64().unwrap()).sum();
         assert_eq!(used, truth["used"].as_u64().unwrap());
         if points > 0 {
-            assert_eq!(look["devices"]["cuda:0"]["allocated"], truth["allocated"]);
+            assert_eq!(snapshot["devices"]["cuda:0"]["allocated"], truth["allocated"]);
         }
         last = now;
         points += 1;
@@ -308,18 +308,18 @@ fn what_tbds_profiler_looks_for_is_seen_at_every_iteration() {
     let (mut target, mut truth) = start("oracle_tbd.py", &[]);
     let mut records = 0;
     while truth["point"] != "last" {
-        let look = tensors(&target, &[]);
+        let snapshot = tensors(&target, &[]);
         if truth["point"] == "forward" {
             // Its feature maps: all that the graph keeps.
-            assert_eq!(look["saved_for_backward"]["all"], truth["graph"]["bytes"]);
+            assert_eq!(snapshot["saved_for_backward"]["all"], truth["graph"]["bytes"]);
         } else {
             for (category, bytes) in truth["true"]["cuda:0"].as_object().unwrap() {
-                assert_eq!(&look["devices"]["cuda:0"][category], bytes, "{category}");
+                assert_eq!(&snapshot["devices"]["cuda:0"][category], bytes, "{category}");
             }
             // The gradients, which it does not find on PyTorch 2.
             for (parameter, bytes) in truth["true_gradients"].as_object().unwrap() {
                 let name = serde_json::json!(format!("{parameter}.grad"));
-                let rows = look["tensors"].as_array().unwrap();
+                let rows = snapshot["tensors"].as_array().unwrap();
                 let row = rows.iter().find(|r| r["names"].as_array().unwrap().contains(&name));
                 assert_eq!(&row.unwrap()["storage_bytes"], bytes, "{parameter}");
             }
@@ -369,9 +369,9 @@ fn what_refers_to_a_tensor_is_what_the_collector_says() {
 #[test]
 fn a_nodes_tensors_are_kept_alive_by_its_result() {
     let (target, _) = start("trumpy_scenes.py", &["mlp"]);
-    let look: Value =
+    let snapshot: Value =
         serde_json::from_str(&memspy_at(target.pid(), &["graph", "--json"]).ok().out).unwrap();
-    let rows = look["tensors"].as_array().unwrap();
+    let rows = snapshot["tensors"].as_array().unwrap();
     let saved = |row: &&Value| {
         let is_saved = row["saved_by"].as_array().is_some_and(|saved| !saved.is_empty());
         is_saved && !row["id"].is_null()

@@ -6,7 +6,7 @@ use crate::support::sim;
 use serde_json::Value;
 
 /// The target's truth, memspy's tensors, and the text of both commands.
-fn look(backend: &str) -> (Value, Value, String) {
+fn snapshot(backend: &str) -> (Value, Value, String) {
     let target = sim::start("compiled.py", &[backend]);
     let truth = serde_json::from_str(target.said.last().unwrap()).unwrap();
     let done = memspy_at(target.pid(), &["tensors", "--json"]).ok();
@@ -14,14 +14,14 @@ fn look(backend: &str) -> (Value, Value, String) {
     (truth, serde_json::from_str(&done.out).unwrap(), text)
 }
 
-fn check(truth: &Value, look: &Value) {
+fn check(truth: &Value, snapshot: &Value) {
     // Many more are traced than exist: counting them would be wrong by a factor.
     assert!(truth["fakes"].as_u64().unwrap() > 20, "{truth}");
     assert!(truth["fake_bytes"].as_u64().unwrap() > 10 << 20, "{truth}");
-    let saved = &look["saved_for_backward"];
+    let saved = &snapshot["saved_for_backward"];
     assert_eq!(saved["all"], truth["graph"]["bytes"]);
-    assert_eq!(look["nodes"].as_array().unwrap().len(), truth["graph"]["nodes"]);
-    let sums = &look["devices"]["cuda:0"];
+    assert_eq!(snapshot["nodes"].as_array().unwrap().len(), truth["graph"]["nodes"]);
+    let sums = &snapshot["devices"]["cuda:0"];
     let of = |name: &str| sums[name].as_u64().unwrap();
     let parts = ["parameters", "gradients", "optimizer_state", "saved_for_backward"];
     let more = ["other_tensors", "rounding", "in_no_tensor", "pending_free", "buffers"];
@@ -33,11 +33,11 @@ fn check(truth: &Value, look: &Value) {
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
 fn what_was_only_traced_keeps_nothing() {
-    let (truth, look, _) = look("aot_eager");
-    check(&truth, &look);
+    let (truth, snapshot, _) = snapshot("aot_eager");
+    check(&truth, &snapshot);
     assert_eq!(truth["in_pools"], 0);
     // What the compiled function itself saves is no input of the program.
-    let saved = &look["saved_for_backward"];
+    let saved = &snapshot["saved_for_backward"];
     let of = |name: &str| saved[name].as_u64().unwrap();
     assert!(of("activations") > 4 * of("inputs"), "{saved}");
 }
@@ -45,8 +45,8 @@ fn what_was_only_traced_keeps_nothing() {
 #[test]
 #[ignore = "takes long, and misleading::pools_of_cuda_graphs_are_listed_and_not_free sees pools: scripts/test.sh --all runs it"]
 fn what_a_replayed_graph_keeps_is_told_apart() {
-    let (truth, look, text) = look("cudagraphs");
-    check(&truth, &look);
+    let (truth, snapshot, text) = snapshot("cudagraphs");
+    check(&truth, &snapshot);
     assert!(truth["in_pools"].as_u64().unwrap() > 1 << 20, "{truth}");
     assert!(text.contains("in pools of CUDA graphs"), "{text}");
 }

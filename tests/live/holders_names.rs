@@ -14,9 +14,9 @@ fn start() -> (Target, Value) {
 }
 
 fn names_by_id(target: &Target) -> BTreeMap<String, Vec<String>> {
-    let look = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
-    let look: Value = serde_json::from_str(&look).unwrap();
-    let rows = look["tensors"].as_array().unwrap().iter();
+    let snapshot = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
+    let snapshot: Value = serde_json::from_str(&snapshot).unwrap();
+    let rows = snapshot["tensors"].as_array().unwrap().iter();
     let names = |row: &Value| serde_json::from_value(row["names"].clone()).unwrap();
     rows.filter_map(|row| Some((row["id"].as_u64()?.to_string(), names(row)))).collect()
 }
@@ -45,14 +45,14 @@ fn tensors_in_hooks_contexts_threads_tasks_and_tees_have_names() {
 fn distant_tensors_and_those_kept_by_c_code_have_names() {
     let target = sim::start("far_names.py", &[]);
     let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
-    let look = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
-    let look: Value = serde_json::from_str(&look).unwrap();
+    let snapshot = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
+    let snapshot: Value = serde_json::from_str(&snapshot).unwrap();
     let mut wrong = Vec::new();
     for (kind, field) in [("names", "id"), ("addresses", "data_ptr")] {
         for (number, name) in truth[kind].as_object().unwrap() {
             let is_it = |row: &&Value| row[field].as_u64().unwrap_or(0).to_string() == *number;
             // Several tensors may have the same memory: one of them names the owner.
-            let rows = look["tensors"].as_array().unwrap().iter().filter(is_it);
+            let rows = snapshot["tensors"].as_array().unwrap().iter().filter(is_it);
             let names: Vec<&Value> = rows.map(|row| &row["names"]).collect();
             if !names.iter().any(|names| names[0] == *name) {
                 wrong.push(format!("{name}: {names:?}"));
@@ -98,9 +98,9 @@ fn classes_that_are_each_others_bases_end_no_look() {
     let mut target = sim::start("heap_damage.py", &["--objects", "100"]);
     target.say("classes");
     target.read_until_ready();
-    let look = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
-    let look: Value = serde_json::from_str(&look).unwrap();
-    assert!(look["tensors"].as_array().unwrap().len() > 100);
+    let snapshot = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
+    let snapshot: Value = serde_json::from_str(&snapshot).unwrap();
+    assert!(snapshot["tensors"].as_array().unwrap().len() > 100);
     target.say("whole");
     target.read_until_ready();
     target.finish();

@@ -101,10 +101,14 @@ fn every_entry_has_its_time_and_what_is_allocated() {
     drop(watch);
     let watch = Watch::start(&target, &["--json"]);
     for _ in 0..2 {
-        let look = document::<OwnershipJson>(&until(&watch.out, "{"));
-        assert!(is_timestamp(look["timestamp"].as_str().unwrap()));
-        assert_eq!(look["devices"]["cuda:0"]["allocated"], 4 << 20);
-        assert!(look["place"].as_str().unwrap().contains("handshake.py"), "{}", look["place"]);
+        let snapshot = document::<OwnershipJson>(&until(&watch.out, "{"));
+        assert!(is_timestamp(snapshot["timestamp"].as_str().unwrap()));
+        assert_eq!(snapshot["devices"]["cuda:0"]["allocated"], 4 << 20);
+        assert!(
+            snapshot["place"].as_str().unwrap().contains("handshake.py"),
+            "{}",
+            snapshot["place"]
+        );
     }
 }
 
@@ -113,10 +117,10 @@ fn logical_bytes_and_elements_of_all_tensors_are_printed() {
     let mut target = sim::start("watched.py", &[]);
     target.say("gpu");
     let truth: Value = serde_json::from_str(target.read_until_ready().last().unwrap()).unwrap();
-    let look = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
-    let look: Value = serde_json::from_str(&look).unwrap();
+    let snapshot = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
+    let snapshot: Value = serde_json::from_str(&snapshot).unwrap();
     for (device, sums) in truth.as_object().unwrap() {
-        assert_eq!(&look["devices"][device]["python_tensors"], sums, "{device}");
+        assert_eq!(&snapshot["devices"][device]["python_tensors"], sums, "{device}");
     }
     let text = memspy_at(target.pid(), &["tensors", "--all-devices"]).ok().out;
     for said in ["8.00 MiB in 2 tensors, 2,097,152 elements", "in 4 tensors, 3,010,000 elements"] {

@@ -6,7 +6,7 @@ use crate::support::pythons;
 use crate::support::stack_oracle::{KnownStacks, named};
 use crate::support::target::Target;
 use memspy::model::StackTable;
-use memspy::python::{PythonReader, SampleStats};
+use memspy::python::{InterpreterReader, SampleStats};
 use memspy::target::Process;
 
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ fn samples() -> u32 {
 }
 
 fn watch(target: &Target, known: &KnownStacks) -> Tally {
-    let mut reader = PythonReader::attach_own(&Process::open(target.pid()).unwrap()).unwrap();
+    let mut reader = InterpreterReader::attach_own(&Process::open(target.pid()).unwrap()).unwrap();
     let (mut table, mut out, mut tally) = (StackTable::new(), Vec::new(), Tally::default());
     for _ in 0..samples() {
         let before = Instant::now();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::pythons::{self, Python};
 use crate::support::target::Target;
-use memspy::python::{HeapError, HeapObject, PythonHeap, PythonReader, ReferenceKind};
+use memspy::python::{HeapError, HeapObject, InterpreterReader, ObjectHeap, ReferenceKind};
 use memspy::target::{Addr, PageCache, Process, StopError, StoppedProcess};
 use serde_json::Value;
 
@@ -15,9 +15,9 @@ fn id(value: &Value) -> u64 {
 }
 
 /// Reads the heap of the stopped target.
-fn look<T>(target: &Target, at: impl FnOnce(&PythonHeap<'_>) -> T) -> T {
+fn with_heap<T>(target: &Target, at: impl FnOnce(&ObjectHeap<'_>) -> T) -> T {
     let process = Process::open(target.pid()).unwrap();
-    let reader = PythonReader::attach_own(&process).unwrap();
+    let reader = InterpreterReader::attach_own(&process).unwrap();
     let pause = StoppedProcess::stop(&process).unwrap();
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = reader.heap(&memory).unwrap();
@@ -26,7 +26,7 @@ fn look<T>(target: &Target, at: impl FnOnce(&PythonHeap<'_>) -> T) -> T {
     found
 }
 
-fn named(heap: &PythonHeap<'_>, entries: Vec<(Addr, Addr)>) -> BTreeSet<(String, u64)> {
+fn named(heap: &ObjectHeap<'_>, entries: Vec<(Addr, Addr)>) -> BTreeSet<(String, u64)> {
     let key = |key: Addr| heap.text(key).unwrap_or_else(|| key.0.to_string());
     entries.into_iter().map(|(k, v)| (key(k), v.0)).collect()
 }
@@ -36,7 +36,7 @@ fn said(pairs: &Value) -> BTreeSet<(String, u64)> {
     pairs.as_array().unwrap().iter().map(|p| (key(&p[0]), id(&p[1]))).collect()
 }
 
-fn check_contents(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
+fn check_contents(heap: &ObjectHeap<'_>, truth: &Value, label: &str) {
     for (name, at) in truth["containers"].as_object().unwrap() {
         let at = Addr(id(at));
         let expected = said(&truth["items"][name]);
@@ -56,7 +56,7 @@ fn check_contents(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
     }
 }
 
-fn check_references(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
+fn check_references(heap: &ObjectHeap<'_>, truth: &Value, label: &str) {
     for (name, what) in truth["references"].as_object().unwrap() {
         let at = Addr(id(&what[0]));
         let object = HeapObject { at, class: heap.class_of(at).unwrap(), references: 1 };
@@ -99,7 +99,7 @@ fn check_references(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
 
 /// Objects of known types hold what their own `tp_traverse` visits, apart from what cannot be in a
 /// cycle.
-fn check_known(heap: &PythonHeap<'_>, truth: &Value, label: &str) {
+fn check_known(heap: &ObjectHeap<'_>, truth: &Value, label: &str) {
     let tracked: HashSet<u64> = heap.objects().iter().map(|object| object.at.0).collect();
     let held = |at: Addr| {
         let class = heap.class_of(at).unwrap();
@@ -156,7 +156,7 @@ fn objects_are_found_where_memory_is_debugged() {
 fn check_objects(command: Command, label: &str) {
     let mut target = Target::start(command);
     let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
-    let found: HashSet<u64> = look(&target, |heap| {
+    let found: HashSet<u64> = with_heap(&target, |heap| {
         check_contents(heap, &truth, label);
         check_references(heap, &truth, label);
         check_known(heap, &truth, label);
@@ -186,7 +186,7 @@ fn read_large(python: &Python) {
     command.arg("250000");
     let target = Target::start(command);
     let process = Process::open(target.pid()).unwrap();
-    let reader = PythonReader::attach_own(&process).unwrap();
+    let reader = InterpreterReader::attach_own(&process).unwrap();
     let memory = PageCache::new(Box::new(process.memory()));
     let start = Instant::now();
     let pause = StoppedProcess::stop(&process).unwrap();
@@ -217,7 +217,7 @@ fn read_running(python: &Python) {
     ]);
     let target = Target::start(command);
     let process = Process::open(target.pid()).unwrap();
-    let reader = PythonReader::attach_own(&process).unwrap();
+    let reader = InterpreterReader::attach_own(&process).unwrap();
     let mut changing = 0;
     for _ in 0..50 {
         let memory = PageCache::new(Box::new(process.memory()));
@@ -259,7 +259,7 @@ fn objects_of_interpreters_without_a_thread_are_found() {
              print('READY', flush=True)\ninput()",
         ]);
         let target = Target::start(command);
-        let count = look(&target, |heap| heap.objects().len());
+        let count = with_heap(&target, |heap| heap.objects().len());
         assert!((60_000..110_000).contains(&count), "{}: {count}", python.label);
     }
 }
@@ -306,7 +306,7 @@ fn objects_are_found_while_threads_are_stopped_anywhere() {
         let kept: HashSet<u64> =
             target.said[0].split_whitespace().map(|id| id.parse().unwrap()).collect();
         let process = Process::open(target.pid()).unwrap();
-        let reader = PythonReader::attach_own(&process).unwrap();
+        let reader = InterpreterReader::attach_own(&process).unwrap();
         let looks = std::env::var("MEMSPY_LOOKS").ok().and_then(|n| n.parse().ok()).unwrap_or(50);
         let mut read = 0;
         for look in 0..looks {
@@ -347,7 +347,7 @@ fn garbage_is_what_the_collector_finds() {
         let ids = |what: &str| -> BTreeSet<u64> {
             truth[what].as_array().unwrap().iter().map(id).collect()
         };
-        let found: BTreeMap<u64, String> = look(&target, |heap| {
+        let found: BTreeMap<u64, String> = with_heap(&target, |heap| {
             let garbage = heap
                 .reference_graph()
                 .garbage(&[])
@@ -381,7 +381,7 @@ fn several_threads_find_the_same_references_as_one() {
     for python in pythons::all() {
         let label = &python.label;
         let target = Target::start(python.target("heap_garbage.py"));
-        look(&target, |heap| {
+        with_heap(&target, |heap| {
             let all: Vec<Addr> = heap.objects().iter().map(|object| object.at).collect();
             let graph = |threads| {
                 heap.set_threads(threads);
@@ -418,7 +418,7 @@ fn integer_variables_are_read_wherever_they_are() {
     for python in pythons::all() {
         let mut target = Target::start(python.target("counters.py"));
         let process = Process::open(target.pid()).unwrap();
-        let reader = PythonReader::attach_own(&process).unwrap();
+        let reader = InterpreterReader::attach_own(&process).unwrap();
         let variable = |name: &str| reader.integer_variable(&process, name).unwrap();
         let label = &python.label;
         let (mut epoch, mut step) = (variable("epoch"), variable("train:step"));

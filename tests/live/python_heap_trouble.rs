@@ -3,7 +3,7 @@
 use crate::support::damaged::Damaged;
 use crate::support::pythons;
 use crate::support::target::Target;
-use memspy::python::{HeapError, PythonReader};
+use memspy::python::{HeapError, InterpreterReader};
 use memspy::target::{Addr, PageCache, Process, StoppedProcess};
 use serde_json::Value;
 
@@ -15,8 +15,8 @@ fn every_interpreter_and_a_running_collector_are_seen() {
         let made: Value =
             target.said.last().map_or(Value::Null, |said| serde_json::from_str(said).unwrap());
         let process = Process::open(target.pid()).unwrap();
-        let reader = PythonReader::attach_own(&process).unwrap();
-        let heap = |check: &dyn Fn(Result<memspy::python::PythonHeap<'_>, HeapError>)| {
+        let reader = InterpreterReader::attach_own(&process).unwrap();
+        let heap = |check: &dyn Fn(Result<memspy::python::ObjectHeap<'_>, HeapError>)| {
             let pause = StoppedProcess::stop(&process).unwrap();
             let memory = PageCache::new(Box::new(process.memory()));
             check(reader.heap(&memory));
@@ -50,7 +50,7 @@ fn damaged_memory_makes_errors_not_panics() {
         let label = &python.label;
         let target = Target::start(python.target("heap_garbage.py"));
         let process = Process::open(target.pid()).unwrap();
-        let reader = PythonReader::attach_own(&process).unwrap();
+        let reader = InterpreterReader::attach_own(&process).unwrap();
         let whole = PageCache::new(Box::new(process.memory()));
         // Undamaged: damage would soon end the lists. It may not have come to rest yet.
         let pause = StoppedProcess::stop(&process).unwrap();

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use crate::support::pythons;
 use crate::support::target::Target;
 use memspy::model::{StackTable, ThreadSample};
-use memspy::python::{PythonError, PythonReader};
+use memspy::python::{InterpreterError, InterpreterReader};
 use memspy::target::Process;
 
-fn attach(pid: u32) -> PythonReader {
-    PythonReader::attach_own(&Process::open(pid).unwrap()).unwrap()
+fn attach(pid: u32) -> InterpreterReader {
+    InterpreterReader::attach_own(&Process::open(pid).unwrap()).unwrap()
 }
 
 /// File and name of each frame, innermost first.
@@ -86,7 +86,7 @@ fn cells_that_run_freely_are_never_mixed_up() {
 }
 
 /// Samples until an error, and returns it.
-fn sample_until_error(reader: &mut PythonReader) -> PythonError {
+fn sample_until_error(reader: &mut InterpreterReader) -> InterpreterError {
     let (mut table, mut out) = (StackTable::new(), Vec::new());
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -110,7 +110,7 @@ fn a_killed_target_is_gone() {
             target.kill();
         });
         let error = sample_until_error(&mut reader);
-        assert!(matches!(error, PythonError::Gone { .. }), "{}: {error}", python.label);
+        assert!(matches!(error, InterpreterError::Gone { .. }), "{}: {error}", python.label);
         killer.join().unwrap();
     }
 }
@@ -130,7 +130,8 @@ fn an_interpreter_that_shuts_down_is_not_ready_or_gone() {
         let mut reader = attach(target.pid());
         target.say("end");
         let error = sample_until_error(&mut reader);
-        let expected = matches!(error, PythonError::Gone { .. } | PythonError::NotReady { .. });
+        let expected =
+            matches!(error, InterpreterError::Gone { .. } | InterpreterError::NotReady { .. });
         assert!(expected, "{}: {error}", python.label);
     }
 }
@@ -146,9 +147,13 @@ fn a_target_that_replaces_itself_is_noticed() {
         let mut reader = attach(target.pid());
         target.say("exec");
         let error = sample_until_error(&mut reader);
-        assert!(!matches!(error, PythonError::LayoutMismatch { .. }), "{}: {error}", python.label);
-        let again = PythonReader::attach(&Process::open(target.pid()).unwrap());
-        assert!(matches!(again, Err(PythonError::NotPython { .. })), "{}", python.label);
+        assert!(
+            !matches!(error, InterpreterError::LayoutMismatch { .. }),
+            "{}: {error}",
+            python.label
+        );
+        let again = InterpreterReader::attach(&Process::open(target.pid()).unwrap());
+        assert!(matches!(again, Err(InterpreterError::NotPython { .. })), "{}", python.label);
     }
 }
 
@@ -160,11 +165,12 @@ fn attaching_while_the_interpreter_starts_says_not_ready() {
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut early = 0;
         loop {
-            match PythonReader::attach_own(&Process::open(child.id()).unwrap()) {
+            match InterpreterReader::attach_own(&Process::open(child.id()).unwrap()) {
                 Ok(_) => break,
                 Err(error) if error.is_transient() && Instant::now() < deadline => early += 1,
                 // `chroot` becomes the interpreter only after it has started itself.
-                Err(PythonError::NotPython { program, .. }) if program.ends_with("/chroot") => {}
+                Err(InterpreterError::NotPython { program, .. })
+                    if program.ends_with("/chroot") => {}
                 Err(error) => panic!("{}: {error}", python.label),
             }
         }
@@ -195,7 +201,7 @@ fn threads_may_come_and_go() {
                     stacks += stats.stacks;
                     torn += stats.torn;
                 }
-                Err(PythonError::NotReady { .. }) => changing += 1,
+                Err(InterpreterError::NotReady { .. }) => changing += 1,
                 Err(error) => panic!("{}: {error}", python.label),
             }
             std::thread::sleep(Duration::from_micros(300));
@@ -208,11 +214,11 @@ fn threads_may_come_and_go() {
 #[test]
 fn what_is_no_python_is_named() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-    let found = PythonReader::attach(&Process::open(child.id()).unwrap());
+    let found = InterpreterReader::attach(&Process::open(child.id()).unwrap());
     match found.map(|reader| reader.version().to_owned()) {
-        Err(PythonError::NotPython { program, .. }) => assert!(program.ends_with("sleep")),
+        Err(InterpreterError::NotPython { program, .. }) => assert!(program.ends_with("sleep")),
         // The child may not be `sleep` yet.
-        Err(PythonError::NotReady { .. }) | Err(PythonError::Gone { .. }) => {}
+        Err(InterpreterError::NotReady { .. }) | Err(InterpreterError::Gone { .. }) => {}
         other => panic!("{other:?}"),
     }
     child.kill().unwrap();

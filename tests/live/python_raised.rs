@@ -2,7 +2,7 @@
 
 use crate::support::pythons::{self, Python};
 use crate::support::target::Target;
-use memspy::python::{ExceptionFinder, FoundException, PythonReader};
+use memspy::python::{ExceptionFinder, FoundException, InterpreterReader};
 use memspy::target::Process;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ impl Job {
         let target = Target::start(python.target("raised.py"));
         let known: Value = serde_json::from_str(&target.said[0]).unwrap();
         let process = Process::open(target.pid()).unwrap();
-        let reader = PythonReader::attach_own(&process).unwrap();
+        let reader = InterpreterReader::attach_own(&process).unwrap();
         let exceptions = reader.exceptions(&process, "OutOfMemoryError").unwrap();
         Job { target, lines: known["lines"].clone(), exceptions }
     }

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use crate::support::pythons::{self, Python};
 use crate::support::target::Target;
 use memspy::model::{StackTable, ThreadActivity, ThreadSample};
-use memspy::python::{LayoutSource, PythonReader};
+use memspy::python::{InterpreterReader, LayoutSource};
 use memspy::target::Process;
 use serde_json::Value;
 
 /// Attaches as soon as the interpreter is ready.
-fn attach(pid: u32) -> PythonReader {
+fn attach(pid: u32) -> InterpreterReader {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        match PythonReader::attach_own(&Process::open(pid).unwrap()) {
+        match InterpreterReader::attach_own(&Process::open(pid).unwrap()) {
             Ok(reader) => return reader,
             Err(error) if error.is_transient() && Instant::now() < deadline => {
                 std::thread::yield_now();

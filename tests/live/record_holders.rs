@@ -14,7 +14,7 @@ fn records(recording: &Recording) -> Vec<Record> {
     records
 }
 
-fn looks(recording: &Recording) -> usize {
+fn snapshots(recording: &Recording) -> usize {
     records(recording).iter().filter(|record| matches!(record, Record::Ownership(_))).count()
 }
 
@@ -28,7 +28,7 @@ fn a_recording_without_a_snapshot_of_owners_says_so() {
         let mut recording = Recording::start(target.pid(), &words);
         let done = recording.wait();
         let said = done.err.contains("the recording ended before the first one was taken");
-        assert_eq!(said, looks(&recording) == 0, "{how:?}: {}", done.err);
+        assert_eq!(said, snapshots(&recording) == 0, "{how:?}: {}", done.err);
         let lines = memspy(&["lines", recording.trace().to_str().unwrap()]);
         assert_eq!(lines.err.contains("a snapshot of the owners failed"), said, "{}", lines.err);
     }
@@ -49,11 +49,11 @@ fn a_slowly_importing_job_is_not_stopped_in_vain() {
         target.read_until_ready();
         wait_until("newer samples", || samples(&recording) > before + 50);
     }
-    wait_until("a look", || looks(&recording) >= 1);
+    wait_until("a snapshot", || snapshots(&recording) >= 1);
     let done = recording.interrupt();
     assert!(!done.err.contains("of the owners failed"), "{}", done.err);
     let first = records(&recording).into_iter().find_map(|record| match record {
-        Record::Ownership(look) => Some(look.devices.first()?.allocated),
+        Record::Ownership(snapshot) => Some(snapshot.devices.first()?.allocated),
         _ => None,
     });
     assert_eq!(first, Some(48 << 20));
@@ -67,17 +67,17 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
         let mut recording = Recording::start(target.pid(), words);
         target.say("more 5");
         let most: u64 = target.line().parse().unwrap();
-        wait_until("two looks", || looks(&recording) >= 2);
+        wait_until("two snapshots", || snapshots(&recording) >= 2);
         target.say("less");
         let least: u64 = target.line().parse().unwrap();
         // Earlier snapshots may still come.
-        wait_until("a look at what is left", || {
+        wait_until("a snapshot of what is left", || {
             let records = records(&recording);
-            let mut looks = records.iter().filter_map(|record| match record {
-                Record::Ownership(look) => Some(look.devices[0].allocated),
+            let mut snapshots = records.iter().filter_map(|record| match record {
+                Record::Ownership(snapshot) => Some(snapshot.devices[0].allocated),
                 _ => None,
             });
-            looks.next_back() == Some(least)
+            snapshots.next_back() == Some(least)
         });
         let done = recording.interrupt();
         assert!(warnings(&done.err).is_empty(), "{}", done.err);
@@ -133,13 +133,14 @@ fn in_exact_recordings_nameless_memory_has_its_allocating_line() {
     let standing = said["allocated"].as_u64().unwrap();
     // A step's input alone is 0.8 MB.
     let is_in_forward = |record: &Record| match record {
-        Record::Ownership(look) => {
-            let made = look.unnamed_blocks.iter().filter(|b| b.held.is_some() && b.bytes > 500_000);
-            look.devices[0].allocated > standing + 2_000_000 && made.count() >= 2
+        Record::Ownership(snapshot) => {
+            let made =
+                snapshot.unnamed_blocks.iter().filter(|b| b.held.is_some() && b.bytes > 500_000);
+            snapshot.devices[0].allocated > standing + 2_000_000 && made.count() >= 2
         }
         _ => false,
     };
-    wait_until("a look between forward and backward", || {
+    wait_until("a snapshot between forward and backward", || {
         target.say("steady 1 10");
         target.line();
         records(&recording).iter().any(is_in_forward)
@@ -153,8 +154,8 @@ fn in_exact_recordings_nameless_memory_has_its_allocating_line() {
     // Allocation sites divide what owners have, and add nothing.
     let mut most = 0;
     for record in records(&recording) {
-        let Record::Ownership(look) = record else { continue };
-        most = most.max(look.devices[0].allocated);
+        let Record::Ownership(snapshot) = record else { continue };
+        most = most.max(snapshot.devices[0].allocated);
     }
     assert_eq!(total(&peak), most);
 }
@@ -164,17 +165,17 @@ fn in_exact_recordings_nameless_memory_has_its_allocating_line() {
 fn iterations_have_the_peaks_that_the_job_saw() {
     let mut target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start(target.pid(), &["--owners=10", "-r", "1000"]);
-    wait_until("a look", || looks(&recording) >= 1);
+    wait_until("a snapshot", || snapshots(&recording) >= 1);
     let mut truth: Vec<(u64, i64)> = Vec::new();
     // Two snapshots: one of them began after the first step.
-    let before = looks(&recording);
-    while truth.is_empty() || looks(&recording) < before + 3 {
+    let before = snapshots(&recording);
+    while truth.is_empty() || snapshots(&recording) < before + 3 {
         target.say("iterate 12");
         let round: Vec<(u64, i64)> = serde_json::from_str(&target.line()).unwrap();
         truth.extend(round);
     }
-    let before = looks(&recording);
-    wait_until("another look", || looks(&recording) > before);
+    let before = snapshots(&recording);
+    wait_until("another snapshot", || snapshots(&recording) > before);
     recording.interrupt();
     let trace = recording.trace().to_str().unwrap();
     let done = memspy(&["iterations", "--json", trace]).ok();
@@ -281,7 +282,7 @@ fn without_an_optimizers_counter_other_signs_count_iterations() {
 }
 
 #[test]
-fn a_recording_without_looks_says_how_to_have_them() {
+fn a_recording_without_snapshots_says_how_to_have_them() {
     let target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start(target.pid(), &["-d", "1"]);
     recording.wait().ok();
@@ -300,14 +301,14 @@ fn snapshots_come_at_the_end_of_the_forward_pass() {
         let mut target = sim::start("holders_truth.py", &[]);
         let words: &[&str] = if exact { &["--exact", "--owners=8"] } else { &["--owners=8"] };
         let mut recording = Recording::start(target.pid(), words);
-        wait_until("a look", || looks(&recording) >= 1);
+        wait_until("a snapshot", || snapshots(&recording) >= 1);
         target.say("thirds");
-        let before = looks(&recording);
+        let before = snapshots(&recording);
         let saved = |record: Record| match record {
-            Record::Ownership(look) => {
+            Record::Ownership(snapshot) => {
                 let of =
                     |held: &&memspy::model::OwnedStorages| held.category == TensorCategory::Saved;
-                Some(look.devices[0].held.iter().filter(of).map(|held| held.bytes).sum::<u64>())
+                Some(snapshot.devices[0].held.iter().filter(of).map(|held| held.bytes).sum::<u64>())
             }
             _ => None,
         };
@@ -319,7 +320,7 @@ fn snapshots_come_at_the_end_of_the_forward_pass() {
             let late = |round: &[u64]| round.iter().filter(|it| **it >= most / 10 * 9).count();
             all.get(before + 3..).unwrap_or_default().chunks_exact(ROUND).map(late).collect()
         };
-        wait_until("looks at a job that trains", || {
+        wait_until("snapshots of a job that trains", || {
             // Reading the trace takes processor time from the job.
             std::thread::sleep(std::time::Duration::from_millis(500));
             let rounds = rounds();
@@ -446,13 +447,13 @@ fn memory_older_than_a_followed_recording_has_exact_owners() {
 fn check_before_by_owner(mode: &[&str]) {
     let mut target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start(target.pid(), mode);
-    wait_until("the first look", || looks(&recording) >= 1);
+    wait_until("the first snapshot", || snapshots(&recording) >= 1);
     target.say("more 5");
     let most: u64 = target.line().parse().unwrap();
     wait_for_level(&recording, most);
     recording.interrupt();
     let first = records(&recording).into_iter().find_map(|record| match record {
-        Record::Ownership(look) => Some(look),
+        Record::Ownership(snapshot) => Some(snapshot),
         _ => None,
     });
     let device = &first.unwrap().devices[0];

@@ -114,7 +114,7 @@ fn a_launchers_pid_names_the_ranks_below_it() {
     launcher.args(["python", "tests/targets/ranks.py", "--launch", "ddp"]).arg(folder);
     let mut target = Target::start(launcher);
     target.say("go");
-    wait_until("a look at both ranks", || {
+    wait_until("a snapshot of both ranks", || {
         let done = memspy_at(target.pid(), &["tensors", "-s"]);
         ["== rank 0 (process ", "== rank 1 (process ", "optimizer state"]
             .iter()
@@ -156,7 +156,7 @@ fn a_rank_that_starts_later_is_found_and_recorded_exactly() {
     memspy.arg(folder.join("rank-%r.bin")).stderr(Stdio::piped());
     let memspy = memspy.spawn().unwrap();
     target.say("go");
-    wait_until("a look at both ranks", || {
+    wait_until("a snapshot of both ranks", || {
         let done = memspy_at(target.pid(), &["dump", "-s"]);
         // Shards have the memory of their distributed tensors, which have none of their own.
         let heads = ["== rank 0 (process ", "== rank 1 (process ", "parameters", "optimizer state"];

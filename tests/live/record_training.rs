@@ -25,17 +25,17 @@ fn looks_at_a_job_that_trains() {
     let mut target = train();
     for _ in 0..3 {
         let dump = memspy_at(target.pid(), &["dump", "--json"]).ok();
-        let look = document::<DumpJson>(&dump.out);
-        let device = &look["devices"][0];
-        assert_eq!(device["block_map"]["consistent"], true, "{}", look["not_read"]);
+        let snapshot = document::<DumpJson>(&dump.out);
+        let device = &snapshot["devices"][0];
+        assert_eq!(device["block_map"]["consistent"], true, "{}", snapshot["not_read"]);
         let allocated = device["allocated"].as_u64().unwrap();
         assert_eq!(segments_hold(device), allocated);
         // Blocks and owners are of one moment, whatever the job does between two snapshots.
-        assert_eq!(look["owners"]["devices"]["cuda:0"]["allocated"], device["allocated"]);
+        assert_eq!(snapshot["owners"]["devices"]["cuda:0"]["allocated"], device["allocated"]);
         let stats = &device["memory_stats"];
         assert!(stats["allocated_bytes.all.peak"].as_u64().unwrap() >= allocated);
         let frames = |thread: &Value| thread["frames"].as_array().unwrap().clone();
-        let threads = look["threads"].as_array().unwrap();
+        let threads = snapshot["threads"].as_array().unwrap();
         assert!(threads.iter().flat_map(frames).any(|f| f["function"] == "main"), "{}", dump.out);
         let sum = ["allocated", "cached_free"].map(|key| device[key].as_u64().unwrap());
         assert!(sum[0] + sum[1] <= device["reserved"].as_u64().unwrap());

@@ -7,7 +7,7 @@ use crate::support::sim;
 use crate::support::target::Target;
 use memspy::model::CudaIndex;
 use memspy::target::{LiveMemory, LoadedObject, Process};
-use memspy::torch::TorchReader;
+use memspy::torch::AllocatorReader;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -238,7 +238,7 @@ fn a_damaged_ring_never_hangs() {
     let (mut whole, mut refused) = (0, 0);
     for seed in 1..100 {
         let damaged = Damaged { inner: memory, seed, one_in: 40 };
-        let Ok(mut reader) = TorchReader::with_memory(Box::new(damaged), variable, None) else {
+        let Ok(mut reader) = AllocatorReader::with_memory(Box::new(damaged), variable, None) else {
             continue;
         };
         match reader.history(CudaIndex(0), &mut |_| ()) {

@@ -50,7 +50,7 @@ fn training() -> Vec<Record> {
         }
         s.line(0, 13);
         s.malloc(0, 0, MIB);
-        s.look();
+        s.poll();
     }
     s.finish();
     s.records.clone()

@@ -7,11 +7,11 @@ use memspy::model::{
     SnapshotConsistency, Stat, StatKey,
 };
 use memspy::target::Process;
-use memspy::torch::{TorchError, TorchReader};
+use memspy::torch::{AllocatorError, AllocatorReader};
 use serde_json::Value;
 
-fn attach(target: &Target) -> TorchReader {
-    TorchReader::attach(&Process::open(target.pid()).unwrap()).unwrap().unwrap()
+fn attach(target: &Target) -> AllocatorReader {
+    AllocatorReader::attach(&Process::open(target.pid()).unwrap()).unwrap().unwrap()
 }
 
 fn truth(lines: &[String]) -> Value {
@@ -91,7 +91,7 @@ fn map_equals(map: &AllocatorSnapshot, snapshot: &Value) {
 }
 
 /// Compares everything; returns the snapshots.
-fn equals(reader: &mut TorchReader, truth: &Value) -> Vec<AllocatorSnapshot> {
+fn equals(reader: &mut AllocatorReader, truth: &Value) -> Vec<AllocatorSnapshot> {
     let devices = truth["devices"].as_array().unwrap();
     let mut counters = Vec::new();
     reader.counters(&mut counters).unwrap();
@@ -107,7 +107,7 @@ fn equals(reader: &mut TorchReader, truth: &Value) -> Vec<AllocatorSnapshot> {
 }
 
 /// Compares in a mode's first state, and after more has happened.
-fn mode_is_equal(mode: &str) -> (Vec<AllocatorSnapshot>, Target, TorchReader) {
+fn mode_is_equal(mode: &str) -> (Vec<AllocatorSnapshot>, Target, AllocatorReader) {
     let mut target = sim::start("allocator_truth.py", &[mode]);
     let mut reader = attach(&target);
     assert_eq!(*reader.backend(), AllocatorBackend::Native);
@@ -170,15 +170,18 @@ fn cuda_is_initialised_after_attaching() {
     let mut reader = attach(&target);
     assert_eq!(*reader.backend(), AllocatorBackend::NotInitialized);
     assert!(!reader.refresh().unwrap());
-    assert!(matches!(reader.counters(&mut Vec::new()), Err(TorchError::NotInitialized)));
-    assert!(matches!(reader.blocks(CudaIndex(0), &|| Nanos(0)), Err(TorchError::NotInitialized)));
+    assert!(matches!(reader.counters(&mut Vec::new()), Err(AllocatorError::NotInitialized)));
+    assert!(matches!(
+        reader.blocks(CudaIndex(0), &|| Nanos(0)),
+        Err(AllocatorError::NotInitialized)
+    ));
     target.say("hold 50");
     target.read_until_ready();
     assert!(reader.refresh().unwrap());
     assert!(!reader.refresh().unwrap());
     assert_eq!(*reader.backend(), AllocatorBackend::Native);
     equals(&mut reader, &ask(&mut target, "truth"));
-    assert!(matches!(reader.blocks(CudaIndex(9), &|| Nanos(0)), Err(TorchError::NoDevice(_))));
+    assert!(matches!(reader.blocks(CudaIndex(9), &|| Nanos(0)), Err(AllocatorError::NoDevice(_))));
     target.finish();
 }
 
@@ -211,7 +214,7 @@ fn other_backends_are_said_to_be_unreadable() {
     let error = reader.counters(&mut Vec::new()).unwrap_err();
     assert!(error.to_string().contains("cudaMallocAsync"), "{error}");
     let error = reader.blocks(CudaIndex(0), &|| Nanos(0)).unwrap_err();
-    assert!(matches!(error, TorchError::NotSupported { .. }));
+    assert!(matches!(error, AllocatorError::NotSupported { .. }));
     target.finish();
 
     let mut target = sim::start("allocator_load.py", &[]);
@@ -223,14 +226,14 @@ fn other_backends_are_said_to_be_unreadable() {
         panic!("{:?}", reader.backend());
     };
     assert!(name.ends_with("CUDAPluggableAllocator"), "{name}");
-    assert!(matches!(reader.counters(&mut Vec::new()), Err(TorchError::NotSupported { .. })));
+    assert!(matches!(reader.counters(&mut Vec::new()), Err(AllocatorError::NotSupported { .. })));
     target.kill();
 }
 
 #[test]
 fn a_process_without_pytorch_has_no_allocator() {
     let own = Process::open(std::process::id()).unwrap();
-    assert!(TorchReader::attach(&own).unwrap().is_none());
+    assert!(AllocatorReader::attach(&own).unwrap().is_none());
 }
 
 #[test]
@@ -238,7 +241,10 @@ fn a_target_that_ends_is_an_error() {
     let mut target = sim::start("allocator_truth.py", &["plain"]);
     let mut reader = attach(&target);
     target.kill();
-    assert!(matches!(reader.counters(&mut Vec::new()), Err(TorchError::Memory { .. })));
-    assert!(matches!(reader.blocks(CudaIndex(0), &|| Nanos(0)), Err(TorchError::Memory { .. })));
-    assert!(matches!(reader.refresh(), Err(TorchError::Memory { .. })));
+    assert!(matches!(reader.counters(&mut Vec::new()), Err(AllocatorError::Memory { .. })));
+    assert!(matches!(
+        reader.blocks(CudaIndex(0), &|| Nanos(0)),
+        Err(AllocatorError::Memory { .. })
+    ));
+    assert!(matches!(reader.refresh(), Err(AllocatorError::Memory { .. })));
 }

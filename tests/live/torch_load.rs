@@ -8,17 +8,17 @@ use crate::support::sim;
 use crate::support::target::Target;
 use memspy::model::{AllocatorSnapshot, BlockState, CudaIndex, Nanos, SnapshotConsistency};
 use memspy::target::Process;
-use memspy::torch::{TorchError, TorchReader};
+use memspy::torch::{AllocatorError, AllocatorReader};
 
 const DEVICE: CudaIndex = CudaIndex(0);
 
-fn start() -> (Target, TorchReader) {
+fn start() -> (Target, AllocatorReader) {
     let mut target = sim::start("allocator_load.py", &[]);
     target.say("hold 1");
     target.read_until_ready();
     target.say("hold 0");
     target.read_until_ready();
-    let reader = TorchReader::attach(&Process::open(target.pid()).unwrap()).unwrap().unwrap();
+    let reader = AllocatorReader::attach(&Process::open(target.pid()).unwrap()).unwrap().unwrap();
     (target, reader)
 }
 
@@ -37,7 +37,7 @@ struct Tally {
 /// Reads snapshots for about as long as the target works, and checks each consistent one.
 fn watch(
     target: &mut Target,
-    reader: &mut TorchReader,
+    reader: &mut AllocatorReader,
     request: &str,
     mut check: impl FnMut(&AllocatorSnapshot),
 ) -> Tally {
@@ -53,7 +53,7 @@ fn watch(
         match reader.counters(&mut counters) {
             Ok(()) => {}
             // Interrupted in the middle of a change by another job on the same core.
-            Err(TorchError::Torn { .. }) => tally.torn_counters += 1,
+            Err(AllocatorError::Torn { .. }) => tally.torn_counters += 1,
             Err(error) => panic!("{error}"),
         }
         tally.counters.push(start.elapsed());
@@ -70,7 +70,7 @@ fn watch(
                     tally.degraded += 1;
                 }
             }
-            Err(TorchError::Torn { .. }) => tally.torn += 1,
+            Err(AllocatorError::Torn { .. }) => tally.torn += 1,
             Err(error) => panic!("{error}"),
         }
         std::thread::sleep(Duration::from_millis(5).saturating_sub(start.elapsed()));

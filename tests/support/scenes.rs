@@ -39,7 +39,7 @@ impl Stage {
 fn differences(truth: &Value, scene: &str) -> Vec<String> {
     let pid = truth["pid"].as_u64().unwrap() as u32;
     let done = memspy_at(pid, &["tensors", "--json"]).ok();
-    let look: Value = serde_json::from_str(&done.out).unwrap();
+    let snapshot: Value = serde_json::from_str(&done.out).unwrap();
     let mut wrong = Vec::new();
     let mut check = |what: &str, read: Value, said: &Value| {
         if read != *said {
@@ -47,7 +47,7 @@ fn differences(truth: &Value, scene: &str) -> Vec<String> {
         }
     };
     let listed = |list: &Value| list.as_array().unwrap().clone();
-    let rows: BTreeMap<u64, Value> = listed(&look["tensors"])
+    let rows: BTreeMap<u64, Value> = listed(&snapshot["tensors"])
         .into_iter()
         .filter_map(|row| Some((row["id"].as_u64()?, row)))
         .collect();
@@ -96,7 +96,7 @@ fn differences(truth: &Value, scene: &str) -> Vec<String> {
         let found = match name["id"].as_u64() {
             Some(id) => rows.get(&id).filter(named).is_some(),
             // A gradient that Python has not seen; found by its storage.
-            None => listed(&look["tensors"]).iter().filter(named).any(|row| {
+            None => listed(&snapshot["tensors"]).iter().filter(named).any(|row| {
                 name["storage"].is_null()
                     || json!([row["data_ptr"], row["storage_bytes"]]) == name["storage"]
             }),
@@ -105,11 +105,11 @@ fn differences(truth: &Value, scene: &str) -> Vec<String> {
     }
     let graph = &truth["graphs"]["all"];
     let mut classes: BTreeMap<String, u64> = BTreeMap::new();
-    for node in listed(&look["nodes"]) {
+    for node in listed(&snapshot["nodes"]) {
         *classes.entry(node["class"].as_str().unwrap().to_owned()).or_default() += 1;
     }
     check("nodes", json!(classes), &graph["classes"]);
-    let saved: BTreeSet<(u64, u64)> = listed(&look["tensors"])
+    let saved: BTreeSet<(u64, u64)> = listed(&snapshot["tensors"])
         .iter()
         .filter(|row| !row["saved_by"].as_array().unwrap().is_empty())
         .filter_map(|row| Some((row["data_ptr"].as_u64()?, row["storage_bytes"].as_u64()?)))
@@ -117,7 +117,7 @@ fn differences(truth: &Value, scene: &str) -> Vec<String> {
     check("saved storages", json!(saved), &graph["storages"]);
     for (place, sums) in truth["by_category"].as_object().unwrap() {
         for (category, bytes) in sums.as_object().unwrap() {
-            let read = look["devices"][place][category].clone();
+            let read = snapshot["devices"][place][category].clone();
             check(&format!("{category} on {place}"), read, bytes);
         }
     }

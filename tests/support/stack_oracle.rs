@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use memspy::model::StackTable;
-use memspy::python::{ChainFrame, ChainNamer, PolledStack, PythonReader, StackPoller};
+use memspy::python::{ChainFrame, ChainNamer, InterpreterReader, PolledStack, StackPoller};
 use memspy::target::{Memory, MemoryError, Process, ProcessMemory};
 use serde_json::Value;
 
@@ -120,7 +120,7 @@ pub struct PolledStacks {
 /// Polls all threads of `target`.
 pub fn poll(target: &Target, polls: usize) -> PolledStacks {
     let process = Process::open(target.pid()).unwrap();
-    let mut reader = PythonReader::attach_own(&process).unwrap();
+    let mut reader = InterpreterReader::attach_own(&process).unwrap();
     let mut table = StackTable::new();
     reader.sample(&mut table, &mut Vec::new()).unwrap();
     let (mut poller, mut namer) = reader.stack_poller(&process).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memspy::model::TensorInfo;
-use memspy::python::PythonReader;
+use memspy::python::InterpreterReader;
 use memspy::target::{Addr, PageCache, Process, PtraceStop};
 use memspy::torch::{AutogradGraph, TensorDecoder, TensorReader};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ pub fn check(environment: &Environment, device: &str) {
 /// taken for its own: all that is saved is found, and perhaps more.
 pub fn compare(target: &Target, sizes_are_known: bool) {
     let truth = serde_json::from_str(target.said.first().unwrap()).unwrap();
-    look(target, |tensors, found| {
+    with_tensors(target, |tensors, found| {
         check_tensors(tensors, found, &truth);
         check_graphs(tensors, found, &truth, sizes_are_known);
     });
@@ -30,7 +30,7 @@ pub fn compare(target: &Target, sizes_are_known: bool) {
 /// Reads all tensors and their graphs from damaged memory; returns the number of readable tensors.
 pub fn read_damaged(target: &Target, seed: u64) -> usize {
     let process = Process::open(target.pid()).unwrap();
-    let python = PythonReader::attach_own(&process).unwrap();
+    let python = InterpreterReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
     let pause = stopped(&process);
     let memory = PageCache::new(Box::new(process.memory()));
@@ -57,9 +57,12 @@ fn stopped(process: &Process) -> PtraceStop {
 }
 
 /// All tensors that Python knows, by `id()`, with their readers, while the target is stopped.
-fn look(target: &Target, at: impl FnOnce(&TensorDecoder<'_>, &BTreeMap<u64, (TensorInfo, bool)>)) {
+fn with_tensors(
+    target: &Target,
+    at: impl FnOnce(&TensorDecoder<'_>, &BTreeMap<u64, (TensorInfo, bool)>),
+) {
     let process = Process::open(target.pid()).unwrap();
-    let python = PythonReader::attach_own(&process).unwrap();
+    let python = InterpreterReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
     let pause = stopped(&process);
     let memory = PageCache::new(Box::new(process.memory()));

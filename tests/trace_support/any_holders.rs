@@ -1,7 +1,7 @@
 //! Proptest strategies for owner snapshots.
 
 use memspy::model::{
-    CudaIndex, Nanos, OwnedBlock, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Record,
+    CudaIndex, DeviceOwners, Nanos, OwnedBlock, OwnedStorages, OwnershipBreakdown, Record,
     StepSource, TensorCategory, TrainingStep, UnnamedBlock,
 };
 use proptest::collection::vec;
@@ -22,7 +22,7 @@ pub fn owners() -> impl Strategy<Value = Record> {
         });
     let sizes = (number(), number(), number(), option::of(number()));
     let device = (any::<u32>(), sizes, vec(held, 0..5)).prop_map(
-        |(device, (allocated, rounding, without_tensor, results), held)| OwnedOnDevice {
+        |(device, (allocated, rounding, without_tensor, results), held)| DeviceOwners {
             device: CudaIndex(device),
             allocated,
             rounding,

@@ -111,8 +111,7 @@ fn ownership(owners: &mut OwnershipBreakdown, visit: &mut Visit<'_>) {
     time(age, visit);
     pause.iter_mut().for_each(|pause| time(pause, visit));
     for device in devices {
-        let OwnedOnDevice { device: _, allocated, rounding, without_tensor, results, held } =
-            device;
+        let DeviceOwners { device: _, allocated, rounding, without_tensor, results, held } = device;
         sizes([allocated, rounding, without_tensor], visit);
         sizes(results, visit);
         for held in held {

@@ -12,13 +12,13 @@ const LOOPS: [(&str, &str); 2] = [
 ];
 
 #[derive(Debug, Default)]
-pub(crate) struct HostOnlyStacks {
+pub(crate) struct HostStacks {
     loops: FxHashSet<FunctionId>,
     /// By stack number.
     stacks: Vec<bool>,
 }
 
-impl HostOnlyStacks {
+impl HostStacks {
     pub(crate) fn observe(&mut self, id: FunctionId, function: &Function) {
         let own = function.name.rsplit('.').next().unwrap_or(&function.name);
         if LOOPS.iter().any(|(file, name)| own == *name && function.file.ends_with(file)) {

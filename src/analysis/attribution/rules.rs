@@ -115,20 +115,20 @@ fn allocation_shares(
 fn choose(
     ledger: &CounterIntervals,
     pool: Pool,
-    kind: BlockGroup,
+    group: BlockGroup,
     blocks: u64,
     shares: &mut [i64],
 ) -> Vec<(usize, i64)> {
     let intervals = &ledger.intervals;
     let possible: Vec<usize> = (0..intervals.len())
-        .filter(|&i| intervals[i].has_room(pool, kind.size, kind.requested))
+        .filter(|&i| intervals[i].has_room(pool, group.size, group.requested))
         .collect();
     let pick = |test: &dyn Fn(usize) -> bool| -> Vec<usize> {
         possible.iter().copied().filter(|&i| test(i)).collect()
     };
-    let mut chosen = pick(&|i| intervals[i].is_just(pool, kind.size) && shares[i] > 0);
+    let mut chosen = pick(&|i| intervals[i].is_just(pool, group.size) && shares[i] > 0);
     if (chosen.len() as u64) < blocks {
-        chosen = pick(&|i| shares[i] >= kind.size as i64);
+        chosen = pick(&|i| shares[i] >= group.size as i64);
     }
     if chosen.is_empty() {
         chosen = pick(&|i| shares[i] > 0);
@@ -143,7 +143,7 @@ fn choose(
     }
     let weighted: Vec<(usize, i64)> = chosen.into_iter().map(|i| (i, shares[i])).collect();
     let sum: i128 = weighted.iter().map(|&(_, w)| i128::from(w)).sum();
-    let mass = i128::from(kind.size) * i128::from(blocks);
+    let mass = i128::from(group.size) * i128::from(blocks);
     for &(i, weight) in &weighted {
         let used = mass * i128::from(weight) / sum.max(1);
         shares[i] = shares[i].saturating_sub(used as i64).max(0);

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::attribution::host_only::HostOnlyStacks;
+use crate::analysis::attribution::host_only::HostStacks;
 use crate::analysis::attribution::waiting::{WaitFacts, WaitingPlaces};
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::model::{Nanos, StackId, StackTable, ThreadActivity, ThreadId, ThreadSample};
@@ -129,7 +129,7 @@ impl SampleWindow {
 pub(crate) struct StackFacts<'a> {
     pub(crate) stacks: &'a StackTable,
     pub(crate) engine: &'a EngineFrames,
-    pub(crate) host_only: &'a HostOnlyStacks,
+    pub(crate) host_only: &'a HostStacks,
     pub(crate) places: &'a WaitingPlaces,
     /// Number of callers.
     pub(crate) depths: &'a [u32],

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::host_only::HostOnlyStacks;
+use crate::analysis::attribution::host_only::HostStacks;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::model::{FollowedChange, FollowedThread, StackId, StackTable, ThreadId, ThreadWait};
 
@@ -18,7 +18,7 @@ const MAX_STACKS: usize = 1 << 16;
 pub(crate) struct WaitFacts<'a> {
     pub(crate) stacks: &'a StackTable,
     pub(crate) engine: &'a EngineFrames,
-    pub(crate) host_only: &'a HostOnlyStacks,
+    pub(crate) host_only: &'a HostStacks,
     pub(crate) places: &'a WaitingPlaces,
 }
 
@@ -149,7 +149,7 @@ mod tests {
         }
         (0..works).for_each(|_| places.works(LINE));
         let (stacks, engine) = (StackTable::new(), EngineFrames::default());
-        let host_only = HostOnlyStacks::default();
+        let host_only = HostStacks::default();
         let places = &places;
         let facts = WaitFacts { stacks: &stacks, engine: &engine, host_only: &host_only, places };
         [true, false].map(|waits| facts.may_allocate(LINE, waits))
@@ -191,7 +191,7 @@ mod tests {
         let function = stacks.function(function);
         let frame = stacks.frame(Frame { function, line: 869 });
         let backward = stacks.stack(None, frame);
-        let (host_only, places) = (HostOnlyStacks::default(), WaitingPlaces::default());
+        let (host_only, places) = (HostStacks::default(), WaitingPlaces::default());
         let facts =
             WaitFacts { stacks: &stacks, engine: &engine, host_only: &host_only, places: &places };
         let cannot = |stack, wait, held_lock| {

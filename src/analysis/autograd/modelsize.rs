@@ -6,7 +6,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::{GraphNode, ModelModule, OwnershipSnapshot, RootModule, SavedIn};
+use crate::model::{GraphNode, NamedModule, OwnershipSnapshot, RootModule, SavedIn};
 
 /// The tool's figures of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,10 +167,10 @@ impl Graph<'_> {
         Graph { snapshot, users, leaves, impl_of, parameters: on_storage.collect(), saved_by }
     }
 
-    fn intermediates(&self, modules: &[ModelModule]) -> Result<u64, String> {
+    fn intermediates(&self, modules: &[NamedModule]) -> Result<u64, String> {
         // The first is the model itself.
         let modules = modules.get(1..).unwrap_or_default();
-        let called = |module: &ModelModule| format!("'{}' ({})", module.path, module.class);
+        let called = |module: &NamedModule| format!("'{}' ({})", module.path, module.class);
         if let Some(outer) = modules.iter().find(|module| module.has_children) {
             return Err(format!(
                 "{} contains modules, and modelsize runs these once more after it",
@@ -213,7 +213,7 @@ impl Graph<'_> {
     }
 
     /// By the module's own nodes.
-    fn sizes(&self, module: &ModelModule) -> Result<ModuleSizes, String> {
+    fn sizes(&self, module: &NamedModule) -> Result<ModuleSizes, String> {
         if !module.is_of_torch {
             return Err("is of a class of the program's own".to_owned());
         }
@@ -261,7 +261,7 @@ impl Graph<'_> {
     }
 
     /// The nodes of a module's result, found by its weights.
-    fn nodes_of(&self, module: &ModelModule, classes: &[&str]) -> FxHashSet<usize> {
+    fn nodes_of(&self, module: &NamedModule, classes: &[&str]) -> FxHashSet<usize> {
         let leaves = module.parameters.iter().filter_map(|object| self.impl_of.get(object));
         let mut waiting: Vec<u64> = leaves.filter_map(|at| self.leaves.get(at).copied()).collect();
         let mut found = FxHashSet::default();

@@ -63,7 +63,7 @@ pub struct MomentBlocks {
 
 /// Takes records, keeps one moment.
 #[derive(Debug)]
-pub struct MomentBlocksBuilder {
+pub struct BlocksBuilder {
     pub(super) profile: Profile,
     /// In a sampled recording, its snapshot is the moment.
     pub(super) device: CudaIndex,
@@ -82,11 +82,11 @@ pub struct MomentBlocksBuilder {
     keeps_events: bool,
 }
 
-impl MomentBlocksBuilder {
+impl BlocksBuilder {
     /// The moment at which `profile` folds `device`; `None`: the end. `profile` must be empty: it
     /// reads the records again.
-    pub fn new(profile: Profile, device: CudaIndex, until: Option<Nanos>) -> MomentBlocksBuilder {
-        MomentBlocksBuilder {
+    pub fn new(profile: Profile, device: CudaIndex, until: Option<Nanos>) -> BlocksBuilder {
+        BlocksBuilder {
             profile,
             device,
             until,
@@ -102,7 +102,7 @@ impl MomentBlocksBuilder {
     }
 
     /// Skips the events (some 40 bytes each). Call before adding records.
-    pub fn without_events(mut self) -> MomentBlocksBuilder {
+    pub fn without_events(mut self) -> BlocksBuilder {
         self.keeps_events = false;
         self
     }
@@ -259,7 +259,7 @@ impl MomentBlocksBuilder {
     }
 }
 
-impl RecordSink for MomentBlocksBuilder {
+impl RecordSink for BlocksBuilder {
     fn record(&mut self, record: &Record) -> SinkResult {
         if self.keyframe.is_some() {
             if let Record::Snapshot(snapshot) = record {

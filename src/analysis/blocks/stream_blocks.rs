@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::moment_blocks::{MomentBlocksBuilder, end};
+use super::moment_blocks::{BlocksBuilder, end};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::flame::paths;
 use crate::analysis::folded::{FoldedStack, PseudoFrame, StackLabel};
@@ -26,7 +26,7 @@ enum StreamKey {
     Origin(AllocationOrigin),
 }
 
-impl MomentBlocksBuilder {
+impl BlocksBuilder {
     /// Live blocks of the builder's device by stream, the default stream first.
     pub fn by_stream(mut self) -> Vec<StreamMemory> {
         self.take_moment();

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::events::DriverEvent;
+use crate::model::DriverEvent;
 use crate::model::{
     AddressSpace, CounterSnapshot, CudaIndex, Event, EventKind, ExactSettings, FreeTracking,
     MemoryKind, Nanos, SiteId, StackId, StackSource, StackTable, ThreadId,

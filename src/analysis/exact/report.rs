@@ -97,7 +97,7 @@ impl ExactProfile {
     }
 
     /// Why events do not give this statistic of lines.
-    pub(crate) fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
+    pub(crate) fn unknown_reason(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
         use Metric::{
             Active, ActiveBytes, AllocatedBytes, Allocation, InactiveSplit, InactiveSplitBytes,
             RequestedBytes, ReservedBytes, Segment,

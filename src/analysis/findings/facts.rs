@@ -88,7 +88,7 @@ impl GpuFacts {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FindingFacts<'a> {
     pub gpus: &'a [GpuFacts],
-    pub look: Option<&'a OwnershipSnapshot>,
+    pub snapshot: Option<&'a OwnershipSnapshot>,
     pub groups: &'a [OwnerGroup],
     pub growth: &'a [OwnerGrowth],
     pub devices: &'a [ObservedDevice],

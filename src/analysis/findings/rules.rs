@@ -44,9 +44,9 @@ pub(super) fn graphs_kept(facts: &FindingFacts<'_>) -> Vec<Finding> {
 }
 
 pub(super) fn garbage(facts: &FindingFacts<'_>) -> Vec<Finding> {
-    let Some(look) = facts.look else { return Vec::new() };
+    let Some(snapshot) = facts.snapshot else { return Vec::new() };
     let (mut bytes, mut storages) = (0, 0);
-    for (device, sums) in breakdown(look) {
+    for (device, sums) in breakdown(snapshot) {
         if device.is_cuda() {
             bytes += sums.garbage.bytes;
             storages += sums.garbage.storages;
@@ -55,23 +55,24 @@ pub(super) fn garbage(facts: &FindingFacts<'_>) -> Vec<Finding> {
     if bytes < MIN_BYTES {
         return Vec::new();
     }
-    vec![Finding::Garbage { bytes, storages, cycles: holding_cycles(look) }]
+    vec![Finding::Garbage { bytes, storages, cycles: holding_cycles(snapshot) }]
 }
 
-fn holding_cycles(look: &OwnershipSnapshot) -> Vec<HoldingCycle> {
+fn holding_cycles(snapshot: &OwnershipSnapshot) -> Vec<HoldingCycle> {
     let mut kinds: FxHashMap<u64, usize> = FxHashMap::default();
-    for (kind, cycle) in look.garbage.iter().enumerate() {
+    for (kind, cycle) in snapshot.garbage.iter().enumerate() {
         kinds.extend(cycle.tensors.iter().map(|tensor| (*tensor, kind)));
     }
-    let mut held = vec![0; look.garbage.len()];
-    for (group, bytes) in held_storages(look) {
-        let mut tensors = group.tensors.iter().map(|&row| look.tensors[row].tensor.at);
+    let mut held = vec![0; snapshot.garbage.len()];
+    for (group, bytes) in held_storages(snapshot) {
+        let mut tensors = group.tensors.iter().map(|&row| snapshot.tensors[row].tensor.at);
         let kind = tensors.find_map(|tensor| kinds.get(&tensor).copied());
-        if let Some(kind) = kind.filter(|_| group.device.is_cuda() && is_garbage(look, &group)) {
+        if let Some(kind) = kind.filter(|_| group.device.is_cuda() && is_garbage(snapshot, &group))
+        {
             held[kind] += bytes;
         }
     }
-    let holding = look.garbage.iter().zip(held).filter(|(_, bytes)| *bytes > 0);
+    let holding = snapshot.garbage.iter().zip(held).filter(|(_, bytes)| *bytes > 0);
     let mut cycles: Vec<HoldingCycle> = holding
         .map(|(cycle, bytes)| HoldingCycle {
             class: cycle.class.to_string(),
@@ -85,19 +86,19 @@ fn holding_cycles(look: &OwnershipSnapshot) -> Vec<HoldingCycle> {
 }
 
 pub(super) fn graph_pools(facts: &FindingFacts<'_>) -> Vec<Finding> {
-    let Some(look) = facts.look else { return Vec::new() };
+    let Some(snapshot) = facts.snapshot else { return Vec::new() };
     let pools: Vec<PrivatePool> =
-        private_pools(look).into_iter().filter(PrivatePool::is_of_graphs).collect();
+        private_pools(snapshot).into_iter().filter(PrivatePool::is_of_graphs).collect();
     let bytes: u64 = pools.iter().map(|pool| pool.sums.bytes).sum();
     (bytes >= MIN_POOLS).then_some(Finding::GraphPools { pools }).into_iter().collect()
 }
 
 /// (Storage number, bytes on GPUs) by object.
-fn bytes_of(look: &OwnershipSnapshot) -> FxHashMap<u64, (u64, u64)> {
+fn bytes_of(snapshot: &OwnershipSnapshot) -> FxHashMap<u64, (u64, u64)> {
     let mut bytes = FxHashMap::default();
-    for (number, (group, held)) in (0..).zip(held_storages(look)) {
+    for (number, (group, held)) in (0..).zip(held_storages(snapshot)) {
         if group.device.is_cuda() {
-            let objects = group.tensors.iter().filter_map(|&row| look.tensors[row].object);
+            let objects = group.tensors.iter().filter_map(|&row| snapshot.tensors[row].object);
             bytes.extend(objects.map(|object| (object, (number, held))));
         }
     }
@@ -112,10 +113,10 @@ fn sum(objects: &[u64], bytes: &FxHashMap<u64, (u64, u64)>) -> u64 {
 
 /// Two for the same parameters: the old one is still live.
 pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
-    let Some(look) = facts.look else { return Vec::new() };
-    let bytes = bytes_of(look);
+    let Some(snapshot) = facts.snapshot else { return Vec::new() };
+    let bytes = bytes_of(snapshot);
     let mut by_parameter: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (index, optimizer) in look.optimizers.iter().enumerate() {
+    for (index, optimizer) in snapshot.optimizers.iter().enumerate() {
         for parameter in &optimizer.parameters {
             by_parameter.entry(*parameter).or_default().push(index);
         }
@@ -128,7 +129,7 @@ pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = together.into_iter().filter_map(|optimizers| {
         let mut sizes: Vec<(u64, String)> = optimizers
             .into_iter()
-            .map(|index| &look.optimizers[index])
+            .map(|index| &snapshot.optimizers[index])
             .map(|optimizer| (sum(&optimizer.state, &bytes), name(optimizer)))
             .collect();
         sizes.sort_by_key(|(size, _)| Reverse(*size));
@@ -140,10 +141,10 @@ pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
 }
 
 pub(super) fn models_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
-    let Some(look) = facts.look else { return Vec::new() };
-    let bytes = bytes_of(look);
+    let Some(snapshot) = facts.snapshot else { return Vec::new() };
+    let bytes = bytes_of(snapshot);
     let mut alike: BTreeMap<Vec<(&str, &str)>, Vec<&RootModule>> = BTreeMap::new();
-    for model in look.models.iter().filter(|model| model.modules.len() > 1) {
+    for model in snapshot.models.iter().filter(|model| model.modules.len() > 1) {
         let shape = model.modules.iter().map(|module| (module.path.as_str(), &*module.class));
         alike.entry(shape.collect()).or_default().push(model);
     }
@@ -165,9 +166,12 @@ pub(super) fn models_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
 }
 
 pub(super) fn gradients_in_eval(facts: &FindingFacts<'_>) -> Vec<Finding> {
-    let Some(look) = facts.look else { return Vec::new() };
+    let Some(snapshot) = facts.snapshot else { return Vec::new() };
     let in_eval = |model: &str| {
-        look.models.iter().any(|known| &*known.name == model && known.is_training == Some(false))
+        snapshot
+            .models
+            .iter()
+            .any(|known| &*known.name == model && known.is_training == Some(false))
     };
     let of = facts.groups.iter().filter(|group| {
         group.category == TensorCategory::Gradient
@@ -180,25 +184,25 @@ pub(super) fn gradients_in_eval(facts: &FindingFacts<'_>) -> Vec<Finding> {
 }
 
 pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
-    let Some(look) = facts.look else { return Vec::new() };
+    let Some(snapshot) = facts.snapshot else { return Vec::new() };
     let (mut bytes, mut storages, mut most) = (0, 0, (0, String::new()));
-    for (group, held) in held_storages(look) {
+    for (group, held) in held_storages(snapshot) {
         if !group.device.is_cuda() || group.category != TensorCategory::Other {
             continue;
         }
         // A view's base may be held only in C++, out of the program's reach.
         let is_seen =
             |row: &&TensorRow| !row.only_in_cpp || !row.names.is_empty() || !row.saved.is_empty();
-        let rows = group.tensors.iter().map(|&row| &look.tensors[row]).filter(is_seen);
+        let rows = group.tensors.iter().map(|&row| &snapshot.tensors[row]).filter(is_seen);
         let shown: Option<u64> = rows.map(|row| row.tensor.logical_bytes()).sum();
         // Overlapping views show at most this sum.
         let Some(hidden) = shown.and_then(|shown| held.checked_sub(shown)) else { continue };
-        let first = &look.tensors[group.tensors[0]];
+        let first = &snapshot.tensors[group.tensors[0]];
         if hidden > held / 2 && hidden >= MIN_BYTES && !first.names.is_empty() {
             bytes += hidden;
             storages += 1;
             if hidden > most.0 {
-                most = (hidden, owner_label(look, first));
+                most = (hidden, owner_label(snapshot, first));
             }
         }
     }
@@ -213,7 +217,7 @@ fn reserved_in(facts: &FindingFacts<'_>, gpu: u32) -> Option<ReservedIn> {
 }
 
 fn many_idle(facts: &FindingFacts<'_>) -> Vec<(u32, IdleStreams)> {
-    let maps = facts.look.map_or(&[][..], |look| &look.blocks).iter();
+    let maps = facts.snapshot.map_or(&[][..], |snapshot| &snapshot.blocks).iter();
     let idle = maps.map(|map| (map.device.0, IdleStreams::new(map)));
     idle.filter(|(_, idle)| idle.streams >= MIN_STREAMS && idle.bytes >= MIN_BYTES).collect()
 }

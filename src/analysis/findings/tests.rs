@@ -8,7 +8,7 @@ use crate::analysis::owners::owner_groups::owner_groups;
 use crate::analysis::owners::owner_groups::tests::groups;
 use crate::analysis::{FailureCount, ReservedGrowth};
 use crate::model::{
-    AllocatorSnapshot, Block, BlockState, CudaIndex, GarbageCycle, GraphNode, ModelModule, Nanos,
+    AllocatorSnapshot, Block, BlockState, CudaIndex, GarbageCycle, GraphNode, NamedModule, Nanos,
     Optimizer, OwnershipSnapshot, PoolId, RootModule, SavedBy, SavedIn, Segment,
     SnapshotConsistency, Storage, TensorCategory, TensorDevice, TensorInfo, TensorRow,
 };
@@ -38,12 +38,12 @@ fn tensor(at: u64, mib: u64, of: u64, category: TensorCategory, name: &str) -> T
     }
 }
 
-fn found(look: &OwnershipSnapshot) -> Vec<Finding> {
-    let groups = owner_groups(look);
-    findings(&FindingFacts { look: Some(look), groups: &groups, ..FindingFacts::default() })
+fn found(snapshot: &OwnershipSnapshot) -> Vec<Finding> {
+    let groups = owner_groups(snapshot);
+    findings(&FindingFacts { snapshot: Some(snapshot), groups: &groups, ..FindingFacts::default() })
 }
 
-fn look(tensors: Vec<TensorRow>) -> OwnershipSnapshot {
+fn snapshot(tensors: Vec<TensorRow>) -> OwnershipSnapshot {
     OwnershipSnapshot { tensors, ..OwnershipSnapshot::default() }
 }
 
@@ -93,7 +93,7 @@ fn free_and_reserved_memory_are_of_one_moment() {
 fn nothing_is_found_without_evidence() {
     assert_eq!(found(&OwnershipSnapshot::default()), []);
     assert_eq!(found_on(GpuFacts::default()), []);
-    let plain = look(vec![
+    let plain = snapshot(vec![
         tensor(16, 4, 4, TensorCategory::Parameter, "w"),
         tensor(32, 4, 4, TensorCategory::Other, "f: x"),
     ]);
@@ -116,23 +116,23 @@ fn owner_is_found_if_it_grows_fast_enough() {
 #[test]
 fn two_kept_graphs_are_found_and_one_is_not() {
     let of = |losses: u64| {
-        let mut look = OwnershipSnapshot::default();
+        let mut snapshot = OwnershipSnapshot::default();
         for loss in 0..losses {
             let node = 1000 + loss;
             let (class, outputs) = ("GeluBackward0".into(), Vec::new());
             let next = Vec::new();
             let node_of = GraphNode { at: node, class, next, outputs, packed: 0, variable: None };
-            look.nodes.push(node_of);
+            snapshot.nodes.push(node_of);
             let mut root =
                 tensor(2000 + loss, 0, 0, TensorCategory::Other, &format!("f: l[{loss}]"));
             root.tensor.grad_fn = Some(node);
-            look.tensors.push(root);
+            snapshot.tensors.push(root);
             let mut saved = tensor(3000 + loss, 8, 8, TensorCategory::Saved, "");
             let (by, is_output, version) = (SavedIn::Field, false, 0);
             saved.saved = vec![SavedBy { node: loss as usize, by, is_output, version }];
-            look.tensors.push(saved);
+            snapshot.tensors.push(saved);
         }
-        found(&look)
+        found(&snapshot)
     };
     assert_eq!(of(1), []);
     let [Finding::GraphsKept { group }] = &of(3)[..] else { panic!("{:?}", of(3)) };
@@ -144,7 +144,7 @@ fn garbage_is_found_with_what_a_collection_frees() {
     let garbage =
         |mib| TensorRow { garbage: true, ..tensor(16, mib, mib, TensorCategory::Other, "") };
     let none_known = Finding::Garbage { bytes: 3 * MIB, storages: 1, cycles: Vec::new() };
-    assert_eq!(found(&look(vec![garbage(3)])), [none_known]);
+    assert_eq!(found(&snapshot(vec![garbage(3)])), [none_known]);
     let of = |class: &str, at| GarbageCycle {
         class: class.into(),
         way: format!("{class}.a → {class}"),
@@ -155,11 +155,11 @@ fn garbage_is_found_with_what_a_collection_frees() {
         garbage(3),
         TensorRow { garbage: true, ..tensor(32, 5, 5, TensorCategory::Gradient, "") },
     ];
-    let two = OwnershipSnapshot { garbage: vec![of("Fold", 16), of("Other", 32)], ..look(two) };
+    let two = OwnershipSnapshot { garbage: vec![of("Fold", 16), of("Other", 32)], ..snapshot(two) };
     let [Finding::Garbage { bytes, cycles, .. }] = &found(&two)[..] else { panic!() };
     let holding: Vec<_> = cycles.iter().map(|cycle| (cycle.class.as_str(), cycle.bytes)).collect();
     assert_eq!((*bytes, holding), (8 * MIB, vec![("Other", 5 * MIB), ("Fold", 3 * MIB)]));
-    assert_eq!(found(&look(vec![garbage(0)])), []);
+    assert_eq!(found(&snapshot(vec![garbage(0)])), []);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn optimizers_with_state_for_the_same_parameters_are_found() {
     };
     let of = |second| OwnershipSnapshot {
         optimizers: vec![optimizer("f: new", 7, 16), optimizer("f: old", second, 32)],
-        ..look(vec![state(16), state(32)])
+        ..snapshot(vec![state(16), state(32)])
     };
     let names = vec!["f: new".to_owned(), "f: old".to_owned()];
     assert_eq!(found(&of(7)), [Finding::OptimizersTwice { names, bytes: 4 * MIB }]);
@@ -181,7 +181,7 @@ fn optimizers_with_state_for_the_same_parameters_are_found() {
 }
 
 fn model(name: &str, parameter: u64, is_training: bool) -> RootModule {
-    let module = |path: &str, parameters| ModelModule {
+    let module = |path: &str, parameters| NamedModule {
         path: path.into(),
         class: "Linear".into(),
         is_of_torch: true,
@@ -201,7 +201,7 @@ fn copied_model_is_found_and_a_different_one_is_not() {
     let weight = |at| tensor(at, 4, 4, TensorCategory::Parameter, "fc.weight");
     let mut of = OwnershipSnapshot {
         models: vec![model("main: model", 16, true), model("main: ema", 32, true)],
-        ..look(vec![weight(16), weight(32)])
+        ..snapshot(vec![weight(16), weight(32)])
     };
     let [Finding::ModelsTwice { bytes, names }] = &found(&of)[..] else { panic!() };
     assert_eq!((*bytes, names.len()), (4 * MIB, 2));
@@ -216,7 +216,7 @@ fn gradients_are_reported_only_for_a_model_in_eval() {
         weight.tensor.grad = Some(32);
         let gradient = tensor(32, 4, 4, TensorCategory::Gradient, "fc.weight.grad");
         let models = vec![model("main: model", 16, is_training)];
-        OwnershipSnapshot { models, ..look(vec![weight, gradient]) }
+        OwnershipSnapshot { models, ..snapshot(vec![weight, gradient]) }
     };
     let gradients = Finding::GradientsInEval { model: "main: model".into(), bytes: 4 * MIB };
     assert_eq!(found(&of(false)), [gradients]);
@@ -226,19 +226,19 @@ fn gradients_are_reported_only_for_a_model_in_eval() {
 #[test]
 fn a_storage_much_larger_than_its_tensor_is_found() {
     let large = Finding::LargeStorages { name: "f: row".into(), storages: 1, bytes: 7 * MIB };
-    assert_eq!(found(&look(vec![tensor(16, 1, 8, TensorCategory::Other, "f: row")])), [large]);
-    assert_eq!(found(&look(vec![tensor(16, 6, 8, TensorCategory::Other, "f: most")])), []);
+    assert_eq!(found(&snapshot(vec![tensor(16, 1, 8, TensorCategory::Other, "f: row")])), [large]);
+    assert_eq!(found(&snapshot(vec![tensor(16, 6, 8, TensorCategory::Other, "f: most")])), []);
     // z[::64] of 8 MiB: only the slice holds its base.
     let slice = tensor(16, 1, 8, TensorCategory::Other, "f: z[0]");
     let storage = slice.tensor.storage;
     let mut whole = tensor(32, 8, 8, TensorCategory::Other, "");
     (whole.tensor.storage, whole.only_in_cpp) = (storage, true);
-    let held = look(vec![slice.clone(), whole.clone()]);
+    let held = snapshot(vec![slice.clone(), whole.clone()]);
     let large = Finding::LargeStorages { name: "f: z[0]".into(), storages: 1, bytes: 7 * MIB };
     assert_eq!(found(&held), [large]);
     // The program holds the base: nothing is hidden.
     whole.only_in_cpp = false;
-    assert_eq!(found(&look(vec![slice, whole])), []);
+    assert_eq!(found(&snapshot(vec![slice, whole])), []);
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn cache_of_idle_streams_is_found() {
         seconds: 2.0,
         taken_by: vec!["load (a.py:7)".to_owned()],
     };
-    let look = streams(4);
+    let snapshot = streams(4);
     let gpu = GpuFacts {
         reserved: Some(300 * MIB),
         allocated: Some(22 * MIB),
@@ -328,15 +328,15 @@ fn cache_of_idle_streams_is_found() {
         }),
         ..GpuFacts::default()
     };
-    let of = |look: &OwnershipSnapshot, devices: &[ObservedDevice]| {
-        let (gpus, look) = (&[gpu][..], Some(look));
-        findings(&FindingFacts { gpus, look, devices, ..FindingFacts::default() })
+    let of = |snapshot: &OwnershipSnapshot, devices: &[ObservedDevice]| {
+        let (gpus, snapshot) = (&[gpu][..], Some(snapshot));
+        findings(&FindingFacts { gpus, snapshot, devices, ..FindingFacts::default() })
     };
     let grown =
         |gpu| ReservedIn { gpu, bytes: 22 * MIB, seconds: 2.0, taken_by: device.taken_by.clone() };
     let streams_found =
         Finding::IdleStreams { gpu: 0, streams: 4, bytes: 88 * MIB, grown: Some(grown(0)) };
-    let all = of(&look, std::slice::from_ref(&device));
+    let all = of(&snapshot, std::slice::from_ref(&device));
     assert!(all.contains(&streams_found), "{all:?}");
     // Reported while streams have little of the cache.
     assert!(all.iter().any(|it| matches!(it, Finding::Fragmented { .. })), "{all:?}");

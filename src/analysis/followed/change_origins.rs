@@ -211,7 +211,7 @@ fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::attribution::host_only::HostOnlyStacks;
+    use crate::analysis::attribution::host_only::HostStacks;
     use crate::analysis::attribution::waiting::WaitingPlaces;
     use crate::model::{Frame, Function, Nanos};
 
@@ -237,7 +237,7 @@ mod tests {
     /// Who is charged for a change beside which these threads were seen, each at two stacks, polls so many microseconds apart.
     fn charged(threads: &[([u32; 2], ThreadWait)], micros: u64) -> (Vec<AllocationOrigin>, bool) {
         let (stacks, engine) = (StackTable::new(), EngineFrames::default());
-        let (host_only, places) = (HostOnlyStacks::default(), WaitingPlaces::default());
+        let (host_only, places) = (HostStacks::default(), WaitingPlaces::default());
         let facts =
             WaitFacts { stacks: &stacks, engine: &engine, host_only: &host_only, places: &places };
         let listed = (0..).zip(threads).map(|(thread, (sides, wait))| {

@@ -58,7 +58,7 @@ impl FollowedSteps {
 mod tests {
     use super::*;
     use crate::analysis::attribution::block_attribution::AllocationOrigin;
-    use crate::analysis::attribution::host_only::HostOnlyStacks;
+    use crate::analysis::attribution::host_only::HostStacks;
     use crate::analysis::autograd::engine_frames::EngineFrames;
     use crate::model::{
         CounterDelta, FollowedThread, Frame, Function, FunctionId, Nanos, SourceText, StackId,
@@ -128,7 +128,7 @@ mod tests {
                 ..FollowedChange::empty()
             };
             let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
-            let (engine, host_only) = (EngineFrames::default(), HostOnlyStacks::default());
+            let (engine, host_only) = (EngineFrames::default(), HostStacks::default());
             self.steps.push(&change, text, &engine, &host_only);
         }
 

@@ -105,7 +105,7 @@ impl LockHolders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::attribution::host_only::HostOnlyStacks;
+    use crate::analysis::attribution::host_only::HostStacks;
     use crate::analysis::autograd::engine_frames::EngineFrames;
     use crate::analysis::followed::FollowedSteps;
     use crate::analysis::followed::dropped_variables::ProgramText;
@@ -145,7 +145,7 @@ mod tests {
                 threads: vec![listed(0, reading, false), listed(1, StackReading::NoFrames, true)],
                 ..FollowedChange::empty()
             };
-            steps.push(&change, text, &engine, &HostOnlyStacks::default());
+            steps.push(&change, text, &engine, &HostStacks::default());
         }
         let made = steps.allocated().by_origin;
         let waiting = AllocationOrigin::Stack(ThreadId(0), waits);

@@ -101,7 +101,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::host_only::HostOnlyStacks;
+use crate::analysis::attribution::host_only::HostStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::attribution::waiting::WaitFacts;
 use crate::analysis::autograd::engine_frames::EngineFrames;
@@ -182,7 +182,7 @@ impl FollowedSteps {
         change: &FollowedChange,
         text: ProgramText<'_>,
         engine: &EngineFrames,
-        host_only: &HostOnlyStacks,
+        host_only: &HostStacks,
     ) {
         let stacks = text.stacks;
         let is_waiting = |stack| engine.is_waiting(stacks, stack);

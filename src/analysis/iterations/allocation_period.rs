@@ -46,37 +46,39 @@ impl AllocationPeriod {
 }
 
 /// (Bytes allocated, active) by allocation count.
-type LevelsByCount = BTreeMap<i64, (i64, i64)>;
+type CountedLevels = BTreeMap<i64, (i64, i64)>;
 
 /// Finds the period of the busiest device.
 #[derive(Debug, Default)]
 pub struct PeriodFinder {
-    counters: BTreeMap<CudaIndex, LevelsByCount>,
-    events: BTreeMap<CudaIndex, (i64, LevelsByCount)>,
-    looks: usize,
+    counters: BTreeMap<CudaIndex, CountedLevels>,
+    events: BTreeMap<CudaIndex, (i64, CountedLevels)>,
+    readings: usize,
 }
 
 impl PeriodFinder {
     /// The shortest period, if any.
     pub fn period(&self) -> Option<AllocationPeriod> {
-        let by_event = self.events.iter().map(|(device, (_, looks))| (*device, looks, true));
-        let by_counter = self.counters.iter().map(|(device, looks)| (*device, looks, false));
-        let length = |looks: &LevelsByCount| match (looks.first_key_value(), looks.last_key_value())
-        {
+        let by_event = self.events.iter().map(|(device, (_, readings))| (*device, readings, true));
+        let by_counter = self.counters.iter().map(|(device, readings)| (*device, readings, false));
+        let length = |readings: &CountedLevels| match (
+            readings.first_key_value(),
+            readings.last_key_value(),
+        ) {
             (Some((first, _)), Some((last, _))) => last.saturating_sub(*first),
             _ => 0,
         };
-        let (device, looks, by_event) = by_event
+        let (device, readings, by_event) = by_event
             .chain(by_counter)
-            .max_by_key(|(_, looks, by_event)| (*by_event, length(looks)))?;
-        let found = shortest(looks)?;
+            .max_by_key(|(_, readings, by_event)| (*by_event, length(readings)))?;
+        let found = shortest(readings)?;
         Some(AllocationPeriod { device, by_event, ..found })
     }
 }
 
-fn shortest(looks: &LevelsByCount) -> Option<AllocationPeriod> {
+fn shortest(readings: &CountedLevels) -> Option<AllocationPeriod> {
     let mut at: FxHashMap<(i64, i64), Vec<i64>> = FxHashMap::default();
-    for (allocations, levels) in looks {
+    for (allocations, levels) in readings {
         at.entry(*levels).or_default().push(*allocations);
     }
     let mut votes: FxHashMap<i64, u32> = FxHashMap::default();
@@ -89,13 +91,13 @@ fn shortest(looks: &LevelsByCount) -> Option<AllocationPeriod> {
     }
     let mut votes: Vec<(i64, u32)> = votes.into_iter().collect();
     votes.sort_by_key(|&(distance, votes)| (std::cmp::Reverse(votes), distance));
-    let (first, last) = (*looks.first_key_value()?.0, *looks.last_key_value()?.0);
+    let (first, last) = (*readings.first_key_value()?.0, *readings.last_key_value()?.0);
     let mut tried: Vec<i64> = votes.into_iter().take(MAX_TRIED).map(|(d, _)| d).collect();
     tried.sort_unstable();
     tried.into_iter().filter(|d| *d > 1 && (last - first) / d >= MIN_PERIODS).find_map(|d| {
         let (mut compared, mut equal) = (0, 0);
-        for (allocations, levels) in looks {
-            if let Some(before) = looks.get(&(allocations - d)) {
+        for (allocations, levels) in readings {
+            if let Some(before) = readings.get(&(allocations - d)) {
                 compared += 1;
                 equal += usize::from(before == levels);
             }
@@ -104,13 +106,13 @@ fn shortest(looks: &LevelsByCount) -> Option<AllocationPeriod> {
             return None;
         }
         // Constant levels recur after any distance.
-        let range = looks.range(last - d..);
+        let range = readings.range(last - d..);
         let (low, high) = (range.clone().map(|(_, l)| l.0).min()?, range.map(|(_, l)| l.0).max()?);
         if low == high {
             return None;
         }
         // The next iteration begins after this poll.
-        let lowest = looks.range(first..first + 2 * d).min_by_key(|(n, l)| (l.0, **n))?;
+        let lowest = readings.range(first..first + 2 * d).min_by_key(|(n, l)| (l.0, **n))?;
         Some(AllocationPeriod {
             device: CudaIndex(0),
             allocations: d,
@@ -126,13 +128,13 @@ impl RecordSink for PeriodFinder {
     fn record(&mut self, record: &Record) -> SinkResult {
         match record {
             Record::Counters { device, counters, .. } => {
-                let looks = self.counters.entry(*device).or_default();
-                if self.looks < MAX_READINGS {
-                    self.looks += 1;
+                let readings = self.counters.entry(*device).or_default();
+                if self.readings < MAX_READINGS {
+                    self.readings += 1;
                     let stat = |metric: Metric| counters.stat(metric, Pool::All);
                     let made = stat(Metric::Allocation).allocated;
                     let active = stat(Metric::Active).current;
-                    looks.insert(made, (stat(Metric::AllocatedBytes).current, active));
+                    readings.insert(made, (stat(Metric::AllocatedBytes).current, active));
                 }
             }
             Record::Events(batch) => {
@@ -143,13 +145,13 @@ impl RecordSink for PeriodFinder {
                         ..
                     } = event.change
                     {
-                        let (made, looks) = self.events.entry(device).or_default();
+                        let (made, readings) = self.events.entry(device).or_default();
                         *made += 1;
                         if let Some(levels) = levels
-                            && self.looks < MAX_READINGS
+                            && self.readings < MAX_READINGS
                         {
-                            self.looks += 1;
-                            looks.insert(*made, (levels.allocated, levels.active));
+                            self.readings += 1;
+                            readings.insert(*made, (levels.allocated, levels.active));
                         }
                     }
                 }

@@ -86,12 +86,12 @@ pub struct Iteration {
     /// By device.
     pub levels: BTreeMap<CudaIndex, IterationLevels>,
     /// Each device's owner snapshot with most allocated.
-    pub owned: BTreeMap<CudaIndex, OwnedInIteration>,
+    pub owned: BTreeMap<CudaIndex, IterationOwners>,
 }
 
 /// An owner snapshot of one device, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct OwnedInIteration {
+pub struct IterationOwners {
     /// `allocated_bytes` at the snapshot.
     pub allocated: u64,
     /// Results of autograd nodes in other tensors, if known.
@@ -107,7 +107,7 @@ pub struct OwnedInIteration {
     pub parameters: BTreeMap<Arc<str>, ParameterBytes>,
 }
 
-impl OwnedInIteration {
+impl IterationOwners {
     pub(in crate::analysis) fn feature_maps_now(&self) -> Option<u64> {
         let saved = self.categories.get(&TensorCategory::Saved).copied().unwrap_or_default();
         Some(saved + self.results?)

@@ -1,13 +1,13 @@
 //! Tests of steps, iterations and owner snapshots.
 
 use super::*;
-use crate::model::OwnedOnDevice;
+use crate::model::DeviceOwners;
 
 #[test]
 fn loop_variable_numbers_the_current_step() {
     let mut iterations = IterationBuilder::default();
-    let looks = [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)];
-    for (time, epoch, number) in looks {
+    let polls = [(1, 0, 7), (2, 0, 8), (3, 0, 8), (5, 0, 10), (6, 1, 0), (7, 1, 1)];
+    for (time, epoch, number) in polls {
         let seen = step(time, epoch, number);
         iterations.on_step(seen.map(|(s, from)| (TrainingStep { uncertainty: None, ..s }, from)));
     }
@@ -52,8 +52,8 @@ fn lost_events_leave_no_peak_proven() {
 #[test]
 fn time_between_two_epochs_is_no_iteration() {
     let mut iterations = IterationBuilder::default();
-    let looks = [(1, 0, 7), (2, 0, 8), (3, 1, 8), (5, 1, 7), (6, 1, 8), (7, 2, 8), (8, 3, 8)];
-    for (time, epoch, number) in looks {
+    let polls = [(1, 0, 7), (2, 0, 8), (3, 1, 8), (5, 1, 7), (6, 1, 8), (7, 2, 8), (8, 3, 8)];
+    for (time, epoch, number) in polls {
         iterations.on_step(step(time, epoch, number));
     }
     let of = |i: &Iteration| (i.epoch, i.step, i.from.0, i.to.0);
@@ -65,10 +65,10 @@ fn time_between_two_epochs_is_no_iteration() {
 #[test]
 fn owner_snapshot_with_most_allocated_counts_in_its_own_iteration() {
     let mut iterations = IterationBuilder::default();
-    let look = |time, age, allocated| OwnershipBreakdown {
+    let snapshot = |time, age, allocated| OwnershipBreakdown {
         time: Nanos(time),
         pause: None,
-        devices: vec![OwnedOnDevice {
+        devices: vec![DeviceOwners {
             device: CudaIndex(0),
             allocated,
             rounding: 0,
@@ -82,12 +82,12 @@ fn owner_snapshot_with_most_allocated_counts_in_its_own_iteration() {
     };
     for number in 1..=4 {
         iterations.on_step(step(number * 10, 0, number));
-        iterations.on_ownership(&look(number * 10 + 2, 0, 100));
-        iterations.on_ownership(&look(number * 10 + 3, 0, 100 + number));
-        iterations.on_ownership(&look(number * 10 + 4, 0, 50));
+        iterations.on_ownership(&snapshot(number * 10 + 2, 0, 100));
+        iterations.on_ownership(&snapshot(number * 10 + 3, 0, 100 + number));
+        iterations.on_ownership(&snapshot(number * 10 + 4, 0, 50));
     }
-    iterations.on_ownership(&look(60, 31, 700)); // Made at 29, in the second.
-    iterations.on_ownership(&look(60, 55, 900)); // Before the first.
+    iterations.on_ownership(&snapshot(60, 31, 700)); // Made at 29, in the second.
+    iterations.on_ownership(&snapshot(60, 55, 900)); // Before the first.
     let held = |i: &Iteration| i.owned[&CudaIndex(0)].allocated;
     assert_eq!(iterations.done().iter().map(held).collect::<Vec<_>>(), [101, 700, 103]);
 }
@@ -97,8 +97,8 @@ fn reset_or_replaced_counter_ends_no_iteration() {
     let mut iterations = IterationBuilder::default();
     let ms = 1_000_000;
     // The last value is other data in the counter's freed memory.
-    let looks = [(1, 3), (2, 4), (3, 6), (4, 1), (5, 2), (6, 7_806_941_921_280)];
-    for (time, step) in looks {
+    let polls = [(1, 3), (2, 4), (3, 6), (4, 1), (5, 2), (6, 7_806_941_921_280)];
+    for (time, step) in polls {
         let step = TrainingStep { time: Nanos(time * ms), step, ..TrainingStep::default() };
         iterations.on_step(Some((step, Nanos(time * ms))));
     }

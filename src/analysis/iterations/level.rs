@@ -35,7 +35,7 @@ pub(in crate::analysis) struct OpenLevel {
     before: Option<Stat>,
     now: i64,
     /// Polls perhaps of the next iteration, and the last that is not.
-    looks: VecDeque<(Nanos, Stat)>,
+    polls: VecDeque<(Nanos, Stat)>,
     certain: Option<Stat>,
     /// The previous iteration's end and last poll, until a poll shows if anything changed.
     awaited: Option<(Nanos, Stat)>,
@@ -46,7 +46,7 @@ pub(in crate::analysis) struct OpenLevel {
 impl OpenLevel {
     pub(in crate::analysis) fn memory(&self) -> u64 {
         let late = self.late.capacity() * size_of::<ObservedLevel>();
-        (late + self.looks.capacity() * size_of::<(Nanos, Stat)>()) as u64
+        (late + self.polls.capacity() * size_of::<(Nanos, Stat)>()) as u64
     }
 
     /// At the first poll after the previous iteration's end, returns whether nothing changed since
@@ -72,7 +72,7 @@ impl OpenLevel {
         let is_peak = before.is_some_and(|before| before.peak < stat.peak);
         let level = if is_peak { stat.peak } else { stat.current };
         self.observe(ObservedLevel { time, level, is_peak });
-        self.looks.push_back((time, stat));
+        self.polls.push_back((time, stat));
         let (_, last) = self.awaited.take_if(|(end, _)| time >= *end)?;
         Some(is_unchanged(&last, &stat))
     }
@@ -116,7 +116,7 @@ impl OpenLevel {
             }
             self.late.pop_front();
         }
-        while let Some((_, stat)) = self.looks.pop_front_if(|(seen, _)| *seen < time) {
+        while let Some((_, stat)) = self.polls.pop_front_if(|(seen, _)| *seen < time) {
             self.certain = Some(stat);
         }
     }
@@ -143,7 +143,7 @@ impl OpenLevel {
         if !self.by_events || self.falls_are_seen {
             self.peak = self.peak.max(at_end);
         }
-        let after = self.looks.iter().find(|(time, _)| *time >= until).map(|(_, stat)| *stat);
+        let after = self.polls.iter().find(|(time, _)| *time >= until).map(|(_, stat)| *stat);
         self.awaited = last.filter(|_| after.is_none()).map(|last| (until, last));
         let ended = EndLevel {
             peak: self.peak,
@@ -158,7 +158,7 @@ impl OpenLevel {
             _ => doubtful,
         };
         self.late.clear();
-        self.certain = self.looks.drain(..).next_back().map(|(_, stat)| stat).or(self.certain);
+        self.certain = self.polls.drain(..).next_back().map(|(_, stat)| stat).or(self.certain);
         (self.peak, self.is_exact) = (0, false);
         ended
     }

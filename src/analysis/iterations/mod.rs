@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use crate::analysis::iterations::backward::BackwardBlocks;
 use crate::analysis::iterations::iteration::{
-    Iteration, IterationEnd, IterationLevels, OwnedInIteration,
+    Iteration, IterationEnd, IterationLevels, IterationOwners,
 };
 use crate::analysis::iterations::peak::OpenLevels;
 use crate::model::{
@@ -33,7 +33,7 @@ pub(crate) struct IterationBuilder {
     left_out: u64,
     last: Option<TrainingStep>,
     open: BTreeMap<CudaIndex, OpenLevels>,
-    held: BTreeMap<CudaIndex, OwnedInIteration>,
+    held: BTreeMap<CudaIndex, IterationOwners>,
     /// The last step changed only its epoch.
     keeps_step: bool,
     /// Ended, and the next has not begun.
@@ -44,7 +44,7 @@ pub(crate) struct IterationBuilder {
     /// A moment before the current iteration's start.
     begun_after: Nanos,
     /// Each device's last poll, in exact recordings.
-    looked: BTreeMap<CudaIndex, Nanos>,
+    polled: BTreeMap<CudaIndex, Nanos>,
     /// Only if iterations are requested.
     in_backward: Option<BackwardBlocks>,
     by_parameter: bool,
@@ -54,9 +54,9 @@ pub(crate) struct IterationBuilder {
     kept: u64,
 }
 
-fn memory_of(held: &OwnedInIteration) -> u64 {
+fn memory_of(held: &IterationOwners) -> u64 {
     let names: usize = held.parameters.keys().map(|name| name.len() + 96).sum();
-    (size_of::<OwnedInIteration>() + held.categories.len() * 32 + names) as u64
+    (size_of::<IterationOwners>() + held.categories.len() * 32 + names) as u64
 }
 
 /// Exact recordings read the clock after a batch of events.
@@ -287,7 +287,7 @@ impl IterationBuilder {
         }
         // Events show what was reserved; polls, that nothing was released.
         let Some(known_since) = open.reserved_is_known_since() else { return };
-        let before = self.looked.insert(device, time).unwrap_or_default();
+        let before = self.polled.insert(device, time).unwrap_or_default();
         for ended in self.done.iter_mut().rev().take_while(|it| it.to > before) {
             if let Some(levels) = ended.levels.get_mut(&device)
                 && ended.ends_between_events
@@ -318,7 +318,7 @@ impl IterationBuilder {
     pub(crate) fn on_ownership(&mut self, snapshot: &OwnershipBreakdown) {
         let time = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
         for device in &snapshot.devices {
-            let mut held = OwnedInIteration {
+            let mut held = IterationOwners {
                 allocated: device.allocated,
                 results: device.results,
                 in_no_tensor: device.without_tensor,
@@ -358,7 +358,7 @@ impl IterationBuilder {
     }
 
     /// An owner snapshot may arrive after its iteration.
-    fn owners_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
+    fn owners_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, IterationOwners>> {
         if self.last.is_none_or(|last| last.time <= time) {
             return Some(&mut self.held);
         }

@@ -204,16 +204,16 @@ mod tests {
 
     #[test]
     fn level_at_the_end_is_from_the_last_poll_before() {
-        let look = |current, freed| Stat { current, peak: 700, allocated: current + freed, freed };
+        let poll = |current, freed| Stat { current, peak: 700, allocated: current + freed, freed };
         for (first, exact) in
-            [(look(555, 90), true), (look(555, 95), false), (look(620, 90), false)]
+            [(poll(555, 90), true), (poll(555, 95), false), (poll(620, 90), false)]
         {
             let mut open = OpenLevels::default();
             let reserved = Stat { current: 800, peak: 800, allocated: 800, freed: 0 };
-            open.on_counters(Nanos(1), look(600, 40), reserved);
-            open.on_counters(Nanos(5), look(555, 90), reserved);
+            open.on_counters(Nanos(1), poll(600, 40), reserved);
+            open.on_counters(Nanos(5), poll(555, 90), reserved);
             // Counted between 6 and 10; the next iteration then allocated.
-            open.on_counters(Nanos(9), look(630, 90), reserved);
+            open.on_counters(Nanos(9), poll(630, 90), reserved);
             let ended = open.end(Nanos(6), Nanos(10));
             assert_eq!((ended.allocated, ended.allocated_is_exact), (555, false));
             assert_eq!((ended.reserved, ended.reserved_is_exact), (800, false));

@@ -42,7 +42,7 @@ pub struct LineCell {
     /// a sample). Sum (`allocated`, `freed`; sampled: an estimate).
     pub value: BoundedValue,
     /// Why the value is unknown.
-    pub untold: Option<UnknownReason>,
+    pub unknown: Option<UnknownReason>,
     /// For `allocated` or `freed`: the greatest of one execution.
     pub one_run: Option<BoundedValue>,
 }
@@ -112,15 +112,15 @@ impl LineTable {
                 let cell = |key: &StatKey| {
                     // It ran without allocating or freeing.
                     let nothing = kind.knows_none(key.field);
-                    let untold = kind.untold(self.device, *key);
+                    let unknown = kind.unknown_reason(self.device, *key);
                     let is_exact = !self.estimated;
                     let zero =
                         BoundedValue { value: 0, exact: is_exact, upper: is_exact.then_some(0) };
-                    let (value, untold) = match nothing && untold.is_none() {
+                    let (value, unknown) = match nothing && unknown.is_none() {
                         true => (zero, None),
-                        false => (UNKNOWN, untold.or(Some(UnknownReason::NotSeen))),
+                        false => (UNKNOWN, unknown.or(Some(UnknownReason::NotSeen))),
                     };
-                    LineCell { key: *key, value, untold, one_run: None }
+                    LineCell { key: *key, value, unknown, one_run: None }
                 };
                 function.rows.push(LineRow {
                     line,
@@ -175,8 +175,8 @@ pub fn table(
     };
     let reserved = profile.peak_reserved(device);
     let kind = recording_kind::of(profile);
-    let untold: Vec<Option<UnknownReason>> =
-        columns.iter().map(|key| kind.untold(device, *key)).collect();
+    let unknown: Vec<Option<UnknownReason>> =
+        columns.iter().map(|key| kind.unknown_reason(device, *key)).collect();
     let (sure, doubt) = kind.accuracy(device);
     let by_frame = by_frame(profile, device, columns);
     let mut functions: FxHashMap<FunctionId, Vec<LineRow>> = FxHashMap::default();
@@ -191,7 +191,7 @@ pub fn table(
         functions
             .entry(frame.function)
             .or_default()
-            .push(row(frame.line, &node, columns, &untold, sure));
+            .push(row(frame.line, &node, columns, &unknown, sure));
     }
     for (function, rows) in &mut functions {
         kind.join_statements(rows, profile.source(*function));

@@ -162,24 +162,24 @@ pub(super) fn row(
     line: u32,
     node: &LineStats,
     columns: &[StatKey],
-    untold: &[Option<UnknownReason>],
+    unknown: &[Option<UnknownReason>],
     sure: SumAccuracy,
 ) -> LineRow {
     let seen = node.stats[0].current != NOTHING;
     let cells = columns
         .iter()
         .zip(&node.stats[1..])
-        .zip(untold)
-        .map(|((&key, sums), &untold)| {
+        .zip(unknown)
+        .map(|((&key, sums), &unknown)| {
             let is_active = key.metric == Metric::ActiveBytes && !sure.active;
             let sure = SumAccuracy { levels: sure.levels && !is_active, ..sure };
             let is_level = matches!(key.field, StatField::Peak | StatField::Current);
-            let value = match (untold, is_level && !seen) {
+            let value = match (unknown, is_level && !seen) {
                 (None, false) => sums.bounded(key.field, sure),
                 _ => UNKNOWN,
             };
-            let one_run = sums.one_run(key.field, sure).filter(|_| untold.is_none());
-            LineCell { key, value, untold, one_run }
+            let one_run = sums.one_run(key.field, sure).filter(|_| unknown.is_none());
+            LineCell { key, value, unknown, one_run }
         })
         .collect();
     LineRow {

@@ -175,7 +175,7 @@ fn add_peaks(
     for function in &with_peaks.as_ref().unwrap_or(table).functions {
         for line in &function.rows {
             let frame = Frame { function: function.function, line: line.line };
-            let cell = line.cells.get(column).filter(|cell| cell.untold.is_none());
+            let cell = line.cells.get(column).filter(|cell| cell.unknown.is_none());
             let is_known = |value: &BoundedValue| value.upper.is_some() || value.value > 0;
             let Some(peak) = cell.map(|cell| cell.value).filter(is_known) else { continue };
             if own.contains(&frame.function) {

@@ -12,7 +12,7 @@ pub(super) trait RecordingKind {
     /// Accuracy of line values, and why none is marked exact.
     fn accuracy(&self, device: CudaIndex) -> (SumAccuracy, Option<LineDoubt>);
 
-    fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason>;
+    fn unknown_reason(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason>;
 
     /// A line absent from the recording certainly has none of this.
     fn knows_none(&self, field: StatField) -> bool;
@@ -39,7 +39,7 @@ impl RecordingKind for SampledRecording<'_> {
         (SumAccuracy::OF_SAMPLES, None)
     }
 
-    fn untold(&self, _device: CudaIndex, _key: StatKey) -> Option<UnknownReason> {
+    fn unknown_reason(&self, _device: CudaIndex, _key: StatKey) -> Option<UnknownReason> {
         None
     }
 
@@ -77,8 +77,8 @@ impl RecordingKind for ExactRecording<'_> {
         (sure, doubt)
     }
 
-    fn untold(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
-        self.exact.untold(device, key)
+    fn unknown_reason(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
+        self.exact.unknown_reason(device, key)
     }
 
     fn knows_none(&self, field: StatField) -> bool {

@@ -92,7 +92,7 @@ mod tests {
         let key =
             StatKey { metric: Metric::AllocatedBytes, pool: Pool::All, field: StatField::Peak };
         let value = BoundedValue { value: 1, exact: true, upper };
-        let cells = vec![LineCell { key, value, untold: None, one_run: None }];
+        let cells = vec![LineCell { key, value, unknown: None, one_run: None }];
         let (allocated, freed) = (0, None);
         LineRow { line, cells, allocated, freed, live: 0, live_self: 0, samples: 0 }
     }

@@ -20,7 +20,7 @@ use crate::analysis::live::reserved_growth::ReservedGrowth;
 use crate::analysis::live::segment_takers::SegmentTakers;
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::bounds::BoundsByStack;
+use crate::analysis::profile::bounds::BoundsTable;
 use crate::analysis::{flame, lines, peak};
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
@@ -178,7 +178,7 @@ impl LiveProfile {
             .profile
             .gpus()
             .filter_map(|gpu| self.profile.bounds(gpu))
-            .map(BoundsByStack::memory)
+            .map(BoundsTable::memory)
             .sum();
         let exact = self.profile.exact().map_or(0, ExactProfile::line_memory);
         bounds + exact + self.profile.stacks().definitions() * DEFINITION > MAX_MEMORY
@@ -305,7 +305,7 @@ impl LiveProfile {
             })
         };
         let usage = nvml.and_then(|n| self.profile.usage().get(&n)).map(|usage| &usage.last);
-        let mut look = KnownDevice {
+        let mut known = KnownDevice {
             cuda_index,
             device,
             counters: cuda_index.and_then(|gpu| self.profile.counters(gpu)),
@@ -322,10 +322,10 @@ impl LiveProfile {
         if let Some(level) = cuda_index.and_then(|gpu| self.levels.get(&gpu)) {
             let bytes = |value: i64| value.max(0) as u64;
             let (allocated, reserved) = (bytes(level.allocated), bytes(level.reserved));
-            (look.allocated, look.reserved) = (Some(allocated), Some(reserved));
-            look.cached = Some(reserved.saturating_sub(allocated));
+            (known.allocated, known.reserved) = (Some(allocated), Some(reserved));
+            known.cached = Some(reserved.saturating_sub(allocated));
         }
-        look
+        known
     }
 
     /// Live memory by line, at the last snapshot or event. With `is_library`, library bytes count

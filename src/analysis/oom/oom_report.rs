@@ -23,7 +23,7 @@ const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
 const RETRY_WINDOW: u64 = 200_000_000;
 const MAX_REFUSED: usize = 64;
 
-/// One moment; stacks are those of [`OomReportBuilder::profile`].
+/// One moment; stacks are those of [`OomBuilder::profile`].
 #[derive(Debug, Clone)]
 pub struct OomReport {
     /// The condition; `None` at the recording's end.
@@ -37,7 +37,7 @@ pub struct OomReport {
     /// In order.
     pub oom_exception: Vec<OomException>,
     /// Threads in the samples around the moment.
-    pub stood: Vec<ThreadAtOom>,
+    pub stood: Vec<OomThread>,
     /// The last owner snapshot before.
     pub owners: Option<OwnershipBreakdown>,
     /// Whether the job ran out of memory.
@@ -57,7 +57,7 @@ pub struct RefusedAllocation {
 /// A thread in a sample.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ThreadAtOom {
+pub struct OomThread {
     pub time: Nanos,
     pub thread: ThreadId,
     pub stack: StackId,
@@ -108,7 +108,7 @@ pub struct FreeClass {
 
 /// Reports on the last condition that came true, or on the end.
 #[derive(Debug, Default)]
-pub struct OomReportBuilder {
+pub struct OomBuilder {
     profile: Profile,
     watch: TriggerWatch,
     only: bool,
@@ -130,20 +130,20 @@ pub struct OomReportBuilder {
     given: Option<OomReport>,
 }
 
-impl OomReportBuilder {
+impl OomBuilder {
     /// `profile` is empty; the conditions are the recording's own.
-    pub fn new(profile: Profile) -> OomReportBuilder {
-        OomReportBuilder { profile, ..OomReportBuilder::default() }
+    pub fn new(profile: Profile) -> OomBuilder {
+        OomBuilder { profile, ..OomBuilder::default() }
     }
 
     /// Adds the conditions of `watch`.
-    pub fn with_trigger(self, watch: TriggerWatch) -> OomReportBuilder {
-        OomReportBuilder { watch, ..self }
+    pub fn with_trigger(self, watch: TriggerWatch) -> OomBuilder {
+        OomBuilder { watch, ..self }
     }
 
     /// Uses only the conditions of `watch`.
-    pub fn only(self, watch: TriggerWatch) -> OomReportBuilder {
-        OomReportBuilder { watch, only: true, ..self }
+    pub fn only(self, watch: TriggerWatch) -> OomBuilder {
+        OomBuilder { watch, only: true, ..self }
     }
 
     /// The profile of the whole recording.
@@ -217,8 +217,8 @@ impl OomReportBuilder {
     }
 
     /// Active threads, in the samples before and at the moment.
-    fn threads(&self, time: Nanos) -> Vec<ThreadAtOom> {
-        let mut stood: Vec<ThreadAtOom> = Vec::new();
+    fn threads(&self, time: Nanos) -> Vec<OomThread> {
+        let mut stood: Vec<OomThread> = Vec::new();
         for sample in self.samples.iter().filter(|sample| near(sample.time, time)) {
             for entry in &sample.threads {
                 let is_idle = entry.activity == ThreadActivity::Idle;
@@ -230,11 +230,10 @@ impl OomReportBuilder {
                 if is_idle && !is_main {
                     continue;
                 }
-                let same =
-                    |s: &&mut ThreadAtOom| s.thread == entry.thread && s.stack == entry.stack;
+                let same = |s: &&mut OomThread| s.thread == entry.thread && s.stack == entry.stack;
                 if stood.iter_mut().find(same).is_none() {
                     let (thread, stack) = (entry.thread, entry.stack);
-                    stood.push(ThreadAtOom { time: sample.time, thread, stack });
+                    stood.push(OomThread { time: sample.time, thread, stack });
                 }
             }
         }
@@ -300,8 +299,8 @@ impl OomReportBuilder {
     }
 }
 
-fn near(look: Nanos, time: Nanos) -> bool {
-    look.0.abs_diff(time.0) <= MAX_REFUSAL_AGE
+fn near(snapshot: Nanos, time: Nanos) -> bool {
+    snapshot.0.abs_diff(time.0) <= MAX_REFUSAL_AGE
 }
 
 fn cache(snapshot: &AllocatorSnapshot) -> AllocatorCache {
@@ -326,7 +325,7 @@ fn cache(snapshot: &AllocatorSnapshot) -> AllocatorCache {
     }
 }
 
-impl RecordSink for OomReportBuilder {
+impl RecordSink for OomBuilder {
     fn record(&mut self, record: &Record) -> SinkResult {
         self.now = self.now.max(record.time().unwrap_or_default());
         match record {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::owner_groups::{OwnerKind, recorded_owner_groups};
-use crate::model::{CudaIndex, OwnedOnDevice, OwnerId, OwnerPaths, OwnershipBreakdown};
+use crate::model::{CudaIndex, DeviceOwners, OwnerId, OwnerPaths, OwnershipBreakdown};
 
 /// Sorted by owner; the bytes add up to the block.
 pub(crate) type BlockOwners = Arc<[(OwnerId, u64)]>;
@@ -56,7 +56,7 @@ pub(crate) fn owners_of_blocks(
 }
 
 /// The path: category, then the group's name.
-fn owners_of_held(device: &OwnedOnDevice, paths: &mut OwnerPaths) -> Vec<Option<OwnerId>> {
+fn owners_of_held(device: &DeviceOwners, paths: &mut OwnerPaths) -> Vec<Option<OwnerId>> {
     let mut owners = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {
         for pattern in &group.patterns {

@@ -178,7 +178,7 @@ impl GrowthWatch {
     }
 
     /// Number of owner snapshots.
-    pub fn looks(&self) -> usize {
+    pub fn snapshots(&self) -> usize {
         self.times.len()
     }
 
@@ -270,12 +270,12 @@ mod tests {
     #[test]
     fn cache_growth_survives_a_temporary_owner_name() {
         let mut watch = GrowthWatch::default();
-        for (look, name) in
+        for (snapshot, name) in
             (1_u64..).zip(["main: t.kept", "step: self.kept", "main: t.kept", "add: k"])
         {
-            let mut look_groups = groups(&[(name.to_owned(), look * 8)]);
-            look_groups[0].addresses = (0..look + 4).collect();
-            watch.add_owners(look as f64, look_groups);
+            let mut found = groups(&[(name.to_owned(), snapshot * 8)]);
+            found[0].addresses = (0..snapshot + 4).collect();
+            watch.add_owners(snapshot as f64, found);
         }
         let grown = watch.owners();
         assert_eq!((grown.len(), grown[0].group.owner.as_str()), (1, "main: t.kept"));
@@ -283,12 +283,12 @@ mod tests {
 
     #[test]
     fn one_graph_growing_in_three_snapshots_may_be_one_step() {
-        let grown = |owner: &str, looks: u64| {
+        let grown = |owner: &str, snapshots: u64| {
             let mut watch = GrowthWatch::default();
-            for look in 0..looks {
-                let mut held = groups(&[(owner.to_owned(), 100 * (look + 1))]);
+            for snapshot in 0..snapshots {
+                let mut held = groups(&[(owner.to_owned(), 100 * (snapshot + 1))]);
                 held[0].category = TensorCategory::Saved;
-                watch.add_owners(look as f64, held);
+                watch.add_owners(snapshot as f64, held);
             }
             watch.owners().remove(0).may_be_one_step()
         };
@@ -301,13 +301,13 @@ mod tests {
     fn memory_in_no_tensor_grows_but_is_no_owner() {
         let watch = |blocks: u64| {
             let mut watch = GrowthWatch::default();
-            for look in 0..4_u64 {
+            for snapshot in 0..4_u64 {
                 let mut all = groups(&[("f: cache".to_owned(), 50)]);
-                let mut rest = groups(&[("[in no tensor]".to_owned(), 100 * look)]).remove(0);
+                let mut rest = groups(&[("[in no tensor]".to_owned(), 100 * snapshot)]).remove(0);
                 rest.kind = OwnerKind::NoTensor;
-                rest.size.storages = blocks * look;
+                rest.size.storages = blocks * snapshot;
                 all.push(rest);
-                watch.add_owners(look as f64, all);
+                watch.add_owners(snapshot as f64, all);
             }
             watch
         };
@@ -331,6 +331,6 @@ mod tests {
         let grown: Vec<String> = watch.owners().into_iter().map(|g| g.group.owner).collect();
         assert_eq!(grown, ["f: losses[0]", "f: late"]);
         assert_eq!(watch.lines()[0].line, "train (a.py:3)");
-        assert_eq!((watch.looks(), watch.seconds()), (6, 5.0));
+        assert_eq!((watch.snapshots(), watch.seconds()), (6, 5.0));
     }
 }

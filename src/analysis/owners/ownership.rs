@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::analysis::attribution::attributed_snapshot::Moment;
 use crate::analysis::folded::StackLabel;
 use crate::analysis::owners::owner_groups::{OwnerKind, recorded_owner_groups};
-use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
+use crate::model::{CudaIndex, DeviceOwners, Nanos, OwnershipBreakdown, TensorCategory};
 use crate::ownership::SAVED_BY;
 
 /// Flamegraph paths: category, then modules down to the tensor, or its owner.
@@ -18,7 +18,7 @@ pub struct OwnerStacks {
     /// `allocated_bytes` then: the sum of all paths.
     pub allocated: u64,
     /// Owner snapshots in the recording.
-    pub looks: u64,
+    pub snapshots: u64,
     /// Paths and their bytes.
     pub paths: Vec<(Vec<OwnerPart>, u64)>,
 }
@@ -36,7 +36,7 @@ pub enum OwnerPart {
 struct OwnershipReading {
     time: Nanos,
     pause: Option<Nanos>,
-    held: OwnedOnDevice,
+    held: DeviceOwners,
     /// Bytes of nameless blocks by owner index (`None`: no tensor) and allocation account.
     allocated_by: BTreeMap<(Option<u32>, usize), u64>,
 }
@@ -48,7 +48,7 @@ pub(crate) type SiteLookup<'a> = &'a dyn Fn(CudaIndex, u64) -> Option<usize>;
 pub(crate) struct OwnershipHistory {
     highest: BTreeMap<CudaIndex, OwnershipReading>,
     last: BTreeMap<CudaIndex, OwnershipReading>,
-    looks: u64,
+    snapshots: u64,
 }
 
 impl OwnershipHistory {
@@ -57,7 +57,7 @@ impl OwnershipHistory {
         snapshot: &OwnershipBreakdown,
         allocation_source: SiteLookup<'_>,
     ) {
-        self.looks += 1;
+        self.snapshots += 1;
         for (number, held) in (0u32..).zip(&snapshot.devices) {
             let mut allocated_by: BTreeMap<(Option<u32>, usize), u64> = BTreeMap::new();
             for block in snapshot.unnamed_blocks.iter().filter(|block| block.device == number) {
@@ -66,25 +66,25 @@ impl OwnershipHistory {
                 }
             }
             let (time, pause) = (snapshot.time, snapshot.pause);
-            let look = OwnershipReading { time, pause, held: held.clone(), allocated_by };
+            let reading = OwnershipReading { time, pause, held: held.clone(), allocated_by };
             let highest = self.highest.get(&held.device);
             if highest.is_none_or(|highest| highest.held.allocated < held.allocated) {
-                self.highest.insert(held.device, look.clone());
+                self.highest.insert(held.device, reading.clone());
             }
-            self.last.insert(held.device, look);
+            self.last.insert(held.device, reading);
         }
     }
 
     pub(crate) fn memory(&self) -> u64 {
-        let of = |look: &OwnershipReading| {
-            let names: usize = look.held.held.iter().map(|held| held.owner.len() + 96).sum();
-            (size_of::<OwnershipReading>() + names + look.allocated_by.len() * 64) as u64
+        let of = |reading: &OwnershipReading| {
+            let names: usize = reading.held.held.iter().map(|held| held.owner.len() + 96).sum();
+            (size_of::<OwnershipReading>() + names + reading.allocated_by.len() * 64) as u64
         };
         self.highest.values().chain(self.last.values()).map(of).sum()
     }
 
-    pub(crate) fn last(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
-        self.last.get(&device).map(|look| (&look.held, look.pause))
+    pub(crate) fn last(&self, device: CudaIndex) -> Option<(&DeviceOwners, Option<Nanos>)> {
+        self.last.get(&device).map(|reading| (&reading.held, reading.pause))
     }
 
     pub(crate) fn stacks(
@@ -93,7 +93,7 @@ impl OwnershipHistory {
         moment: Moment,
         site_path: &dyn Fn(usize) -> Vec<StackLabel>,
     ) -> Option<OwnerStacks> {
-        let look = match moment {
+        let reading = match moment {
             Moment::Peak => &self.highest,
             Moment::End => &self.last,
         }
@@ -101,7 +101,7 @@ impl OwnershipHistory {
         let mut paths: Vec<(Vec<OwnerPart>, u64)> = Vec::new();
         let mut add = |path: Vec<String>, held: Option<u32>, mut bytes: u64| {
             let path: Vec<OwnerPart> = path.into_iter().map(OwnerPart::Text).collect();
-            let allocated_by = look.allocated_by.range((held, 0)..=(held, usize::MAX));
+            let allocated_by = reading.allocated_by.range((held, 0)..=(held, usize::MAX));
             for (&(_, account), &part) in allocated_by {
                 let part = part.min(bytes);
                 bytes -= part;
@@ -112,28 +112,28 @@ impl OwnershipHistory {
                 paths.push((path, bytes));
             }
         };
-        let grouped = group_paths(&look.held);
-        for ((number, held), grouped) in (0u32..).zip(&look.held.held).zip(grouped) {
+        let grouped = group_paths(&reading.held);
+        for ((number, held), grouped) in (0u32..).zip(&reading.held.held).zip(grouped) {
             let path = grouped.unwrap_or_else(|| path(held.category, &held.owner));
             add(path, Some(number), held.bytes);
         }
-        add(vec!["[in no tensor]".to_owned()], None, look.held.without_tensor);
-        if look.held.rounding > 0 {
+        add(vec!["[in no tensor]".to_owned()], None, reading.held.without_tensor);
+        if reading.held.rounding > 0 {
             let rounding = OwnerPart::Text("[rounding]".to_owned());
-            paths.push((vec![rounding], look.held.rounding));
+            paths.push((vec![rounding], reading.held.rounding));
         }
         Some(OwnerStacks {
-            time: look.time,
-            pause: look.pause,
-            allocated: look.held.allocated,
-            looks: self.looks,
+            time: reading.time,
+            pause: reading.pause,
+            allocated: reading.held.allocated,
+            snapshots: self.snapshots,
             paths,
         })
     }
 }
 
 /// For owners outside models: category, variable, pattern.
-fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
+fn group_paths(device: &DeviceOwners) -> Vec<Option<Vec<String>>> {
     let mut paths = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {
         if matches!(group.kind, OwnerKind::Model | OwnerKind::Optimizer) {

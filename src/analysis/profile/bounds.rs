@@ -146,12 +146,12 @@ impl StackBounds {
 
 /// One device's bounds, by stack number.
 #[derive(Debug, Default)]
-pub(crate) struct BoundsByStack {
+pub(crate) struct BoundsTable {
     stacks: Vec<Option<Box<StackBounds>>>,
     kept: usize,
 }
 
-impl BoundsByStack {
+impl BoundsTable {
     pub(crate) fn get(&self, stack: u32) -> Option<&StackBounds> {
         self.stacks.get(stack as usize)?.as_deref()
     }

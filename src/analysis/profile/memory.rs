@@ -5,7 +5,7 @@
 //! are limited, not bytes read.
 
 use super::Profile;
-use crate::analysis::profile::bounds::{BoundsByStack, StackBounds};
+use crate::analysis::profile::bounds::{BoundsTable, StackBounds};
 use crate::model::{Record, SinkError, SinkResult};
 
 const DEFINITION: u64 = 320;
@@ -15,7 +15,7 @@ const DEVICE: u64 = 128 << 10;
 const CHECKED_EVERY: u32 = 256;
 
 #[derive(Debug, Default)]
-pub(super) struct ProfileMemoryLimit {
+pub(super) struct ProfileBudget {
     /// In bytes; `None`: unlimited.
     most: Option<u64>,
     records: u32,
@@ -27,7 +27,7 @@ pub(super) struct ProfileMemoryLimit {
     pub(super) text: u64,
 }
 
-impl ProfileMemoryLimit {
+impl ProfileBudget {
     pub(super) fn add_work(&mut self, steps: usize) {
         self.work = self.work.saturating_add(steps as u64);
     }
@@ -129,7 +129,7 @@ impl Profile {
     }
 
     fn memory_taken(&self) -> u64 {
-        let bounds: u64 = self.bounds.values().map(BoundsByStack::memory).sum();
+        let bounds: u64 = self.bounds.values().map(BoundsTable::memory).sum();
         let devices: u64 = self.profiles.values().map(|device| DEVICE + device.memory()).sum();
         let definitions = (self.stacks.definitions() + self.sources.len() as u64) * DEFINITION;
         let devices_known = (self.devices.len() + self.usage.len()) as u64 * DEFINITION;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::attributed_snapshot::{AttributedSnapshot, Moment};
-use crate::analysis::attribution::host_only::HostOnlyStacks;
+use crate::analysis::attribution::host_only::HostStacks;
 use crate::analysis::attribution::losses::{Loss, LossCounts};
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
 use crate::analysis::attribution::waiting::WaitingPlaces;
@@ -32,16 +32,16 @@ use crate::analysis::iterations::clock::{IterationClock, RunningClock};
 use crate::analysis::iterations::iteration::Iteration;
 use crate::analysis::owners::before_recording::PendingOwners;
 use crate::analysis::owners::ownership::{OwnerStacks, OwnershipHistory};
-use crate::analysis::profile::bounds::BoundsByStack;
+use crate::analysis::profile::bounds::BoundsTable;
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::high_water::HighWater;
 use crate::analysis::profile::timeline::Timeline;
 use crate::model::{
-    AllocatorCounters, CudaIndex, DeviceUsage, Frame, FunctionId, GpuDevice, MissReason, Nanos,
-    OwnedOnDevice, ProcessUsage, ReaderKind, RecordingEnd, RecordingGap, RecordingStart,
+    AllocatorCounters, CudaIndex, DeviceOwners, DeviceUsage, Frame, FunctionId, GpuDevice,
+    MissReason, Nanos, ProcessUsage, ReaderKind, RecordingEnd, RecordingGap, RecordingStart,
     SourceText, StackTable, StepSource, TargetRuntime, ThreadSample,
 };
-use memory::ProfileMemoryLimit;
+use memory::ProfileBudget;
 
 /// Greatest values of a device in NVML, in bytes; `last` has the latest.
 #[allow(missing_docs)]
@@ -79,7 +79,7 @@ pub struct Profile {
     clock: RunningClock,
     stacks: StackTable,
     engine: EngineFrames,
-    host_only: HostOnlyStacks,
+    host_only: HostStacks,
     places: WaitingPlaces,
     depths: Vec<u32>,
     sources: FxHashMap<FunctionId, SourceText>,
@@ -94,7 +94,7 @@ pub struct Profile {
     profiles: BTreeMap<CudaIndex, DeviceProfile>,
     /// `None` unless asked for.
     event_timelines: Option<BTreeMap<CudaIndex, Timeline>>,
-    bounds: BTreeMap<CudaIndex, BoundsByStack>,
+    bounds: BTreeMap<CudaIndex, BoundsTable>,
     samples_of_stack: Vec<u64>,
     samples: u64,
     followed_changes: u64,
@@ -109,7 +109,7 @@ pub struct Profile {
     gap_count: u64,
     /// The next keyframe continues after a gap.
     after_gap: bool,
-    memory: ProfileMemoryLimit,
+    memory: ProfileBudget,
     open: SampleWindow,
     is_open: bool,
     open_counters: Vec<CounterReading>,
@@ -191,7 +191,7 @@ impl Profile {
     }
 
     /// The last owner snapshot, and how long it stopped the process.
-    pub fn last_owners(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
+    pub fn last_owners(&self, device: CudaIndex) -> Option<(&DeviceOwners, Option<Nanos>)> {
         self.owners.last(device)
     }
 
@@ -407,7 +407,7 @@ impl Profile {
         &self.engine
     }
 
-    pub(crate) fn bounds(&self, device: CudaIndex) -> Option<&BoundsByStack> {
+    pub(crate) fn bounds(&self, device: CudaIndex) -> Option<&BoundsTable> {
         self.bounds.get(&device)
     }
 

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Profile;
-use crate::analysis::profile::bounds::{BoundsByStack, IntervalBounds};
+use crate::analysis::profile::bounds::{BoundsTable, IntervalBounds};
 use crate::model::{StackId, ThreadId, ThreadSample};
 
 pub(super) struct ThreadStay {
@@ -17,7 +17,7 @@ impl ThreadStay {
     /// Gives the lines the levels in `step`. `near`: the thread probably stayed in between.
     pub(super) fn charge(
         &self,
-        bounds: &mut BoundsByStack,
+        bounds: &mut BoundsTable,
         step: &IntervalBounds,
         near: bool,
         version: u64,

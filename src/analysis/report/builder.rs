@@ -1,4 +1,4 @@
-//! `ReportBuilder`: keeps live blocks and their allocation sites at key moments.
+//! `PageBuilder`: keeps live blocks and their allocation sites at key moments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::lifetimes::{BlockLifetimes, BlockSum, ReportedBlock};
 use super::pruning::{TrackDraft, TrackStacks};
 use super::segment_map::{LastSnapshots, SegmentMap, SegmentMaps};
-use super::track::{MemoryTrack, ReportMoment};
+use super::track::{KeyMoment, MemoryTrack};
 use crate::analysis::attribution::attributed_snapshot::Moment;
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::exact::AccountedBlock;
@@ -81,7 +81,7 @@ struct OpenTrack {
 
 /// Takes the records of a recording.
 #[derive(Debug)]
-pub struct ReportBuilder {
+pub struct PageBuilder {
     profile: Profile,
     length: Nanos,
     /// Moments in order, and how many have passed.
@@ -99,18 +99,18 @@ pub struct ReportBuilder {
     work: u64,
 }
 
-impl ReportBuilder {
+impl PageBuilder {
     /// `profile` is empty: it reads the records again.
     pub fn new(
         profile: Profile,
         length: Nanos,
         moments: &BTreeMap<MemoryKind, Vec<Nanos>>,
         peaks: BTreeMap<MemoryKind, PeakMoment>,
-    ) -> ReportBuilder {
+    ) -> PageBuilder {
         let all = || moments.iter().flat_map(|(kind, times)| times.iter().map(|t| (*t, *kind)));
         let mut schedule: Vec<(Nanos, MemoryKind)> = all().collect();
         schedule.sort_unstable();
-        ReportBuilder {
+        PageBuilder {
             profile,
             length,
             schedule,
@@ -312,11 +312,11 @@ impl ReportBuilder {
                 draft.add_churned(&mut stacks, source, moment, sum);
             }
             let known = draft.known();
-            let moments: Vec<ReportMoment> = times
+            let moments: Vec<KeyMoment> = times
                 .iter()
                 .zip(&track.counted)
                 .zip(&known)
-                .map(|((time, (counted, reserved)), known)| ReportMoment {
+                .map(|((time, (counted, reserved)), known)| KeyMoment {
                     time: *time,
                     total: counted.unwrap_or(known.bytes),
                     reserved: *reserved,
@@ -356,7 +356,7 @@ fn sorted<K: Ord + Copy>(map: FxHashMap<K, BlockSum>) -> Vec<(K, BlockSum)> {
     all
 }
 
-impl RecordSink for ReportBuilder {
+impl RecordSink for PageBuilder {
     fn record(&mut self, record: &Record) -> SinkResult {
         if let Record::Snapshot(snapshot) = record {
             self.snapshots.insert(snapshot.device, snapshot.clone());

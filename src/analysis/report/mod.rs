@@ -1,7 +1,7 @@
 //! A recording over time: levels, and lifetimes of blocks between key moments.
 //!
 //! Records are read three times: [`Profile`](super::Profile) finds peak and length,
-//! [`RecordingSurvey`] key moments, [`ReportBuilder`] live blocks. Start reading at [`BlockSpan`].
+//! [`RecordingSurvey`] key moments, [`PageBuilder`] live blocks. Start reading at [`BlockSpan`].
 
 mod builder;
 mod levels;
@@ -12,8 +12,8 @@ mod segment_map;
 mod survey;
 mod track;
 
-pub use builder::ReportBuilder;
+pub use builder::PageBuilder;
 pub use levels::{LevelColumn, LevelHistory};
 pub use segment_map::{MappedBlock, MappedSegment, SegmentMap};
 pub use survey::{OomMark, RecordingSurvey, SurveyOptions, UsageReading};
-pub use track::{BlockSpan, ChurnedBytes, MemoryTrack, ReportMoment, ReportStack};
+pub use track::{BlockSpan, ChurnedBytes, KeyMoment, MemoryTrack, SitePath};

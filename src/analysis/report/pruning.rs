@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::builder::ReportSource;
 use super::lifetimes::BlockSum;
-use super::track::{BlockSpan, ChurnedBytes, MemoryTrack, ReportStack};
+use super::track::{BlockSpan, ChurnedBytes, MemoryTrack, SitePath};
 use crate::analysis::exact::{OWNED, SITES};
 use crate::analysis::flame::paths;
 use crate::analysis::folded::{PseudoFrame, StackLabel};
@@ -25,7 +25,7 @@ const SMALL_STACK: u32 = 0;
 pub(super) struct TrackStacks<'a> {
     profile: &'a Profile,
     sources: &'a [ReportSource],
-    list: Vec<ReportStack>,
+    list: Vec<SitePath>,
     known: FxHashMap<(Vec<StackLabel>, bool), u32>,
     /// By allocation site: the stack with most of its bytes.
     of_source: FxHashMap<u32, u32>,
@@ -36,7 +36,7 @@ pub(super) struct TrackStacks<'a> {
 
 impl<'a> TrackStacks<'a> {
     pub(super) fn new(profile: &'a Profile, sources: &'a [ReportSource]) -> TrackStacks<'a> {
-        let small = ReportStack { path: Vec::new(), is_estimate: false, is_remainder: false };
+        let small = SitePath { path: Vec::new(), is_estimate: false, is_remainder: false };
         TrackStacks {
             profile,
             sources,
@@ -63,7 +63,7 @@ impl<'a> TrackStacks<'a> {
         let (list, labels) = (&mut self.list, &mut self.labels);
         *self.known.entry((path, is_estimate)).or_insert_with_key(|(path, _)| {
             *labels += path.len();
-            list.push(ReportStack { path: path.clone(), is_estimate, is_remainder: false });
+            list.push(SitePath { path: path.clone(), is_estimate, is_remainder: false });
             list.len() as u32 - 1
         })
     }
@@ -72,7 +72,7 @@ impl<'a> TrackStacks<'a> {
     fn remainder(&mut self, is_exact: bool) -> u32 {
         let frame = if is_exact { PseudoFrame::NoEvent } else { PseudoFrame::Unmatched };
         let path = vec![StackLabel::Pseudo(frame)];
-        self.list.push(ReportStack { path, is_estimate: false, is_remainder: true });
+        self.list.push(SitePath { path, is_estimate: false, is_remainder: true });
         self.list.len() as u32 - 1
     }
 
@@ -130,7 +130,7 @@ impl<'a> TrackStacks<'a> {
         self.of_source.get(&source).copied()
     }
 
-    pub(super) fn into_list(self) -> Vec<ReportStack> {
+    pub(super) fn into_list(self) -> Vec<SitePath> {
         self.list
     }
 }
@@ -289,7 +289,7 @@ impl MemoryTrack {
             } else if stack.is_estimate && has_estimates {
                 let index = *small_estimate.get_or_insert_with(|| {
                     let path = vec![StackLabel::Pseudo(PseudoFrame::LeftOut)];
-                    stacks.push(ReportStack { path, is_estimate: true, is_remainder: false });
+                    stacks.push(SitePath { path, is_estimate: true, is_remainder: false });
                     stacks.len() as u32 - 1
                 });
                 renumbered[number] = index;

@@ -15,7 +15,7 @@ use crate::model::{
 const COLUMNS: usize = 1600;
 /// Kept readings of NVML, owner snapshots, changes of reserved bytes.
 const MAX_USAGE: usize = 2000;
-const MAX_LOOKS: usize = 150;
+const MAX_SNAPSHOTS: usize = 150;
 const MAX_RESERVED_CHANGES: usize = 400;
 const MAX_OOMS: usize = 100;
 
@@ -73,9 +73,9 @@ pub struct RecordingSurvey {
     /// By NVML index.
     usage: BTreeMap<u32, Vec<UsageReading>>,
     ooms: Vec<OomMark>,
-    looks: Vec<OwnershipBreakdown>,
+    snapshots: Vec<OwnershipBreakdown>,
     /// Every how many owner snapshots one is kept, and how many came since.
-    look_every: (usize, usize),
+    snapshot_every: (usize, usize),
     blocks: FxHashMap<(AddressSpace, u64), (MemoryKind, u64)>,
 }
 
@@ -88,8 +88,8 @@ impl RecordingSurvey {
             memory: BTreeMap::new(),
             usage: BTreeMap::new(),
             ooms: Vec::new(),
-            looks: Vec::new(),
-            look_every: (1, 0),
+            snapshots: Vec::new(),
+            snapshot_every: (1, 0),
             blocks: FxHashMap::default(),
         };
         for (kind, time) in wanted {
@@ -114,8 +114,8 @@ impl RecordingSurvey {
     }
 
     /// Owner snapshots, thinned out if many.
-    pub fn looks(&self) -> &[OwnershipBreakdown] {
-        &self.looks
+    pub fn snapshots(&self) -> &[OwnershipBreakdown] {
+        &self.snapshots
     }
 
     /// The key moments, by kind of memory.
@@ -238,21 +238,21 @@ impl RecordingSurvey {
         }
     }
 
-    fn on_look(&mut self, look: &OwnershipBreakdown) {
-        let (every, passed) = self.look_every;
-        self.look_every.1 = (passed + 1) % every;
+    fn on_owners(&mut self, snapshot: &OwnershipBreakdown) {
+        let (every, passed) = self.snapshot_every;
+        self.snapshot_every.1 = (passed + 1) % every;
         if passed != 0 {
             return;
         }
-        self.looks.push(look.clone());
-        self.want_all(Nanos(look.time.0.saturating_sub(look.age.0)));
-        if self.looks.len() > 2 * MAX_LOOKS {
+        self.snapshots.push(snapshot.clone());
+        self.want_all(Nanos(snapshot.time.0.saturating_sub(snapshot.age.0)));
+        if self.snapshots.len() > 2 * MAX_SNAPSHOTS {
             let mut number = 0;
-            self.looks.retain(|_| {
+            self.snapshots.retain(|_| {
                 number += 1;
                 number % 2 == 1
             });
-            self.look_every = (2 * every, 0);
+            self.snapshot_every = (2 * every, 0);
         }
     }
 
@@ -353,7 +353,7 @@ impl RecordSink for RecordingSurvey {
                 let text = oom.error.as_ref().map_or(String::new(), |error| error.text.clone());
                 self.on_oom(oom.time, None, text);
             }
-            Record::Ownership(look) => self.on_look(look),
+            Record::Ownership(snapshot) => self.on_owners(snapshot),
             Record::Keyframe(keyframe) => self.on_keyframe(keyframe),
             _ => {}
         }

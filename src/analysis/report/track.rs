@@ -8,7 +8,7 @@ use super::segment_map::SegmentMap;
 /// A key moment, in bytes: `total` by counter or blocks, `shared` of it estimated in proportion.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReportMoment {
+pub struct KeyMoment {
     pub time: Nanos,
     pub total: u64,
     pub reserved: Option<u64>,
@@ -17,7 +17,7 @@ pub struct ReportMoment {
 
 /// An allocation site.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReportStack {
+pub struct SitePath {
     /// Outermost frame first; empty for [`MemoryTrack::small`].
     pub path: Vec<StackLabel>,
     /// Whether bytes are estimated from sampled allocations.
@@ -54,11 +54,11 @@ pub struct MemoryTrack {
     /// Which kind.
     pub kind: MemoryKind,
     /// The moments, earliest first.
-    pub moments: Vec<ReportMoment>,
+    pub moments: Vec<KeyMoment>,
     /// The time of the peak in the other reports.
     pub peak_time: Option<Nanos>,
     /// Stacks; the first joins the small ones.
-    pub stacks: Vec<ReportStack>,
+    pub stacks: Vec<SitePath>,
     /// How many stacks the first one joins.
     pub small: u64,
     /// Lifetimes.
@@ -70,7 +70,7 @@ pub struct MemoryTrack {
 }
 
 impl MemoryTrack {
-    /// Bytes of each stack, adding up to [`ReportMoment::total`].
+    /// Bytes of each stack, adding up to [`KeyMoment::total`].
     pub fn live(&self, moment: usize) -> Vec<u64> {
         let mut bytes = vec![0u64; self.stacks.len()];
         for span in &self.spans {
@@ -79,7 +79,7 @@ impl MemoryTrack {
             }
         }
         let shared = u128::from(self.moments.get(moment).map_or(0, |moment| moment.shared));
-        let estimated = |stack: &ReportStack| stack.is_estimate;
+        let estimated = |stack: &SitePath| stack.is_estimate;
         let all = bytes.iter().zip(&self.stacks).filter(|(_, stack)| estimated(stack));
         let all: u128 = all.map(|(bytes, _)| u128::from(*bytes)).sum();
         // Running portions add up to the whole.

@@ -35,8 +35,8 @@ pub struct DiffArgs {
     #[arg(long, value_name = "MOMENT", value_parser = moment, requires = "from")]
     pub to: Option<FlameMoment>,
     /// What a row is, and so what is matched
-    #[arg(long, value_enum, default_value_t = DiffByArg::Line)]
-    pub by: DiffByArg,
+    #[arg(long, value_enum, default_value_t = CompareArg::Line)]
+    pub by: CompareArg,
     /// Only this device, as the jobs number it [default: in each trace the one with the highest
     /// peak]
     #[arg(long, value_name = "N", value_parser = gpu)]
@@ -57,7 +57,7 @@ pub struct DiffArgs {
 
 /// What two moments are compared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DiffByArg {
+pub enum CompareArg {
     /// By line of the program; a line that moved is matched by file, function and text
     Line,
     /// By function of the program, matched by file and name

@@ -53,8 +53,8 @@ pub struct FlameArgs {
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "What is drawn")]
     pub min_lifetime: Option<Duration>,
     /// How to divide the memory
-    #[arg(long, value_enum, default_value_t = GroupByArg::Stack, help_heading = "What is drawn")]
-    pub by: GroupByArg,
+    #[arg(long, value_enum, default_value_t = GroupArg::Stack, help_heading = "What is drawn")]
+    pub by: GroupArg,
     /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
     #[arg(long, value_enum, value_name = "KIND", help_heading = "What is drawn")]
     pub memory: Option<MemoryArg>,
@@ -113,7 +113,7 @@ pub(super) fn moment(text: &str) -> Result<FlameMoment, String> {
 
 /// What a flamegraph divides memory by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GroupByArg {
+pub enum GroupArg {
     /// By the Python stack that allocated it
     Stack,
     /// By the innermost line alone
@@ -133,10 +133,10 @@ pub enum GroupByArg {
     Category,
 }
 
-impl GroupByArg {
+impl GroupArg {
     /// Whether it draws owners instead of Python stacks.
     pub fn is_of_owners(self) -> bool {
-        matches!(self, GroupByArg::Owner | GroupByArg::Category)
+        matches!(self, GroupArg::Owner | GroupArg::Category)
     }
 
     /// As given on the command line.

@@ -20,8 +20,8 @@ pub struct TriggerArgs {
     #[arg(long, value_name = "CONDITION", help_heading = "When to end, what to keep")]
     pub until: Vec<TriggerCondition>,
     /// With --keep: what to do when a condition is met
-    #[arg(long, value_enum, default_value_t = OnTriggerArg::End, requires = "until", requires = "keep", help_heading = "When to end, what to keep")]
-    pub on_trigger: OnTriggerArg,
+    #[arg(long, value_enum, default_value_t = ActionArg::End, requires = "until", requires = "keep", help_heading = "When to end, what to keep")]
+    pub on_trigger: ActionArg,
     /// With --on-trigger continue: end after this many recordings
     #[arg(long, value_name = "N", default_value_t = 10, requires = "on_trigger", value_parser = clap::value_parser!(u32).range(1..), help_heading = "When to end, what to keep")]
     pub max_reports: u32,
@@ -36,7 +36,7 @@ impl TriggerArgs {
 
 /// What `record` does when a condition is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OnTriggerArg {
+pub enum ActionArg {
     /// Write what is kept and end
     End,
     /// Write what is kept and go on recording, into OUT-2, OUT-3, ...
@@ -48,7 +48,7 @@ pub enum OnTriggerArg {
 #[command(after_help = "Examples:
   memspy oom-report trace.bin                        where the job ran out of memory, else how it ended
   memspy oom-report trace.bin --until 'used>90%'     the last moment that met it")]
-pub struct OomReportArgs {
+pub struct OomArgs {
     /// Trace to read, or the segment folder that a killed 'record --keep' left behind
     pub trace: PathBuf,
     /// File to write; %p becomes the pid, %h the host name [default: standard output]

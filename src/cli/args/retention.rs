@@ -1,6 +1,6 @@
 //! How much of a recording is kept, as an argument.
 
-use crate::model::{TimeOrSize, parse_time_or_size};
+use crate::model::{Quantity, parse_time_or_size};
 use crate::trace::Retention;
 
 /// How much of a recording is kept.
@@ -13,11 +13,11 @@ impl std::str::FromStr for RetentionArgs {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const MIN_BYTES: u64 = 64 << 10;
         match parse_time_or_size(text) {
-            Ok(TimeOrSize::Time(time)) => Ok(RetentionArgs(Retention::Time(time))),
-            Ok(TimeOrSize::Size(bytes)) if bytes >= MIN_BYTES => {
+            Ok(Quantity::Time(time)) => Ok(RetentionArgs(Retention::Time(time))),
+            Ok(Quantity::Size(bytes)) if bytes >= MIN_BYTES => {
                 Ok(RetentionArgs(Retention::Bytes(bytes)))
             }
-            Ok(TimeOrSize::Size(_)) => {
+            Ok(Quantity::Size(_)) => {
                 Err("less than 64K does not hold a second of a recording".to_owned())
             }
             Err(error) => Err(error.to_string()),

@@ -10,7 +10,7 @@ use crate::render::DeviceChoice;
 
 /// Options shared by all commands that read tensors.
 #[derive(Debug, Clone, Args)]
-pub struct TensorReadArgs {
+pub struct ReadArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
@@ -37,7 +37,7 @@ pub struct TensorReadArgs {
 pub struct TensorsArgs {
     /// What is read, and how
     #[command(flatten)]
-    pub read_args: TensorReadArgs,
+    pub read_args: ReadArgs,
     /// Text only: list only this device: the number of a GPU as the job counts them, or cpu
     #[arg(long, value_name = "DEVICE", conflicts_with = "json", value_parser = device)]
     pub gpu: Option<DeviceChoice>,
@@ -67,7 +67,7 @@ pub struct TensorsArgs {
 pub struct ReferrersArgs {
     /// What is read, and how
     #[command(flatten)]
-    pub read_args: TensorReadArgs,
+    pub read_args: ReadArgs,
     /// Name of a tensor, or the address of its Python object, its TensorImpl or its memory
     pub tensor: String,
 }
@@ -81,7 +81,7 @@ pub struct ReferrersArgs {
 pub struct GraphArgs {
     /// What is read, and how
     #[command(flatten)]
-    pub read_args: TensorReadArgs,
+    pub read_args: ReadArgs,
     /// Print what another tool would say about the same job, by that tool's own rule
     #[arg(long, value_name = "TOOL")]
     pub like: Option<PeerTool>,

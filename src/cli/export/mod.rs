@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::analysis::{
-    FoldOptions, FoldedProfile, MemoryGroup, Moment, MomentBlocksBuilder, Profile, flame,
+    BlocksBuilder, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile, flame,
 };
 use crate::model::CudaIndex;
-use crate::render::{self, ExportedDevice, RenderError};
+use crate::render::{self, ExportedDevice, OutputError};
 
 use super::args::{ExportArgs, ExportFormat, MomentArg};
 use super::device_choice::device;
@@ -23,7 +23,7 @@ use super::{eprint_line, output};
 
 const ONE_TRACE: &str = "a snapshot for memory_viz shows one process: name one trace";
 
-type FormatWriter = fn(&mut dyn Write, &[ExportedDevice<'_>]) -> Result<(), RenderError>;
+type FormatWriter = fn(&mut dyn Write, &[ExportedDevice<'_>]) -> Result<(), OutputError>;
 
 pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {
@@ -172,7 +172,7 @@ fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {
     let mut empty = Profile::new().without_line_statistics();
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
     replay::limit(&mut empty, bytes);
-    let mut builder = MomentBlocksBuilder::new(empty, device, until);
+    let mut builder = BlocksBuilder::new(empty, device, until);
     StoredRecording::trace(&rank.trace)?.reread(&mut builder)?;
     let blocks = builder.build();
     if profile.exact().is_none() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::analysis::{CounterSamples, Moment, MomentBlocks, MomentBlocksBuilder, Profile};
+use crate::analysis::{BlocksBuilder, CounterSamples, Moment, MomentBlocks, Profile};
 use crate::files::{PlaceError, create_folder};
 use crate::render::{ExportedTable, TableExport};
 
@@ -84,7 +84,7 @@ fn one(args: &ExportArgs, rank: &RankTrace, path: &dyn Fn(ExportedTable) -> Path
     let blocks = |until| -> Result<MomentBlocks> {
         let mut empty = Profile::new().without_line_statistics();
         replay::limit(&mut empty, bytes);
-        let mut builder = MomentBlocksBuilder::new(empty, device, until);
+        let mut builder = BlocksBuilder::new(empty, device, until);
         recording.reread(&mut builder)?;
         Ok(builder.build())
     };

@@ -12,7 +12,7 @@ use crate::analysis::{
 };
 use crate::cli::args::ExporterArgs;
 use crate::cli::{hints, output};
-use crate::model::{AllocatorCounters, Metric, OwnedOnDevice, Pool, SnapshotConsistency};
+use crate::model::{AllocatorCounters, DeviceOwners, Metric, Pool, SnapshotConsistency};
 use crate::render::{ExportedGpu, ExportedJob, FrameLabels, NamedBytes, group_label};
 use crate::sampler::{
     AttachedRecorder, CommonOptions, RecordOptions, Recorder, SnapshotOptions, TargetReaders,
@@ -201,7 +201,7 @@ impl WatchedJobs {
         greatest(rows, self.options.rows)
     }
 
-    fn owners(&self, held: &OwnedOnDevice) -> Vec<NamedBytes> {
+    fn owners(&self, held: &DeviceOwners) -> Vec<NamedBytes> {
         let groups = recorded_owner_groups(held).into_iter().map(|group| NamedBytes {
             name: group_label(&group),
             category: Some(group.category.name().to_owned()),

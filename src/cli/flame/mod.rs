@@ -15,7 +15,7 @@ use crate::analysis::{
 use crate::model::{CudaIndex, Nanos};
 use crate::render::{self, FlamePicture, NameStyle, RankMemory, RankMode};
 
-use super::args::{FlameArgs, FlameFormat, FlameMoment, GroupByArg, MemoryArg, MomentArg};
+use super::args::{FlameArgs, FlameFormat, FlameMoment, GroupArg, MemoryArg, MomentArg};
 use super::device_choice::{DRIVER_MEMORY_ADVICE, device};
 use super::output::into_io;
 use super::ranks::{self, RankTrace};
@@ -33,8 +33,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         bail!("{option} is for pictures and --text: folded stacks are written as they are");
     }
     let of_torch = args.memory.is_none_or(|it| MemoryGroup::from(it) == MemoryGroup::Torch);
-    let of_devices =
-        [(args.gpu.is_some(), "--gpu"), (args.by == GroupByArg::Device, "--by device")];
+    let of_devices = [(args.gpu.is_some(), "--gpu"), (args.by == GroupArg::Device, "--by device")];
     if let Some((_, option)) = of_devices.iter().find(|(given, _)| *given && !of_torch) {
         bail!("memory outside PyTorch is drawn for all GPUs together: leave out {option}");
     }
@@ -88,8 +87,8 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
             .from
             .filter(|_| !args.total_allocated)
             .map(|from| Nanos(u64::try_from(from.as_nanos()).unwrap_or(u64::MAX))),
-        innermost: matches!(args.by, GroupByArg::Line | GroupByArg::Function),
-        function: args.function || args.by == GroupByArg::Function,
+        innermost: matches!(args.by, GroupArg::Line | GroupArg::Function),
+        function: args.function || args.by == GroupArg::Function,
         churn: args.total_allocated,
         memory: args.memory,
         by_thread: args.threads,
@@ -97,13 +96,13 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         certain: args.proven,
         picture: FlamePicture { moment: cut, ..picture(args) },
     };
-    if args.by == GroupByArg::Stream {
+    if args.by == GroupArg::Stream {
         return streams::draw(args, &drawing, &ranks, &path);
     }
     let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
     match &ranks[..] {
-        _ if args.by == GroupByArg::Device => drawing.draw_devices(&ranks, &path, args.force),
-        [one] if args.by != GroupByArg::Rank => drawing.draw(&one.profile, &path, args.force),
+        _ if args.by == GroupArg::Device => drawing.draw_devices(&ranks, &path, args.force),
+        [one] if args.by != GroupArg::Rank => drawing.draw(&one.profile, &path, args.force),
         _ => drawing.draw_all(&ranks, how, &path, args.force),
     }
 }
@@ -135,7 +134,7 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
     let Some(mut stacks) = profile.owners(device, moment) else {
         bail!("the trace has no snapshots of the owners on GPU {}: record with --owners", device.0);
     };
-    if args.by == GroupByArg::Category {
+    if args.by == GroupArg::Category {
         stacks.paths.iter_mut().for_each(|(path, _)| path.truncate(1));
     }
     let style =
@@ -162,7 +161,7 @@ fn flame_of_difference(
     let [RankTrace { profile, .. }] = ranks else {
         bail!("--diff compares one trace with one other: name one trace before --diff");
     };
-    if !matches!(args.by, GroupByArg::Stack) {
+    if !matches!(args.by, GroupArg::Stack) {
         bail!("--diff compares Python stacks: leave out --by {}", args.by.word());
     }
     if matches!(args.at, FlameMoment::Time(_) | FlameMoment::Oom) {

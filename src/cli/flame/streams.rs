@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::analysis::{
-    FoldedProfile, FoldedStack, MemoryGroup, MomentBlocksBuilder, Profile, PseudoFrame, StackLabel,
+    BlocksBuilder, FoldedProfile, FoldedStack, MemoryGroup, Profile, PseudoFrame, StackLabel,
     StreamMemory,
 };
 use crate::model::{CudaIndex, Nanos};
@@ -109,7 +109,7 @@ fn read(rank: &RankTrace, device: CudaIndex, until: Option<Nanos>) -> Result<Vec
     let mut empty = Profile::new().without_line_statistics();
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
     replay::limit(&mut empty, bytes);
-    let mut builder = MomentBlocksBuilder::new(empty, device, until).without_events();
+    let mut builder = BlocksBuilder::new(empty, device, until).without_events();
     StoredRecording::trace(&rank.trace)?.reread(&mut builder)?;
     Ok(builder.by_stream())
 }

@@ -229,7 +229,7 @@ fn call_tool(call: &ToolCall, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start memspy")?;
-    let mut child = KillOnDrop(child);
+    let mut child = KillGuard(child);
     let (out, error) = (child.0.stdout.take(), child.0.stderr.take());
     let out = Worker::spawn("mcp-out", move |_| read_at_most(out, MAX_ANSWER))?;
     let error = Worker::spawn("mcp-err", move |_| read_at_most(error, MAX_ERROR))?;
@@ -291,9 +291,9 @@ fn read_at_most(from: Option<impl Read>, most: u64) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-struct KillOnDrop(Child);
+struct KillGuard(Child);
 
-impl Drop for KillOnDrop {
+impl Drop for KillGuard {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             // SIGTERM first: a memspy that stopped a job resumes it before it ends.

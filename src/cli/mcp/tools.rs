@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::protocol::RpcError;
-use crate::cli::args::DiffByArg;
+use crate::cli::args::CompareArg;
 use crate::model::parse_time;
 
 /// The part of a call's time not spent observing the job.
@@ -109,7 +109,7 @@ pub(super) const TOOLS: &[McpTool] = &[
     },
     McpTool {
         name: "dump",
-        description: "A job at one moment: the stacks of its threads, and where its GPU memory is",
+        description: "A job of one moment: the stacks of its threads, and where its GPU memory is",
         arguments: &[PID, RANKS, NO_STOP, GPU],
         words: |given| job("dump", given),
         is_json: true,
@@ -240,7 +240,7 @@ impl McpTool {
                 _ => {}
             }
             if *name == DIFF_BY.0 {
-                let values = DiffByArg::value_variants().iter();
+                let values = CompareArg::value_variants().iter();
                 let words = values.filter_map(|value| value.to_possible_value());
                 let words: Vec<String> = words.map(|word| word.get_name().to_owned()).collect();
                 property["enum"] = json!(words);
@@ -390,11 +390,11 @@ mod tests {
             diff
         };
         let two = parsed(json!({"before": "a", "after": "b", "by": "function", "at": "end"}));
-        assert_eq!((two.by, two.at), (DiffByArg::Function, crate::cli::args::MomentArg::End));
+        assert_eq!((two.by, two.at), (CompareArg::Function, crate::cli::args::MomentArg::End));
         assert_eq!(two.after.unwrap().to_str(), Some("b"));
         let given = json!({"before": "a", "from": "10s", "to": "peak", "by": "owner", "gpu": 1});
         let one = parsed(given);
-        assert_eq!((one.by, one.gpu, one.after), (DiffByArg::Owner, Some(1), None));
+        assert_eq!((one.by, one.gpu, one.after), (CompareArg::Owner, Some(1), None));
         assert!(one.from.is_some() && one.to.is_some());
         let wrong = words("diff", json!({"before": "a", "after": "b", "by": "colour"}));
         let wrong = CliArgs::from_words([vec!["memspy".to_owned()], wrong].concat());
@@ -428,10 +428,10 @@ mod tests {
             parsed(words);
         }
         // Commands without a snapshot need no such option.
-        let looks = ["summary", "growth", "dump", "tensors", "referrers", "graph"];
+        let snapshots = ["summary", "growth", "dump", "tensors", "referrers", "graph"];
         for tool in TOOLS {
             let has = tool.arguments.iter().any(|argument| argument.0 == "no_stop");
-            assert_eq!(has, looks.contains(&tool.name), "{}", tool.name);
+            assert_eq!(has, snapshots.contains(&tool.name), "{}", tool.name);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::model::{FollowTotals, FreeTracking, ProbeBackend, RecordSink, SinkRes
 use crate::render;
 use crate::sampler::{
     AttachedRecorder, BackgroundSink, CommonOptions, CostNews, CostWatch, ExactOptions,
-    ExactRecorder, ProbeError, RecordOptions, Recorder, RecordingProgress, SourceEmbedder,
+    ExactRecorder, PlacementError, RecordOptions, Recorder, RecordingProgress, SourceEmbedder,
     SourceReader, TargetReaders, check_exact_rights,
 };
 
@@ -70,7 +70,7 @@ impl Attempt {
         readers: TargetReaders,
         follow: &FollowChoice,
         cost: CostWatch,
-    ) -> Result<Result<Attempt, (ProbeError, TargetReaders)>> {
+    ) -> Result<Result<Attempt, (PlacementError, TargetReaders)>> {
         let mut lines = opening(&readers, follow)?;
         let sources = SourceReader::new(&readers);
         let mut recorder = ExactRecorder::new(readers, exact_options(args, cost.clone()));

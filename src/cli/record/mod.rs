@@ -18,7 +18,7 @@ use crate::sampler::{TargetReaders, attach, attach_when_python, rank_of};
 use super::args::{ModeArg, RecordArgs, RecordFormat};
 use super::launch::LaunchedProgram;
 use super::mode::{ExactOutlook, ModeChoice};
-use super::output::FileNameFields;
+use super::output::NameFields;
 
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output, privileges};
@@ -39,7 +39,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         let rank = rank_of(pid);
         let default = Path::new(args.format.default_name());
         let path = args.output.as_deref().unwrap_or(default);
-        output::expand(path, FileNameFields { pid, host: &host, rank })
+        output::expand(path, NameFields { pid, host: &host, rank })
     };
     let first = named(args.pid.unwrap_or(0))?;
     if !args.records_several() {

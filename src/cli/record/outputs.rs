@@ -7,16 +7,16 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::analysis::{OomReportBuilder, TriggerWatch};
+use crate::analysis::{OomBuilder, TriggerWatch};
 use crate::flight::{
-    Aggregation, FlightRecorder, OnTrigger, PrintInterval, RankContext, RecordOutput, SinkChain,
+    Aggregation, OnTrigger, PrintInterval, RankContext, RecordOutput, RingRecorder, SinkChain,
     TableOutput, TablePrinter, TriggerState, oom_report_path,
 };
 use crate::model::SinkResult;
 use crate::render::{self, file_word, in_sentence, suggestion};
 use crate::trace::{self, Retention, RetentionLimit};
 
-use crate::cli::args::{FlameFormat, MomentArg, OnTriggerArg, RecordArgs, RecordFormat};
+use crate::cli::args::{ActionArg, FlameFormat, MomentArg, RecordArgs, RecordFormat};
 use crate::cli::flight::{warn, write_oom_report};
 use crate::cli::terminal_host::TerminalHost;
 use crate::cli::{choice, eprint_line, filtered_profile, flame, output};
@@ -37,7 +37,7 @@ pub(super) fn sinks(
     let to = match (until.kept(), args.format) {
         (Some(keep), _) => {
             let creation = output::creation(args.force);
-            RecordOutput::Flight(Box::new(FlightRecorder::new(path, keep, creation, choice)?))
+            RecordOutput::Flight(Box::new(RingRecorder::new(path, keep, creation, choice)?))
         }
         (None, RecordFormat::Trace) => {
             let creation = output::creation(args.force || replaces);
@@ -54,7 +54,7 @@ pub(super) fn sinks(
     };
     let reading = match (until.kept(), has_triggers(args)) {
         (Some(_), _) => Aggregation::Later,
-        (None, true) => Aggregation::OomReport(Box::new(OomReportBuilder::new(profile))),
+        (None, true) => Aggregation::OomReport(Box::new(OomBuilder::new(profile))),
         (None, false) => Aggregation::Profile(Box::new(profile)),
     };
     let full_filenames = args.stacks.full_filenames;
@@ -70,8 +70,8 @@ pub(super) fn sinks(
     let watch = TriggerWatch::new(until.until.clone());
     let stop = Arc::clone(stop);
     let then = match until.on_trigger {
-        OnTriggerArg::End => OnTrigger::End,
-        OnTriggerArg::Continue => OnTrigger::Continue,
+        ActionArg::End => OnTrigger::End,
+        ActionArg::Continue => OnTrigger::Continue,
     };
     let waiting = TriggerState::new(watch, then, until.max_reports, stop);
     let host = Box::new(TerminalHost::new(rank.label.clone(), args.force));
@@ -158,7 +158,7 @@ fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<(
 }
 
 /// For a recording that kept its last part: writes that now.
-fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult) -> Result<()> {
+fn end_flight(args: &RecordArgs, mut flight: RingRecorder, result: SinkResult) -> Result<()> {
     let folder = flight.folder().to_owned();
     let (most, segments) = flight.size();
     let reported = result

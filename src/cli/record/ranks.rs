@@ -13,7 +13,7 @@ use crate::sampler::{ProcessTree, RankProcess, Worker};
 use crate::cli::args::{ModeArg, RecordArgs, RecordFormat};
 use crate::cli::launch::LaunchedProgram;
 use crate::cli::mode::ModeChoice;
-use crate::cli::output::FileNameFields;
+use crate::cli::output::NameFields;
 use crate::cli::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
 /// Between two searches for new processes of the job.
@@ -129,7 +129,7 @@ fn start(
     host: &str,
     stop: &Arc<AtomicBool>,
 ) -> Result<RankRecording> {
-    let naming = FileNameFields { pid: member.readers.pid(), host, rank: member.rank };
+    let naming = NameFields { pid: member.readers.pid(), host, rank: member.rank };
     let default = match (args.format, member.rank) {
         (RecordFormat::Trace, Some(_)) => "memspy-rank-%r.bin",
         (format, _) => format.default_name(),

@@ -10,7 +10,7 @@ use crate::python::code::code_object::{BytecodeLocation, CodeObject, MAX_TABLE_L
 use crate::python::code::generated_code::is_generated;
 use crate::python::code::line_table::CodeLines;
 use crate::python::layouts::layout::PythonLayout;
-use crate::python::objects::ObjectDecodeError;
+use crate::python::objects::DecodeError;
 use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
@@ -266,7 +266,7 @@ impl CodeCache {
         layout: &PythonLayout,
         code_type: Option<Addr>,
         at: Addr,
-    ) -> Result<(), ObjectDecodeError> {
+    ) -> Result<(), DecodeError> {
         let fields = &layout.code;
         // A byte of the table takes at most 16 in memory.
         let room = (2 * MAX_LINE_BYTES).saturating_sub(self.line_bytes) / 16;

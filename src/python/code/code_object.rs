@@ -3,7 +3,7 @@
 use crate::model::Function;
 use crate::python::code::line_table::CodeLines;
 use crate::python::layouts::layout::{InstructionLayout, PythonLayout};
-use crate::python::objects::{ObjectDecodeError, PyString, bytes, text};
+use crate::python::objects::{DecodeError, PyString, bytes, text};
 use crate::python::stacks::activity::is_wait_function;
 use crate::target::{Addr, Field, Memory};
 
@@ -63,7 +63,7 @@ impl CodeObject {
         layout: &PythonLayout,
         code_type: Option<Addr>,
         at: Addr,
-    ) -> Result<CodeObject, ObjectDecodeError> {
+    ) -> Result<CodeObject, DecodeError> {
         CodeObject::read_within(memory, layout, code_type, at, MAX_TABLE_LEN)
     }
 
@@ -74,15 +74,15 @@ impl CodeObject {
         code_type: Option<Addr>,
         at: Addr,
         most: usize,
-    ) -> Result<CodeObject, ObjectDecodeError> {
+    ) -> Result<CodeObject, DecodeError> {
         let fields = &layout.code;
         let head = memory.vec(at, fields.len)?;
-        let class = layout.object.type_of.get(&head).ok_or(ObjectDecodeError::Malformed)?;
+        let class = layout.object.type_of.get(&head).ok_or(DecodeError::Malformed)?;
         if code_type.is_some_and(|expected| expected != class) {
-            return Err(ObjectDecodeError::Malformed);
+            return Err(DecodeError::Malformed);
         }
-        let of = |field: Field<Addr>| field.get(&head).ok_or(ObjectDecodeError::Malformed);
-        let first_line = fields.first_line.get(&head).ok_or(ObjectDecodeError::Malformed)?;
+        let of = |field: Field<Addr>| field.get(&head).ok_or(DecodeError::Malformed);
+        let first_line = fields.first_line.get(&head).ok_or(DecodeError::Malformed)?;
         let name = text(memory, &layout.object, of(fields.name)?)?;
         let file = text(memory, &layout.object, of(fields.file)?)?;
         let table_object = of(fields.line_table)?;
@@ -124,18 +124,16 @@ impl CodeObject {
         &self,
         memory: &dyn Memory,
         layout: &PythonLayout,
-    ) -> Result<BytecodeLocation, ObjectDecodeError> {
+    ) -> Result<BytecodeLocation, DecodeError> {
         let (BytecodeLocation::At(own), Some(copies)) = (&self.bytecode, layout.code.copies) else {
             return Ok(self.bytecode.clone());
         };
-        let units = layout.object.bytes_len.get(&self.head).ok_or(ObjectDecodeError::Malformed)?;
-        let array = copies
-            .get(&self.head)
-            .filter(|at| at.is_plausible())
-            .ok_or(ObjectDecodeError::Malformed)?;
+        let units = layout.object.bytes_len.get(&self.head).ok_or(DecodeError::Malformed)?;
+        let array =
+            copies.get(&self.head).filter(|at| at.is_plausible()).ok_or(DecodeError::Malformed)?;
         let count = memory.u64(array)?;
         if count > MAX_COPIES {
-            return Err(ObjectDecodeError::Malformed);
+            return Err(DecodeError::Malformed);
         }
         let entries = memory.vec(array + 8, count as usize * 8)?;
         let entries = entries.chunks_exact(8).filter_map(|entry| Field::<u64>::at(0).get(entry));

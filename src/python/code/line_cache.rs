@@ -1,6 +1,6 @@
 //! Source text without a file (notebook cells, `exec`), from the target's `linecache`.
 
-use crate::python::heap::PythonHeap;
+use crate::python::heap::ObjectHeap;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Memory, PageCache, Process};
 
@@ -21,7 +21,7 @@ impl LineCache {
     pub fn text(&self, name: &str) -> Option<String> {
         let memory: Box<dyn Memory> = Box::new(self.process.memory());
         let memory = PageCache::new(memory);
-        let heap = PythonHeap::unlisted(&memory, &self.interpreter);
+        let heap = ObjectHeap::unlisted(&memory, &self.interpreter);
         let (_, module) = heap.modules().into_iter().find(|(name, _)| name == "linecache")?;
         let cache = heap.named_value(module, "cache")?;
         let entry = heap.named_value(cache, name)?;

@@ -9,7 +9,7 @@ use crate::model::{FrameId, StackId, StackTable};
 use crate::python::code::code_cache::{CodeCache, CodeLookup};
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::layouts::layout::PythonLayout;
-use crate::python::objects::ObjectDecodeError;
+use crate::python::objects::DecodeError;
 use crate::python::stacks::scatter_read::ScatterRead;
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
@@ -102,11 +102,8 @@ impl ChainNamer {
         for &at in &self.unknown {
             match self.codes.learn(&*self.memory, &self.layout, self.code_type, at) {
                 Ok(()) => learned.push(at),
-                Err(
-                    ObjectDecodeError::Malformed
-                    | ObjectDecodeError::Memory(MemoryError::Fault { .. }),
-                ) => {}
-                Err(ObjectDecodeError::Memory(error)) => return Err(error),
+                Err(DecodeError::Malformed | DecodeError::Memory(MemoryError::Fault { .. })) => {}
+                Err(DecodeError::Memory(error)) => return Err(error),
             }
         }
         Ok(learned)

@@ -4,9 +4,9 @@
 use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, Field};
 
-pub(super) type CTypeField = (u64, &'static str);
+pub(super) type TypeField = (u64, &'static str);
 
-const TYPES: [(&str, &[CTypeField]); 69] = [
+const TYPES: [(&str, &[TypeField]); 69] = [
     ("Context", CONTEXT),
     ("ContextVar", CONTEXT_VARIABLE),
     ("TaskStepMethWrapper", &[(16, "<task>"), (24, "<exception>")]),
@@ -88,10 +88,10 @@ const TYPES: [(&str, &[CTypeField]); 69] = [
 ];
 
 /// A tree of `hamt` nodes (Include/internal/pycore_context.h, pycore_hamt.h).
-const CONTEXT: &[CTypeField] = &[(16, "<previous>"), (24, "<variables>")];
-const CONTEXT_VARIABLE: &[CTypeField] = &[(24, "<default>")];
-const TOKEN: &[CTypeField] = &[(16, "<context>"), (24, "var"), (32, "old_value")];
-const HAMT_ARRAY: [CTypeField; 32] = {
+const CONTEXT: &[TypeField] = &[(16, "<previous>"), (24, "<variables>")];
+const CONTEXT_VARIABLE: &[TypeField] = &[(24, "<default>")];
+const TOKEN: &[TypeField] = &[(16, "<context>"), (24, "var"), (32, "old_value")];
+const HAMT_ARRAY: [TypeField; 32] = {
     let mut parts = [(16, "<node>"); 32];
     let mut n = 0;
     while n < parts.len() {
@@ -101,12 +101,12 @@ const HAMT_ARRAY: [CTypeField; 32] = {
     parts
 };
 /// Columns of a `DataFrame` (pandas 2, pandas/_libs/internals.pyx).
-const PANDAS_BLOCK: &[CTypeField] = &[(24, "_mgr_locs"), (32, "refs"), (48, "values")];
-const ITERATES: &[CTypeField] = &[(16, "<items>")];
-const COUNTS: &[CTypeField] = &[(24, "<items>")];
-const FUNCTION_AND_ITEMS: &[CTypeField] = &[(16, "<function>"), (24, "<items>")];
+const PANDAS_BLOCK: &[TypeField] = &[(24, "_mgr_locs"), (32, "refs"), (48, "values")];
+const ITERATES: &[TypeField] = &[(16, "<items>")];
+const COUNTS: &[TypeField] = &[(24, "<items>")];
+const FUNCTION_AND_ITEMS: &[TypeField] = &[(16, "<function>"), (24, "<items>")];
 /// Only the callback counts. Names vary between versions.
-const WEAK: &[CTypeField] = &[(24, "__callback__")];
+const WEAK: &[TypeField] = &[(24, "__callback__")];
 const WEAK_TYPES: [&str; 6] = [
     "weakref",
     "weakref.ReferenceType",
@@ -129,19 +129,19 @@ const ROWS: [(&str, ReferenceArray); 3] = [
 ];
 
 /// `FutureObj`, then a `TaskObj`'s own part by minor version (Modules/_asynciomodule.c).
-const FUTURE: [CTypeField; 5] =
+const FUTURE: [TypeField; 5] =
     [(16, "_loop"), (24, "<callback>"), (32, "<context>"), (40, "_callbacks"), (48, "_exception")];
-const RESULT_TO_3_9: [CTypeField; 3] =
+const RESULT_TO_3_9: [TypeField; 3] =
     [(56, "_result"), (64, "_source_traceback"), (72, "_cancel_message")];
-const RESULT: [CTypeField; 4] =
+const RESULT: [TypeField; 4] =
     [(56, "<traceback>"), (64, "_result"), (72, "_source_traceback"), (80, "_cancel_message")];
 /// Since 3.14.
-const AWAITED_BY: CTypeField = (96, "<awaited by>");
+const AWAITED_BY: TypeField = (96, "<awaited by>");
 const TASK: [&str; 4] = ["_fut_waiter", "_coro", "<name>", "_context"];
 const TASK_BEGINS: [(u8, u64); 6] =
     [(14, 120), (13, 112), (11, 128), (10, 152), (9, 144), (8, 104)];
 
-pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
+pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<TypeField>> {
     match name {
         "_asyncio.Future" | "_asyncio.Task" => {
             let mut parts = FUTURE.to_vec();
@@ -214,7 +214,7 @@ const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
     ("SystemExit", 0, &["code"]),
 ];
 
-pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
+pub(super) fn of_type(name: &str) -> Option<&'static [TypeField]> {
     if WEAK_TYPES.contains(&name) {
         return Some(WEAK);
     }
@@ -222,7 +222,7 @@ pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
     Some(TYPES[index].1)
 }
 
-pub(super) fn of_exception(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
+pub(super) fn of_exception(layout: &PythonLayout, name: &str) -> Option<Vec<TypeField>> {
     let (.., own) =
         EXCEPTIONS.iter().find(|(known, since, _)| *known == name && layout.minor >= *since)?;
     let mut names = Vec::from(EXCEPTION_FIELDS);

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use super::super::dicts::InstanceClass;
-use super::PythonHeap;
-use super::c_type_fields::{self, ARRAY_BASE, CTypeField, ReferenceArray};
+use super::ObjectHeap;
+use super::c_type_fields::{self, ARRAY_BASE, ReferenceArray, TypeField};
 use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory};
 
@@ -91,7 +91,7 @@ pub struct PyClass {
     pub(super) dict_offset: i64,
     pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
     /// References in its instances' C part.
-    pub(super) parts: Option<Cow<'static, [CTypeField]>>,
+    pub(super) parts: Option<Cow<'static, [TypeField]>>,
     pub(super) row: Option<ReferenceArray>,
 }
 
@@ -173,7 +173,7 @@ fn kind(name: &str, flags: u64) -> ClassKind {
     }
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     /// `None` if unreadable.
     pub fn class_at(&self, at: Addr) -> Option<Arc<PyClass>> {
         if let Some(known) = self.classes.borrow().get(&at) {
@@ -253,7 +253,7 @@ impl PythonHeap<'_> {
         })
     }
 
-    fn parts_of_base(&self, class: Addr, bases: &[Addr]) -> Option<Cow<'static, [CTypeField]>> {
+    fn parts_of_base(&self, class: Addr, bases: &[Addr]) -> Option<Cow<'static, [TypeField]>> {
         let others = bases.iter().filter(|base| **base != class);
         others.filter_map(|base| self.class_at(*base)).find_map(|base| base.parts.clone())
     }

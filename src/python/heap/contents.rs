@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::super::dicts;
-use super::super::objects::{ObjectDecodeError, small_int, text};
+use super::super::objects::{DecodeError, small_int, text};
 use super::c_type_fields::ReferenceArray;
-use super::{ClassKind, PyClass, PythonHeap};
+use super::{ClassKind, ObjectHeap, PyClass};
 use crate::target::{Addr, Field, Memory};
 
 const MAX_ITEMS: u64 = 1 << 26;
@@ -34,10 +34,10 @@ fn each_word(
     memory: &dyn Memory,
     start: Addr,
     count: u64,
-    take: &mut dyn FnMut(Addr) -> Result<(), ObjectDecodeError>,
-) -> Result<(), ObjectDecodeError> {
+    take: &mut dyn FnMut(Addr) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
     if count > 2 * MAX_ITEMS {
-        return Err(ObjectDecodeError::Malformed);
+        return Err(DecodeError::Malformed);
     }
     let (mut buffer, mut done) = ([0; 8 * WORDS], 0);
     while done < count {
@@ -52,15 +52,15 @@ fn each_word(
     Ok(())
 }
 
-fn object_at(at: Addr) -> Result<Addr, ObjectDecodeError> {
+fn object_at(at: Addr) -> Result<Addr, DecodeError> {
     match at {
         Addr(0) => Ok(at),
         at if at.is_plausible() && at.0.is_multiple_of(8) => Ok(at),
-        _ => Err(ObjectDecodeError::Malformed),
+        _ => Err(DecodeError::Malformed),
     }
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     pub(super) fn memory(&self) -> &dyn Memory {
         self.memory
     }
@@ -148,11 +148,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    pub(super) fn items_at(
-        &self,
-        at: Addr,
-        kind: ClassKind,
-    ) -> Result<Vec<Addr>, ObjectDecodeError> {
+    pub(super) fn items_at(&self, at: Addr, kind: ClassKind) -> Result<Vec<Addr>, DecodeError> {
         let mut items = Vec::new();
         self.each_item_at(at, kind, &mut |item| items.push(item))?;
         Ok(items)
@@ -164,7 +160,7 @@ impl PythonHeap<'_> {
         at: Addr,
         kind: ClassKind,
         take: &mut dyn FnMut(Addr),
-    ) -> Result<(), ObjectDecodeError> {
+    ) -> Result<(), DecodeError> {
         let (memory, object) = (self.memory(), &self.layout.object);
         match kind {
             ClassKind::Tuple => {
@@ -177,7 +173,7 @@ impl PythonHeap<'_> {
                 match memory.pointer(object.shift(LIST_ITEMS).in_target(at))? {
                     Addr(0) => Ok(()),
                     _ if count > memory.u64(object.shift(LIST_ROOM).in_target(at))? => {
-                        Err(ObjectDecodeError::Malformed)
+                        Err(DecodeError::Malformed)
                     }
                     items => {
                         let mut empty = 0;
@@ -185,7 +181,7 @@ impl PythonHeap<'_> {
                             empty = if item == Addr(0) { empty + 1 } else { 0 };
                             match empty {
                                 ..=MAX_EMPTY => object_at(item).map(&mut *take),
-                                _ => Err(ObjectDecodeError::Malformed),
+                                _ => Err(DecodeError::Malformed),
                             }
                         })
                     }
@@ -196,7 +192,7 @@ impl PythonHeap<'_> {
                 let mask = memory.u64(object.shift(SET_MASK).in_target(at))?;
                 let table = memory.pointer(object.shift(SET_TABLE).in_target(at))?;
                 if mask >= MAX_ITEMS || mask & (mask + 1) != 0 || fill > mask + 1 {
-                    return Err(ObjectDecodeError::Malformed);
+                    return Err(DecodeError::Malformed);
                 }
                 let mut key = None;
                 each_word(memory, table, 2 * (mask + 1), &mut |word| match key.take() {
@@ -215,11 +211,7 @@ impl PythonHeap<'_> {
     }
 
     /// A chain of blocks (Modules/_collectionsmodule.c).
-    fn each_item_of_deque(
-        &self,
-        at: Addr,
-        take: &mut dyn FnMut(Addr),
-    ) -> Result<(), ObjectDecodeError> {
+    fn each_item_of_deque(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Result<(), DecodeError> {
         let (memory, object) = (self.memory(), &self.layout.object);
         let count = memory.u64(object.shift(SIZE).in_target(at))?.min(MAX_ITEMS);
         let mut block = memory.pointer(object.shift(DEQUE_BLOCK).in_target(at))?;

@@ -1,6 +1,6 @@
 //! References of frames of suspended generators, or kept by tracebacks.
 
-use super::{HeapObject, PythonHeap};
+use super::{HeapObject, ObjectHeap};
 use crate::python::layouts::layout::GeneratorFrame;
 use crate::target::{Addr, Field};
 
@@ -88,7 +88,7 @@ const OWNS: [FrameReferences; 6] = [
     },
 ];
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     fn owns(&self) -> &'static FrameReferences {
         let minor = self.layout.minor;
         OWNS.iter().find(|owns| owns.since <= minor).unwrap_or(&OWNS[0])

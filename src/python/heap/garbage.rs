@@ -8,7 +8,7 @@ use super::super::dicts::{self, InstanceAttributes};
 use super::locals::CELL;
 use super::reference_graph::ReferenceGraph;
 use super::references::{METHOD_FUNCTION, METHOD_SELF};
-use super::{ClassKind, HeapObject, PythonHeap};
+use super::{ClassKind, HeapObject, ObjectHeap};
 use crate::target::{Addr, Field};
 
 impl ReferenceGraph<'_> {
@@ -53,7 +53,7 @@ impl ReferenceGraph<'_> {
     }
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     /// Passes each reference on as often as it counts.
     pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();

@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 
 use super::c_type_fields::LOCAL;
-use super::{HeapObject, PyClass, PythonHeap, ReferenceKind};
+use super::{HeapObject, ObjectHeap, PyClass, ReferenceKind};
 use crate::target::{Addr, Field};
 
 /// `PyContext.ctx_vars`, `PyHamtObject.h_root`, `PyContextVar.var_name`.
@@ -25,7 +25,7 @@ fn is_context_variable(name: &str) -> bool {
     matches!(name, "ContextVar" | "_contextvars.ContextVar")
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     pub(super) fn needs_all_objects(&self, object: &HeapObject) -> bool {
         is_context_variable(&object.class.name)
     }

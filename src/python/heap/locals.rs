@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::super::objects::bytes;
-use super::{ClassKind, PythonHeap};
+use super::{ClassKind, ObjectHeap};
 use crate::python::layouts::layout::{EntryFrame, GeneratorFrame, LocalNames};
 use crate::python::stacks::thread_states::thread_states;
 use crate::target::{Addr, Field};
@@ -38,7 +38,7 @@ pub struct LocalVariable {
     pub(in crate::python) cell_at: Option<Addr>,
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     /// Innermost frames first.
     pub fn locals(&self) -> Vec<LocalVariable> {
         let mut found = Vec::new();

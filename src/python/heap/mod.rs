@@ -81,7 +81,7 @@ pub struct HeapObject {
 type KnownClasses = FxHashMap<Addr, Option<Arc<PyClass>>>;
 
 /// A CPython's heap at one moment.
-pub struct PythonHeap<'a> {
+pub struct ObjectHeap<'a> {
     memory: &'a PageCache,
     layout: PythonLayout,
     runtime: Addr,
@@ -105,14 +105,14 @@ pub enum HeapListing {
     Newest,
 }
 
-impl<'a> PythonHeap<'a> {
+impl<'a> ObjectHeap<'a> {
     pub(super) fn read(
         memory: &'a PageCache,
         interpreter: &Interpreter,
         process: Option<&Process>,
         listing: HeapListing,
-    ) -> Result<PythonHeap<'a>, HeapError> {
-        let mut heap = PythonHeap::unlisted(memory, interpreter);
+    ) -> Result<ObjectHeap<'a>, HeapError> {
+        let mut heap = ObjectHeap::unlisted(memory, interpreter);
         let tracked = match interpreter.layout.free_threaded {
             true if listing == HeapListing::Newest => Vec::new(),
             true => mimalloc::tracked(memory, interpreter, process, listing)?,
@@ -128,9 +128,9 @@ impl<'a> PythonHeap<'a> {
         Ok(heap)
     }
 
-    pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> PythonHeap<'a> {
+    pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> ObjectHeap<'a> {
         let (layout, runtime) = (interpreter.layout, interpreter.runtime);
-        PythonHeap::over(layout, runtime, KnownClasses::default(), memory)
+        ObjectHeap::over(layout, runtime, KnownClasses::default(), memory)
     }
 
     fn over<'b>(
@@ -138,8 +138,8 @@ impl<'a> PythonHeap<'a> {
         runtime: Addr,
         classes: KnownClasses,
         memory: &'b PageCache,
-    ) -> PythonHeap<'b> {
-        PythonHeap {
+    ) -> ObjectHeap<'b> {
+        ObjectHeap {
             memory,
             layout,
             runtime,

@@ -1,6 +1,6 @@
 //! Items of NumPy arrays with `dtype=object`, which no collector tracks.
 
-use super::{PythonHeap, ReferenceKind};
+use super::{ObjectHeap, ReferenceKind};
 use crate::target::{Addr, Field};
 
 /// `PyArrayObject` (numpy/ndarraytypes.h, NumPy 1 and 2).
@@ -18,7 +18,7 @@ const MAX_DIMENSIONS: i32 = 64;
 const MAX_ITEMS: u64 = 65_536;
 const LEN: usize = 72;
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     pub(super) fn items_of_array(&self, at: Addr, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let (memory, head) = (self.memory(), &self.layout.object);
         let read = || {

@@ -1,7 +1,7 @@
 //! Reads many objects' references in parallel, ahead of a walk.
 
 use super::threads::NextItems;
-use super::{HeapObject, PythonHeap, ReferenceKind};
+use super::{HeapObject, ObjectHeap, ReferenceKind};
 use crate::target::Addr;
 
 const PORTION: usize = 256;
@@ -12,9 +12,9 @@ pub type OnwardReferences = Option<Vec<(ReferenceKind, Addr)>>;
 
 type IsAsked<'f> = &'f (dyn Fn(&HeapObject) -> bool + Sync);
 /// Whether to include a reference, by index (from 1) and target.
-type Takes<'f> = &'f (dyn Fn(&PythonHeap<'_>, usize, Addr) -> bool + Sync);
+type Takes<'f> = &'f (dyn Fn(&ObjectHeap<'_>, usize, Addr) -> bool + Sync);
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     /// Accepted references, hidden ones first. With few objects or no spare threads, leaves all to
     /// the walk.
     pub fn onward_references(
@@ -38,7 +38,7 @@ impl PythonHeap<'_> {
         let mut onward: Vec<OnwardReferences> = vec![None; objects.len()];
         let mut left: Vec<usize> = (0..objects.len()).collect();
         for _ in 0..MAX_ROUNDS {
-            let read = |heap: &PythonHeap<'_>, next: NextItems<'_>| {
+            let read = |heap: &ObjectHeap<'_>, next: NextItems<'_>| {
                 let (mut done, mut missing) = (Vec::new(), Vec::new());
                 while let Some(portion) = next() {
                     for &index in &left[portion] {

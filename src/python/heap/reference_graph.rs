@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::reference_scan::ScannedObjects;
-use super::{HeapObject, PythonHeap};
+use super::{HeapObject, ObjectHeap};
 use crate::target::Addr;
 
 /// Tracked objects and their references.
@@ -39,7 +39,7 @@ pub struct LeadingObjects {
     pub kept_from_outside: Vec<Addr>,
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     /// Scans all tracked objects.
     pub fn reference_graph(&self) -> ReferenceGraph<'_> {
         let objects = self.objects();

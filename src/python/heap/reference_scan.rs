@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 
 use super::threads::NextItems;
-use super::{ClassKind, HeapObject, PyClass, PythonHeap};
+use super::{ClassKind, HeapObject, ObjectHeap, PyClass};
 use crate::target::{Addr, Field};
 
 const MAX_BODY: u64 = 4096;
@@ -24,13 +24,13 @@ pub(super) struct ScannedObjects {
 }
 
 struct ObjectScan<'h, 'a> {
-    heap: &'h PythonHeap<'a>,
+    heap: &'h ObjectHeap<'a>,
     numbers: &'h FxHashMap<Addr, u32>,
     unknown: FxHashMap<Addr, bool>,
     found: ScannedObjects,
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     pub(super) fn scan_references(&self, numbers: &FxHashMap<Addr, u32>) -> Vec<ScannedObjects> {
         let objects = &self.objects[..];
         let mut found = Vec::new();
@@ -40,7 +40,7 @@ impl PythonHeap<'_> {
             if left.is_empty() {
                 return found;
             }
-            let scan = |heap: &PythonHeap<'_>, next: NextItems<'_>| {
+            let scan = |heap: &ObjectHeap<'_>, next: NextItems<'_>| {
                 let mut scan = ObjectScan::new(heap, numbers);
                 let mut missing = Vec::new();
                 while let Some(portion) = next() {
@@ -80,7 +80,7 @@ impl PythonHeap<'_> {
 }
 
 impl<'h, 'a> ObjectScan<'h, 'a> {
-    fn new(heap: &'h PythonHeap<'a>, numbers: &'h FxHashMap<Addr, u32>) -> ObjectScan<'h, 'a> {
+    fn new(heap: &'h ObjectHeap<'a>, numbers: &'h FxHashMap<Addr, u32>) -> ObjectScan<'h, 'a> {
         let (unknown, found) = (FxHashMap::default(), ScannedObjects::default());
         ObjectScan { heap, numbers, unknown, found }
     }

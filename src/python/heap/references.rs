@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::dicts;
 use super::locals::CELL;
-use super::{ClassKind, HeapObject, PythonHeap};
+use super::{ClassKind, HeapObject, ObjectHeap};
 use crate::target::{Addr, Field};
 
 /// `PyMethodObject` (3.8 to 3.15).
@@ -48,7 +48,7 @@ pub enum ReferenceKind {
     Part,
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     /// Passes on known references.
     pub fn references(&self, object: &HeapObject, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let memory = self.memory();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{KnownClasses, PythonHeap};
+use super::{KnownClasses, ObjectHeap};
 
 /// More only wait for memory; the target needs processors, too.
 const MAX_THREADS: usize = 8;
@@ -16,7 +16,7 @@ pub(super) fn max_threads() -> usize {
     (processors / 2).clamp(1, MAX_THREADS)
 }
 
-impl PythonHeap<'_> {
+impl ObjectHeap<'_> {
     /// Overrides the number of threads. One alone reads missing pages at once.
     pub fn set_threads(&self, threads: usize) {
         self.threads.set(threads.clamp(1, MAX_THREADS));
@@ -28,13 +28,13 @@ impl PythonHeap<'_> {
         &self,
         items: usize,
         portion: usize,
-        work: &(dyn Fn(&PythonHeap<'_>, NextItems<'_>) -> R + Sync),
+        work: &(dyn Fn(&ObjectHeap<'_>, NextItems<'_>) -> R + Sync),
     ) -> (Vec<R>, bool) {
         let (layout, runtime) = (self.layout, self.runtime);
         let threads = self.threads.get().min(items / portion / PORTIONS_PER_THREAD).max(1);
         let next = AtomicUsize::new(0);
         let run = |classes: KnownClasses, view| {
-            let heap = PythonHeap::over(layout, runtime, classes, &view);
+            let heap = ObjectHeap::over(layout, runtime, classes, &view);
             let result = work(&heap, &mut || {
                 let first = next.fetch_add(portion, Ordering::Relaxed);
                 (first < items).then(|| first..items.min(first + portion))

@@ -2,8 +2,8 @@
 //! target may write anything there.
 
 use crate::python::layouts::layout::{
-    AttributeLayout, CodeLayout, DebugOffsetsLayout, EntryFrame, GcState, InstructionLayout,
-    LocalNames, PythonLayout, SavedStack,
+    AttributeLayout, CodeLayout, EntryFrame, GcState, InstructionLayout, LocalNames, OffsetsLayout,
+    PythonLayout, SavedStack,
 };
 use crate::target::{Field, Scalar};
 
@@ -22,14 +22,14 @@ pub(in crate::python) fn version(runtime: &[u8]) -> Option<u32> {
     VERSION.get(runtime).and_then(|v| u32::try_from(v).ok())
 }
 
-pub(in crate::python) fn free_threaded(runtime: &[u8], at: &DebugOffsetsLayout) -> bool {
+pub(in crate::python) fn free_threaded(runtime: &[u8], at: &OffsetsLayout) -> bool {
     at.free_threaded.get(runtime).is_some_and(|flag| flag != 0)
 }
 
 /// The error names an invalid offset.
 pub(in crate::python) fn overlay(
     row: &PythonLayout,
-    at: &DebugOffsetsLayout,
+    at: &OffsetsLayout,
     runtime: &[u8],
 ) -> Result<PythonLayout, &'static str> {
     let bounded = |field: Field<u64>, largest: u64, name: &'static str| match field.get(runtime) {

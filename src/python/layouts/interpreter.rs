@@ -1,6 +1,6 @@
 //! Finds CPython in a process: runtime, version, layout.
 
-use crate::python::error::PythonError;
+use crate::python::error::InterpreterError;
 use crate::python::layouts::debug_offsets;
 use crate::python::layouts::layout::{LayoutSource, PythonLayout};
 use crate::python::layouts::layout_tables::{ROWS, row};
@@ -24,7 +24,7 @@ pub(in crate::python) struct Interpreter {
 pub(in crate::python) fn find(
     process: &Process,
     memory: &dyn Memory,
-) -> Result<Interpreter, PythonError> {
+) -> Result<Interpreter, InterpreterError> {
     let pid = process.pid();
     let mappings = process.mappings()?;
     let (object, runtime) = match runtime(process, memory, &mappings)? {
@@ -35,19 +35,21 @@ pub(in crate::python) fn find(
 
     let head = memory
         .vec(runtime, debug_offsets::LEN)
-        .map_err(|e| PythonError::unreadable(pid, "_PyRuntime", runtime, e))?;
+        .map_err(|e| InterpreterError::unreadable(pid, "_PyRuntime", runtime, e))?;
     let hex = match debug_offsets::version(&head) {
         Some(hex) => Some(hex),
         None => match object.exported(memory, "Py_Version")? {
             Some(at) => Some(
-                memory.u32(at).map_err(|e| PythonError::unreadable(pid, "Py_Version", at, e))?,
+                memory
+                    .u32(at)
+                    .map_err(|e| InterpreterError::unreadable(pid, "Py_Version", at, e))?,
             ),
             None => None,
         },
     };
     let version = match hex {
         Some(0) => {
-            return Err(PythonError::NotReady { pid, waiting_for: "its version is not set" });
+            return Err(InterpreterError::NotReady { pid, waiting_for: "its version is not set" });
         }
         Some(hex) => PythonVersion::from_hex(hex),
         None => PythonVersion::from_memory(memory, &mappings, &object)
@@ -61,7 +63,7 @@ pub(in crate::python) fn find(
     let free_threaded = usual.debug_offsets.is_some_and(|at| {
         debug_offsets::version(&head).is_some() && debug_offsets::free_threaded(&head, &at)
     });
-    let row = row(version.minor, free_threaded).ok_or_else(|| PythonError::Unsupported {
+    let row = row(version.minor, free_threaded).ok_or_else(|| InterpreterError::Unsupported {
         version: version.text.clone(),
         what: "a free-threaded build",
     })?;
@@ -72,7 +74,7 @@ pub(in crate::python) fn find(
     let (layout, source) = match row.debug_offsets {
         Some(at) if debug_offsets::version(&head).is_some() => {
             let layout = debug_offsets::overlay(row, &at, &head).map_err(|offset| {
-                PythonError::LayoutMismatch {
+                InterpreterError::LayoutMismatch {
                     version: version.text.clone(),
                     why: format!("_Py_DebugOffsets.{offset} cannot be right"),
                 }
@@ -84,12 +86,12 @@ pub(in crate::python) fn find(
     Ok(Interpreter { runtime, code_type, version: version.text, layout, source })
 }
 
-pub(in crate::python) fn unknown(found: String) -> PythonError {
+pub(in crate::python) fn unknown(found: String) -> InterpreterError {
     let name = |row: &&PythonLayout| {
         format!("3.{}{}", row.minor, if row.free_threaded { "t" } else { "" })
     };
     let known: Vec<String> = ROWS.iter().map(name).collect();
-    PythonError::UnknownVersion { found, known: known.join(", ") }
+    InterpreterError::UnknownVersion { found, known: known.join(", ") }
 }
 
 /// Any library may embed Python.
@@ -97,7 +99,7 @@ fn runtime(
     process: &Process,
     memory: &dyn Memory,
     mappings: &Mappings,
-) -> Result<Option<(LoadedObject, Addr)>, PythonError> {
+) -> Result<Option<(LoadedObject, Addr)>, InterpreterError> {
     let program = process.program().ok();
     let rank = |mapping: &Mapping| match mapping.file_name() {
         Some(name) if name.starts_with("libpython") => 0,
@@ -115,7 +117,7 @@ fn runtime(
             Ok(object) => object,
             // Reading mappings needs fewer rights (CAP_PERFMON).
             Err(ObjectError::Memory { source: MemoryError::Denied, .. }) => {
-                return Err(PythonError::Denied { pid: process.pid() });
+                return Err(InterpreterError::Denied { pid: process.pid() });
             }
             // Many mapped files are not ELF objects.
             Err(_) => continue,
@@ -136,7 +138,11 @@ fn runtime(
     }
 }
 
-fn without_runtime(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> PythonError {
+fn without_runtime(
+    process: &Process,
+    memory: &dyn Memory,
+    mappings: &Mappings,
+) -> InterpreterError {
     let pid = process.pid();
     let program = process.program().map(|p| p.display().to_string()).unwrap_or_default();
     let library = mappings
@@ -149,9 +155,9 @@ fn without_runtime(process: &Process, memory: &dyn Memory, mappings: &Mappings) 
     }
     let name = program.rsplit('/').next().unwrap_or_default();
     if name.starts_with("python") {
-        return PythonError::NotReady { pid, waiting_for: "its library is not loaded" };
+        return InterpreterError::NotReady { pid, waiting_for: "its library is not loaded" };
     }
-    PythonError::NotPython { pid, program }
+    InterpreterError::NotPython { pid, program }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,7 +244,7 @@ mod tests {
     fn a_program_without_python_is_named() {
         let own = Process::open(std::process::id()).unwrap();
         match find(&own, &own.memory()) {
-            Err(PythonError::NotPython { program, .. }) => assert!(program.contains("memspy")),
+            Err(InterpreterError::NotPython { program, .. }) => assert!(program.contains("memspy")),
             other => panic!("{other:?}"),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::abi::PyObjectHeader;
+use crate::abi::ObjectHeader;
 use crate::target::{Addr, Field, Scalar};
 
 /// Source of structure offsets.
@@ -42,7 +42,7 @@ pub(in crate::python) struct PythonLayout {
     pub(in crate::python) instance: InstanceLayout,
     pub(in crate::python) heap: HeapLayout,
     pub(in crate::python) error: ErrorLayout,
-    pub(in crate::python) debug_offsets: Option<DebugOffsetsLayout>,
+    pub(in crate::python) debug_offsets: Option<OffsetsLayout>,
 }
 
 impl PythonLayout {
@@ -211,8 +211,8 @@ pub(in crate::python) struct ObjectLayout {
 }
 
 impl ObjectLayout {
-    pub(in crate::python) const fn head(&self) -> PyObjectHeader {
-        PyObjectHeader { len: self.head_len, class: self.type_of.offset }
+    pub(in crate::python) const fn head(&self) -> ObjectHeader {
+        ObjectHeader { len: self.head_len, class: self.type_of.offset }
     }
 
     /// For fields displaced only by the object head's length.
@@ -338,7 +338,7 @@ pub(in crate::python) struct ErrorLayout {
 
 /// `_Py_DebugOffsets` (Include/internal/pycore_debug_offsets.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::python) struct DebugOffsetsLayout {
+pub(in crate::python) struct OffsetsLayout {
     pub(in crate::python) free_threaded: Field<u64>,
     pub(in crate::python) interpreters_head: Field<u64>,
     pub(in crate::python) next_interpreter: Field<u64>,

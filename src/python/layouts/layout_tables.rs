@@ -2,10 +2,10 @@
 //! `scripts/print-cpython-layout.sh`.
 
 use crate::python::layouts::layout::{
-    AttributeLayout, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, EntryFrame, ErrorLayout,
-    FrameLayout, GcState, GeneratorFrame, GilLayout, HeapLayout, InstanceLayout, InstructionLayout,
-    InterpreterLayout, LineFormat, LocalNames, ObjectLayout, PythonLayout, RefcountLayout,
-    RuntimeLayout, SavedStack, ThreadLayout,
+    AttributeLayout, CodeLayout, DictLayout, DictSize, EntryFrame, ErrorLayout, FrameLayout,
+    GcState, GeneratorFrame, GilLayout, HeapLayout, InstanceLayout, InstructionLayout,
+    InterpreterLayout, LineFormat, LocalNames, ObjectLayout, OffsetsLayout, PythonLayout,
+    RefcountLayout, RuntimeLayout, SavedStack, ThreadLayout,
 };
 use crate::target::Field;
 
@@ -139,7 +139,7 @@ pub(in crate::python) const V3_13: PythonLayout = PythonLayout {
         generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 72, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
     error: ErrorLayout { current: Field::at(112), current_traceback: None, handled: Field::at(120), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(24), traceback: Field::at(40), context: Field::at(48), cause: Field::at(56),
         next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
-    debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(88), gil: Field::at(112),
+    debug_offsets: Some(OffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(88), gil: Field::at(112),
         own_gil: Field::at(120), own_gil_locked: Field::at(136), own_gil_holder: Field::at(144), code_generation: None,
         next_thread: Field::at(168), interpreter: Field::at(176), head: Field::at(184), python_id: Field::at(192), os_id: Field::at(200),
         frame_len: Field::at(256), frame_code: Field::at(240), previous: Field::at(232), instruction: Field::at(248), owner: Field::at(264),
@@ -166,7 +166,7 @@ pub(in crate::python) const V3_14: PythonLayout = PythonLayout {
         generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 80, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
     error: ErrorLayout { current: Field::at(112), current_traceback: None, handled: Field::at(120), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(24), traceback: Field::at(40), context: Field::at(48), cause: Field::at(56),
         next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
-    debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
+    debug_offsets: Some(OffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
         own_gil: Field::at(128), own_gil_locked: Field::at(144), own_gil_holder: Field::at(152), code_generation: Some(Field::at(160)),
         next_thread: Field::at(192), interpreter: Field::at(200), head: Field::at(208), python_id: Field::at(216), os_id: Field::at(224),
         frame_len: Field::at(280), frame_code: Field::at(264), previous: Field::at(256), instruction: Field::at(272), owner: Field::at(288),
@@ -193,7 +193,7 @@ pub(in crate::python) const V3_15: PythonLayout = PythonLayout {
         generator: GeneratorFrame::Inside(72), frame_of_object: Some(Field::at(24)), frame_locals: 80, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(96), kinds: Field::at(104) }, },
     error: ErrorLayout { current: Field::at(136), current_traceback: None, handled: Field::at(144), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(24), traceback: Field::at(40), context: Field::at(48), cause: Field::at(56),
         next: Field::at(16), frame: Field::at(24), instruction: Field::at(32), line: Field::at(36), },
-    debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
+    debug_offsets: Some(OffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
         own_gil: Field::at(128), own_gil_locked: Field::at(144), own_gil_holder: Field::at(152), code_generation: Some(Field::at(160)),
         next_thread: Field::at(192), interpreter: Field::at(200), head: Field::at(208), python_id: Field::at(240), os_id: Field::at(248),
         frame_len: Field::at(344), frame_code: Field::at(328), previous: Field::at(320), instruction: Field::at(336), owner: Field::at(352),
@@ -220,7 +220,7 @@ pub(in crate::python) const V3_13T: PythonLayout = PythonLayout {
         generator: GeneratorFrame::Inside(88), frame_of_object: Some(Field::at(40)), frame_locals: 72, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(112), kinds: Field::at(120) }, },
     error: ErrorLayout { current: Field::at(112), current_traceback: None, handled: Field::at(120), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(40), traceback: Field::at(56), context: Field::at(64), cause: Field::at(72),
         next: Field::at(32), frame: Field::at(40), instruction: Field::at(48), line: Field::at(52), },
-    debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(88), gil: Field::at(112),
+    debug_offsets: Some(OffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(88), gil: Field::at(112),
         own_gil: Field::at(120), own_gil_locked: Field::at(136), own_gil_holder: Field::at(144), code_generation: None,
         next_thread: Field::at(168), interpreter: Field::at(176), head: Field::at(184), python_id: Field::at(192), os_id: Field::at(200),
         frame_len: Field::at(256), frame_code: Field::at(240), previous: Field::at(232), instruction: Field::at(248), owner: Field::at(264),
@@ -247,7 +247,7 @@ pub(in crate::python) const V3_14T: PythonLayout = PythonLayout {
         generator: GeneratorFrame::Inside(88), frame_of_object: Some(Field::at(40)), frame_locals: 80, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(112), kinds: Field::at(120) }, },
     error: ErrorLayout { current: Field::at(112), current_traceback: None, handled: Field::at(120), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(40), traceback: Field::at(56), context: Field::at(64), cause: Field::at(72),
         next: Field::at(32), frame: Field::at(40), instruction: Field::at(48), line: Field::at(52), },
-    debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
+    debug_offsets: Some(OffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
         own_gil: Field::at(128), own_gil_locked: Field::at(144), own_gil_holder: Field::at(152), code_generation: Some(Field::at(160)),
         next_thread: Field::at(192), interpreter: Field::at(200), head: Field::at(208), python_id: Field::at(216), os_id: Field::at(224),
         frame_len: Field::at(280), frame_code: Field::at(264), previous: Field::at(256), instruction: Field::at(272), owner: Field::at(288),
@@ -274,7 +274,7 @@ pub(in crate::python) const V3_15T: PythonLayout = PythonLayout {
         generator: GeneratorFrame::Inside(88), frame_of_object: Some(Field::at(40)), frame_locals: 80, frame_globals: Field::at(24), local_names: LocalNames::Together { names: Field::at(112), kinds: Field::at(120) }, },
     error: ErrorLayout { current: Field::at(136), current_traceback: None, handled: Field::at(144), handled_value: Field::at(0), handled_before: Field::at(8), args: Field::at(40), traceback: Field::at(56), context: Field::at(64), cause: Field::at(72),
         next: Field::at(32), frame: Field::at(40), instruction: Field::at(48), line: Field::at(52), },
-    debug_offsets: Some(DebugOffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
+    debug_offsets: Some(OffsetsLayout { free_threaded: Field::at(16), interpreters_head: Field::at(40), next_interpreter: Field::at(64), threads_head: Field::at(72), modules: Field::at(96), gil: Field::at(120),
         own_gil: Field::at(128), own_gil_locked: Field::at(144), own_gil_holder: Field::at(152), code_generation: Some(Field::at(160)),
         next_thread: Field::at(192), interpreter: Field::at(200), head: Field::at(208), python_id: Field::at(240), os_id: Field::at(248),
         frame_len: Field::at(344), frame_code: Field::at(328), previous: Field::at(320), instruction: Field::at(336), owner: Field::at(352),

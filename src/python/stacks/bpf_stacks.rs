@@ -7,10 +7,10 @@ use crate::abi::{BpfFrame, UnwindInfo};
 use crate::model::{Frame, FrameId, Function, FunctionId, StackId, StackTable};
 use crate::python::code::code_object::{BytecodeLocation, CodeObject};
 use crate::python::code::line_table::CodeLines;
-use crate::python::error::PythonError;
+use crate::python::error::InterpreterError;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::layouts::layout::{EntryFrame, InstructionLayout, PythonLayout};
-use crate::python::objects::ObjectDecodeError;
+use crate::python::objects::DecodeError;
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, MemoryImage};
 
@@ -25,10 +25,11 @@ pub(in crate::python) fn unwind_info(
     state: Addr,
     threads: &[ThreadEntry],
     pid: u32,
-) -> Result<UnwindInfo, PythonError> {
+) -> Result<UnwindInfo, InterpreterError> {
     let layout = &interpreter.layout;
-    let main =
-        threads.last().ok_or(PythonError::NotReady { pid, waiting_for: "it has no threads" })?;
+    let main = threads
+        .last()
+        .ok_or(InterpreterError::NotReady { pid, waiting_for: "it has no threads" })?;
     let offset = |offset: usize| offset as u32;
     let (frame_instruction, instruction_is_offset) = match layout.frame.instruction {
         InstructionLayout::Bytes(field) | InstructionLayout::Units(field) => {
@@ -137,7 +138,7 @@ impl StackSymbolizer {
         for (at, bytes) in spans {
             copy.insert(Addr(*at), bytes);
         }
-        let both = CopyOrLive { copy, live: &*self.memory };
+        let both = CachedMemory { copy, live: &*self.memory };
         match self.read(&both, Addr(code)) {
             Ok(known) => self.by_address.insert(code, known),
             // Frames of the new object stay unknown.
@@ -145,7 +146,7 @@ impl StackSymbolizer {
         };
     }
 
-    fn read(&self, memory: &CopyOrLive<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
+    fn read(&self, memory: &CachedMemory<'_>, at: Addr) -> Result<CopiedCode, DecodeError> {
         let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
         // What exceeds the copy comes from the live object, which must still be the copied one.
         let reached_beyond = !memory.has(object.name.at, object.name.stored.len())
@@ -159,7 +160,7 @@ impl StackSymbolizer {
                 .all(|field| field.get(&now) == field.get(&object.head))
                 && fields.first_line.get(&now) == fields.first_line.get(&object.head);
             if !same {
-                return Err(ObjectDecodeError::Malformed);
+                return Err(DecodeError::Malformed);
             }
         }
         Ok(CopiedCode {
@@ -251,18 +252,18 @@ impl StackSymbolizer {
     }
 }
 
-struct CopyOrLive<'a> {
+struct CachedMemory<'a> {
     copy: MemoryImage,
     live: &'a dyn Memory,
 }
 
-impl CopyOrLive<'_> {
+impl CachedMemory<'_> {
     fn has(&self, at: Addr, len: usize) -> bool {
         self.copy.read(at, &mut vec![0; len]).is_ok()
     }
 }
 
-impl Memory for CopyOrLive<'_> {
+impl Memory for CachedMemory<'_> {
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         let mut from = 0;
         for (index, span) in spans.iter().enumerate() {

@@ -6,11 +6,11 @@ use py_spy::{Config, PythonSpy, StackTrace};
 use crate::model::{
     Frame, Function, StackId, StackTable, Thread, ThreadActivity, ThreadId, ThreadSample,
 };
-use crate::python::error::PythonError;
+use crate::python::error::InterpreterError;
 use crate::python::stacks::stack_sampler::SampleStats;
 use crate::target::Process;
 
-pub(in crate::python) struct PySpyReader {
+pub(in crate::python) struct FallbackReader {
     process: Process,
     spy: PythonSpy,
     version: String,
@@ -18,18 +18,20 @@ pub(in crate::python) struct PySpyReader {
     threads: Vec<ThreadId>,
 }
 
-impl PySpyReader {
-    pub(in crate::python) fn attach(process: &Process) -> Result<PySpyReader, PythonError> {
+impl FallbackReader {
+    pub(in crate::python) fn attach(process: &Process) -> Result<FallbackReader, InterpreterError> {
         let pid = process.pid();
         let process = process.reopen()?;
-        let failed =
-            |error: &dyn std::fmt::Display| PythonError::Fallback { pid, why: error.to_string() };
+        let failed = |error: &dyn std::fmt::Display| InterpreterError::Fallback {
+            pid,
+            why: error.to_string(),
+        };
         let number = py_spy::Pid::try_from(pid).map_err(|e| failed(&e))?;
         let config = Config { blocking: LockingStrategy::NonBlocking, ..Config::default() };
         let spy = PythonSpy::new(number, &config).map_err(|e| failed(&e))?;
         let version = spy.version.to_string();
         let pid_in_target = process.pids().last().map(|&pid| u64::from(pid));
-        Ok(PySpyReader { process, spy, version, pid_in_target, threads: Vec::new() })
+        Ok(FallbackReader { process, spy, version, pid_in_target, threads: Vec::new() })
     }
 
     pub(in crate::python) fn version(&self) -> &str {
@@ -44,12 +46,12 @@ impl PySpyReader {
         &mut self,
         table: &mut StackTable,
         out: &mut Vec<ThreadSample>,
-    ) -> Result<SampleStats, PythonError> {
+    ) -> Result<SampleStats, InterpreterError> {
         out.clear();
         let pid = self.process.pid();
         let traces = match self.spy.get_stack_traces() {
             Ok(traces) => traces,
-            Err(_) if !self.process.is_alive() => return Err(PythonError::Gone { pid }),
+            Err(_) if !self.process.is_alive() => return Err(InterpreterError::Gone { pid }),
             // py-spy fails when the target changes during the read.
             Err(_) => return Ok(SampleStats { torn: 1, reads: 1, ..SampleStats::default() }),
         };

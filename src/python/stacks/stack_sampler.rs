@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use crate::abi::UnwindInfo;
 use crate::model::{StackId, StackTable, ThreadId, ThreadSample};
 use crate::python::code::code_cache::CodeCache;
-use crate::python::error::PythonError;
+use crate::python::error::InterpreterError;
 use crate::python::follow::PollTarget;
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::objects::ObjectDecodeError;
+use crate::python::objects::DecodeError;
 use crate::python::stacks::activity::{ThreadEvidence, WaitKind, classify, is_engine_function};
 use crate::python::stacks::bpf_stacks;
 use crate::python::stacks::c_calls::frames_by_call;
@@ -128,7 +128,7 @@ impl StackSampler {
         self.threads.iter().map(of).collect()
     }
 
-    pub(in crate::python) fn verify(&mut self) -> Result<(), PythonError> {
+    pub(in crate::python) fn verify(&mut self) -> Result<(), InterpreterError> {
         let (mut table, mut out) = (StackTable::new(), Vec::new());
         let mut torn = 0;
         for _ in 0..VERIFIED_BY {
@@ -142,9 +142,9 @@ impl StackSampler {
         }
         if torn == 0 {
             let waiting_for = "no thread executes Python";
-            return Err(PythonError::NotReady { pid: self.pid, waiting_for });
+            return Err(InterpreterError::NotReady { pid: self.pid, waiting_for });
         }
-        Err(PythonError::LayoutMismatch {
+        Err(InterpreterError::LayoutMismatch {
             version: self.interpreter.version.clone(),
             why: "no thread has a plausible stack".to_owned(),
         })
@@ -161,7 +161,7 @@ impl StackSampler {
         &mut self,
         table: &mut StackTable,
         out: &mut Vec<ThreadSample>,
-    ) -> Result<SampleStats, PythonError> {
+    ) -> Result<SampleStats, InterpreterError> {
         out.clear();
         let mut stats = SampleStats::default();
         self.codes.begin_sample();
@@ -216,7 +216,7 @@ impl StackSampler {
         }
     }
 
-    fn read_batch(&mut self) -> Result<(), PythonError> {
+    fn read_batch(&mut self) -> Result<(), InterpreterError> {
         let layout = &self.interpreter.layout;
         self.batch.clear();
         self.heads.push(&mut self.batch, layout);
@@ -226,7 +226,7 @@ impl StackSampler {
         self.heads.push_generation(&mut self.batch, layout);
         self.codes.push(&mut self.batch);
         self.batch.read(&*self.memory).map_err(|error| {
-            PythonError::unreadable(self.pid, "_PyRuntime", self.interpreter.runtime, error)
+            InterpreterError::unreadable(self.pid, "_PyRuntime", self.interpreter.runtime, error)
         })
     }
 
@@ -284,47 +284,48 @@ impl StackSampler {
         }
     }
 
-    fn unreadable_marks(&self, error: MemoryError) -> PythonError {
-        PythonError::unreadable(self.pid, "a code object", self.interpreter.runtime, error)
+    fn unreadable_marks(&self, error: MemoryError) -> InterpreterError {
+        InterpreterError::unreadable(self.pid, "a code object", self.interpreter.runtime, error)
     }
 
-    fn learn(&mut self) -> Result<(), PythonError> {
+    fn learn(&mut self) -> Result<(), InterpreterError> {
         let Interpreter { layout, code_type, .. } = &self.interpreter;
         while let Some(at) = self.scratch.unknown.pop() {
             match self.codes.learn(&*self.memory, layout, *code_type, at) {
-                Ok(()) | Err(ObjectDecodeError::Malformed) => {}
-                Err(ObjectDecodeError::Memory(MemoryError::Fault { .. })) => {}
-                Err(ObjectDecodeError::Memory(error)) => {
-                    return Err(PythonError::unreadable(self.pid, "a code object", at, error));
+                Ok(()) | Err(DecodeError::Malformed) => {}
+                Err(DecodeError::Memory(MemoryError::Fault { .. })) => {}
+                Err(DecodeError::Memory(error)) => {
+                    return Err(InterpreterError::unreadable(self.pid, "a code object", at, error));
                 }
             }
         }
         Ok(())
     }
 
-    pub(in crate::python) fn unwind_info(&mut self) -> Result<UnwindInfo, PythonError> {
+    pub(in crate::python) fn unwind_info(&mut self) -> Result<UnwindInfo, InterpreterError> {
         let places = self.thread_entries()?;
         let waiting_for = "there is no interpreter";
-        let main = self.heads.main().ok_or(PythonError::NotReady { pid: self.pid, waiting_for })?;
+        let main =
+            self.heads.main().ok_or(InterpreterError::NotReady { pid: self.pid, waiting_for })?;
         bpf_stacks::unwind_info(&*self.memory, &self.interpreter, main, &places, self.pid)
     }
 
-    fn thread_entries(&mut self) -> Result<Vec<ThreadEntry>, PythonError> {
+    fn thread_entries(&mut self) -> Result<Vec<ThreadEntry>, InterpreterError> {
         self.heads.list(&*self.memory, &self.interpreter.layout).map_err(|fault| match fault {
             ListError::Memory(what, at, error) => {
-                PythonError::unreadable(self.pid, what, at, error)
+                InterpreterError::unreadable(self.pid, what, at, error)
             }
             ListError::NoInterpreter => {
-                PythonError::NotReady { pid: self.pid, waiting_for: "there is no interpreter" }
+                InterpreterError::NotReady { pid: self.pid, waiting_for: "there is no interpreter" }
             }
-            ListError::Changing => PythonError::NotReady {
+            ListError::Changing => InterpreterError::NotReady {
                 pid: self.pid,
                 waiting_for: "its list of threads keeps changing",
             },
         })
     }
 
-    fn list(&mut self, table: &mut StackTable) -> Result<(), PythonError> {
+    fn list(&mut self, table: &mut StackTable) -> Result<(), InterpreterError> {
         self.listed = false;
         let mut places = self.thread_entries()?;
         make_ids_unique(&mut places);

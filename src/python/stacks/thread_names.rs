@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::model::Thread;
 use crate::python::dicts;
 use crate::python::layouts::layout::PythonLayout;
-use crate::python::objects::{ObjectDecodeError, small_int, text};
+use crate::python::objects::{DecodeError, small_int, text};
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, Field, Memory, Process};
 
@@ -152,7 +152,7 @@ fn active_threads(
     memory: &dyn Memory,
     layout: &PythonLayout,
     interpreter: Addr,
-) -> Result<Option<Addr>, ObjectDecodeError> {
+) -> Result<Option<Addr>, DecodeError> {
     let modules = memory.pointer(layout.interpreter.modules.in_target(interpreter))?;
     let modules = dicts::entries(memory, layout, modules)?;
     let Some(threading) = dicts::get(memory, layout, &modules, "threading") else {
@@ -167,7 +167,7 @@ fn names(
     memory: &dyn Memory,
     layout: &PythonLayout,
     active: Addr,
-) -> Result<FxHashMap<u64, Arc<str>>, ObjectDecodeError> {
+) -> Result<FxHashMap<u64, Arc<str>>, DecodeError> {
     let mut names = FxHashMap::default();
     for (ident, thread) in dicts::entries(memory, layout, active)? {
         let ident = small_int(memory, &layout.object, ident)?;

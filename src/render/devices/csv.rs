@@ -5,7 +5,7 @@ use std::io::Write;
 use super::text::DevicesView;
 use crate::analysis::{DeviceBreakdown, DeviceSnapshot};
 use crate::model::DeviceStatus;
-use crate::render::shared::{CsvSheet, RenderError};
+use crate::render::shared::{CsvSheet, OutputError};
 
 const KEYS: [&str; 13] = [
     "timestamp",
@@ -45,7 +45,7 @@ const PROCESS_KEYS: [&str; 17] = [
 ];
 
 /// Writes the CSV header, with the columns of processes if asked.
-pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), RenderError> {
+pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), OutputError> {
     let mut csv = CsvSheet::new(out);
     let more: &[&str] = if processes { &PROCESS_KEYS } else { &[] };
     csv.write_record(KEYS.iter().chain(more))?;
@@ -58,7 +58,7 @@ pub fn devices_csv(
     out: &mut dyn Write,
     view: &DevicesView<'_>,
     processes: bool,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let mut csv = CsvSheet::new(out);
     if !processes {
         for status in view.devices {

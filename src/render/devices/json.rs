@@ -10,7 +10,7 @@ use crate::model::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, MissReason, MissedObservation,
 };
 use crate::render::shared::{
-    FragmentationJson, JsonDocument, JsonFormat, RenderError, SleepTagJson,
+    FragmentationJson, JsonDocument, JsonFormat, OutputError, SleepTagJson,
 };
 
 /// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in
@@ -238,7 +238,7 @@ pub fn devices_json(
     out: &mut dyn Write,
     view: &DevicesView<'_>,
     pretty: bool,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let content = DevicesJson {
         timestamp: view.timestamp.to_owned(),
         devices: view.devices.iter().map(gpu).collect(),
@@ -312,7 +312,7 @@ fn gpu(status: &DeviceStatus) -> GpuJson {
 }
 
 fn job(view: &DevicesView<'_>, target: &DevicesTarget) -> JobJson {
-    let look = &target.look;
+    let process = &target.process;
     let used = view.used(target);
     let devices = used.iter().map(|(_, device, shares)| {
         let (vllm_tags, vllm_tags_unknown_because) = SleepTagJson::list(&device.tags);
@@ -341,12 +341,12 @@ fn job(view: &DevicesView<'_>, target: &DevicesTarget) -> JobJson {
             fragmentation: device.fragmentation.as_ref().map(FragmentationJson::from),
         }
     });
-    let not_read = look.missed().iter().map(MissedJson::from);
+    let not_read = process.missed().iter().map(MissedJson::from);
     JobJson {
         pid: target.pid,
         paused: target.paused.is_some(),
         paused_seconds: target.paused.flatten().map(|age| age.as_secs()),
-        command: look.start().map(|start| start.command.clone()),
+        command: process.start().map(|start| start.command.clone()),
         devices: devices.collect(),
         not_read: not_read.collect(),
     }

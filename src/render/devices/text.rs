@@ -8,7 +8,7 @@ use crate::model::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MissReason,
 };
 use crate::render::shared::{
-    EscapeGuard, RenderError, allocator_text, fragmentation_text, one_line, optional_bytes,
+    EscapeGuard, OutputError, allocator_text, fragmentation_text, one_line, optional_bytes,
     tag_rows,
 };
 
@@ -31,7 +31,7 @@ pub struct DevicesTarget {
     /// Whether memspy paused it, and for how long, if known.
     pub paused: Option<Option<Duration>>,
     /// Its snapshot.
-    pub look: ProcessSnapshot,
+    pub process: ProcessSnapshot,
 }
 
 impl DevicesView<'_> {
@@ -43,7 +43,7 @@ impl DevicesView<'_> {
         let (pid, paused) = (target.pid, target.paused.is_some());
         let unknown: DeviceProcesses = Err("its GPU is not known".to_owned());
         let mut used = Vec::new();
-        for device in target.look.devices() {
+        for device in target.process.devices() {
             let status = self.devices.iter().find(|status| {
                 device.nvml_index.is_some() && status.device.nvml_index == device.nvml_index
             });
@@ -69,7 +69,7 @@ fn is_used(pid: u32, listed: &DeviceProcesses, device: &DeviceSnapshot) -> bool 
 }
 
 /// Writes the GPUs as text.
-pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), RenderError> {
+pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let driver = view.devices.iter().find_map(|d| d.driver_version.as_deref());
     let driver = one_line(driver.unwrap_or("unknown"));
@@ -261,9 +261,9 @@ fn write_target(
     view: &DevicesView<'_>,
     target: &DevicesTarget,
 ) -> io::Result<()> {
-    let (pid, look) = (target.pid, &target.look);
-    let command = look.start().map(|s| s.command.join(" ")).unwrap_or_default();
-    let torch = look.runtime().map(|runtime| {
+    let (pid, process) = (target.pid, &target.process);
+    let command = process.start().map(|s| s.command.join(" ")).unwrap_or_default();
+    let torch = process.runtime().map(|runtime| {
         let version = runtime.torch.as_deref();
         let version =
             version.map_or_else(|| "no PyTorch".to_owned(), |v| format!("PyTorch {}", one_line(v)));
@@ -281,7 +281,7 @@ fn write_target(
     for (_, device, shares) in &used {
         write_shares(out, device, shares)?;
     }
-    for missed in look.missed() {
+    for missed in process.missed() {
         if let MissReason::Failed(why) = &missed.why {
             writeln!(out, "  not read: {:?}: {}", missed.reader, one_line(why))?;
         }

@@ -6,7 +6,7 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 
 use super::native::{MixedStackJson, NativeJson, native_json, stack_json};
-use super::text::{DumpOptions, OwnersOrReason, activity_text, labels, mixed_labels};
+use super::text::{DumpOptions, OwnersResult, activity_text, labels, mixed_labels};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, Block, BlockState, OwnershipSnapshot, Segment,
@@ -18,7 +18,7 @@ use crate::render::owners::{
     incomplete_json as incomplete, owners_by_device as devices,
 };
 use crate::render::shared::{
-    FragmentationJson, JsonDocument, JsonFormat, RenderError, SleepTagJson, allocator_text,
+    FragmentationJson, JsonDocument, JsonFormat, OutputError, SleepTagJson, allocator_text,
 };
 
 /// `memspy dump --json`: a process at one moment: its stacks, and where its GPU memory is. Sizes in
@@ -231,9 +231,9 @@ pub struct DumpOwnersJson {
 pub fn dump_json(
     out: &mut dyn Write,
     process: &ProcessSnapshot,
-    owners: &OwnersOrReason,
+    owners: &OwnersResult,
     options: &DumpOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let start = process.start();
     let runtime = process.runtime();
     JsonDocument::new(DumpJson {

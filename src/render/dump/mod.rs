@@ -9,4 +9,4 @@ pub use json::{
     SegmentJson, ThreadJson, dump_json,
 };
 pub use native::{MixedFrameJson, MixedStackJson, NativeJson, NativeThreadJson};
-pub use text::{DumpOptions, OwnersOrReason, dump_text};
+pub use text::{DumpOptions, OwnersResult, dump_text};

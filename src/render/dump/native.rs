@@ -115,11 +115,11 @@ pub(super) fn write_frames(
 /// Writes the threads without Python, with their stacks if `whole`, and the length of the stop.
 pub(super) fn write_rest(
     out: &mut dyn Write,
-    look: &ProcessSnapshot,
+    process: &ProcessSnapshot,
     labels: &FrameLabels<'_>,
     whole: bool,
 ) -> std::io::Result<()> {
-    let stacks: &MixedStacks = match look.mixed_stacks() {
+    let stacks: &MixedStacks = match process.mixed_stacks() {
         None => return Ok(()),
         Some(Err(why)) => {
             return writeln!(out, "\nFrames of C and C++ are unknown: {}", one_line(why));
@@ -157,8 +157,11 @@ pub(super) fn write_rest(
 }
 
 /// `None` if not requested.
-pub(super) fn native_json(look: &ProcessSnapshot, labels: &FrameLabels<'_>) -> Option<NativeJson> {
-    let (stacks, unknown) = match look.mixed_stacks()? {
+pub(super) fn native_json(
+    process: &ProcessSnapshot,
+    labels: &FrameLabels<'_>,
+) -> Option<NativeJson> {
+    let (stacks, unknown) = match process.mixed_stacks()? {
         Ok(stacks) => (Some(stacks), None),
         Err(why) => (None, Some(why.to_owned())),
     };

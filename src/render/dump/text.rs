@@ -18,12 +18,12 @@ use crate::render::owners::{
 };
 use crate::render::shared::allocator_text;
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, RenderError, bytes, fragmentation_text, free_by_size_text,
+    EscapeGuard, FrameLabels, OutputError, bytes, fragmentation_text, free_by_size_text,
     in_sentence, one_line, optional_bytes, suggestion_on, tag_rows,
 };
 
 /// The owners, or why they are unknown.
-pub type OwnersOrReason = Result<OwnershipSnapshot, String>;
+pub type OwnersResult = Result<OwnershipSnapshot, String>;
 
 /// What is shown.
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,22 +48,22 @@ const MAX_IDLE: usize = 8;
 /// Writes the process: memory, owners, stacks.
 pub fn dump_text(
     out: &mut dyn Write,
-    look: &ProcessSnapshot,
-    owners: &OwnersOrReason,
+    process: &ProcessSnapshot,
+    owners: &OwnersResult,
     options: &DumpOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
-    if let Some(start) = look.start() {
-        let core = look.core().map_or_else(String::new, core_text);
+    if let Some(start) = process.start() {
+        let core = process.core().map_or_else(String::new, core_text);
         writeln!(out, "{core}Process {}: {}", start.pid, one_line(&start.command.join(" ")))?;
     }
-    if let Some(runtime) = look.runtime() {
+    if let Some(runtime) = process.runtime() {
         writeln!(out, "{}", runtime_text(runtime))?;
     }
     if let Some(copied) = owners.as_ref().ok().and_then(copied) {
         writeln!(out, "{copied}")?;
     }
-    let devices = look.devices_of(options.gpu);
+    let devices = process.devices_of(options.gpu);
     for device in &devices {
         writeln!(out)?;
         if write_unused_device(out, device)? {
@@ -84,26 +84,26 @@ pub fn dump_text(
         writeln!(out, "\nNo GPU memory is known.")?;
     }
     if devices.iter().all(DeviceSnapshot::is_unused) {
-        write_on_cpu(out, look, owners)?;
+        write_on_cpu(out, process, owners)?;
     }
     if let Ok(snapshot) = owners {
-        let how = match look.core() {
+        let how = match process.core() {
             Some(_) => format!("{} objects were read from the core file", snapshot.objects),
             None => pause(snapshot),
         };
         writeln!(out, "\n{how}")?;
     }
-    write_threads(out, look, options)?;
-    write_missed(out, look, !devices.is_empty())
+    write_threads(out, process, options)?;
+    write_missed(out, process, !devices.is_empty())
 }
 
 fn write_missed(
     out: &mut dyn Write,
-    look: &ProcessSnapshot,
+    process: &ProcessSnapshot,
     has_devices: bool,
-) -> Result<(), RenderError> {
-    for missed in look.missed() {
-        if look.core().is_some() && missed.reader == ReaderKind::Gpu && has_devices {
+) -> Result<(), OutputError> {
+    for missed in process.missed() {
+        if process.core().is_some() && missed.reader == ReaderKind::Gpu && has_devices {
             continue; // It was told of each device.
         }
         let why = match &missed.why {
@@ -113,7 +113,7 @@ fn write_missed(
         };
         writeln!(out, "\nnot read: {:?}: {}", missed.reader, one_line(why))?;
     }
-    for missing in look.core().iter().flat_map(|core| &core.missing) {
+    for missing in process.core().iter().flat_map(|core| &core.missing) {
         writeln!(out, "\nnot read: {}", one_line(missing))?;
     }
     Ok(())
@@ -125,58 +125,58 @@ fn core_text(core: &CoreOrigin) -> String {
     format!("Core file {}{signal}\n", one_line(&core.file))
 }
 
-fn signal_of<'a>(look: &'a ProcessSnapshot, thread: &ThreadSnapshot) -> Option<&'a str> {
-    let core = look.core()?;
-    let id = look.stacks().get_thread(thread.thread)?.os_id;
+fn signal_of<'a>(process: &'a ProcessSnapshot, thread: &ThreadSnapshot) -> Option<&'a str> {
+    let core = process.core()?;
+    let id = process.stacks().get_thread(thread.thread)?.os_id;
     core.signal.as_deref().filter(|_| id.is_some() && id == core.thread.map(u64::from))
 }
 
 fn write_threads(
     out: &mut dyn Write,
-    look: &ProcessSnapshot,
+    process: &ProcessSnapshot,
     options: &DumpOptions,
 ) -> std::io::Result<()> {
-    let labels = labels(look, options.full_filenames);
-    let mixed_labels = mixed_labels(look, options.full_filenames);
+    let labels = labels(process, options.full_filenames);
+    let mixed_labels = mixed_labels(process, options.full_filenames);
     let is_folded = |thread: &&ThreadSnapshot| {
         let waits = thread.activity == ThreadActivity::Idle || thread.asleep;
-        let is_main = look.stacks().get_thread(thread.thread).is_some_and(|known| known.main);
-        waits && !is_main && !options.idle && signal_of(look, thread).is_none()
+        let is_main = process.stacks().get_thread(thread.thread).is_some_and(|known| known.main);
+        waits && !is_main && !options.idle && signal_of(process, thread).is_none()
     };
-    for thread in look.threads().iter().filter(|thread| !is_folded(thread)) {
+    for thread in process.threads().iter().filter(|thread| !is_folded(thread)) {
         writeln!(out)?;
-        writeln!(out, "{}", thread_text(look, thread))?;
-        match look.mixed_stack(thread.thread) {
+        writeln!(out, "{}", thread_text(process, thread))?;
+        match process.mixed_stack(thread.thread) {
             Some(stack) => write_frames(out, stack, &mixed_labels)?,
             None => {
-                for frame in look.stacks().frames(thread.stack) {
+                for frame in process.stacks().frames(thread.stack) {
                     writeln!(out, "    {}", labels.frame(frame, true))?;
                 }
             }
         }
     }
-    if look.threads().is_empty() {
+    if process.threads().is_empty() {
         writeln!(out, "\nNo Python stack could be read.")?;
     }
-    let idle: Vec<&ThreadSnapshot> = look.threads().iter().filter(is_folded).collect();
+    let idle: Vec<&ThreadSnapshot> = process.threads().iter().filter(is_folded).collect();
     if !idle.is_empty() {
-        write_idle(out, look, &idle, &labels)?;
+        write_idle(out, process, &idle, &labels)?;
     }
-    write_rest(out, look, &mixed_labels, options.idle)
+    write_rest(out, process, &mixed_labels, options.idle)
 }
 
 fn write_idle(
     out: &mut dyn Write,
-    look: &ProcessSnapshot,
+    process: &ProcessSnapshot,
     idle: &[&ThreadSnapshot],
     labels: &FrameLabels<'_>,
 ) -> std::io::Result<()> {
     writeln!(out)?;
     for thread in idle.iter().take(MAX_IDLE) {
-        let place = look.stacks().frames(thread.stack).next();
+        let place = process.stacks().frames(thread.stack).next();
         let place =
             place.map_or_else(String::new, |frame| format!(", in {}", labels.frame(frame, true)));
-        writeln!(out, "{}{place}", thread_text(look, thread))?;
+        writeln!(out, "{}{place}", thread_text(process, thread))?;
     }
     let more = match idle.len().saturating_sub(MAX_IDLE) {
         0 => String::new(),
@@ -187,16 +187,16 @@ fn write_idle(
 
 fn write_on_cpu(
     out: &mut dyn Write,
-    look: &ProcessSnapshot,
-    owners: &OwnersOrReason,
-) -> Result<(), RenderError> {
+    process: &ProcessSnapshot,
+    owners: &OwnersResult,
+) -> Result<(), OutputError> {
     let Ok(snapshot) = owners else { return Ok(()) };
     for (device, sums) in breakdown(snapshot) {
         if sums.storages() == 0 {
             continue;
         }
         let all = sums.in_tensors();
-        writeln!(out, "\n{device}: {} in tensors, by owner{}:", bytes(all), whole_lists(look))?;
+        writeln!(out, "\n{device}: {} in tensors, by owner{}:", bytes(all), whole_lists(process))?;
         let groups = owner_groups(snapshot);
         let groups: Vec<_> = groups.iter().filter(|group| group.device == device).collect();
         write_rows(out, &group_rows(&groups, &outside_tensors(&sums), MAX_OWNERS), all)?;
@@ -205,8 +205,8 @@ fn write_on_cpu(
 }
 
 /// None for a core file.
-fn whole_lists(look: &ProcessSnapshot) -> String {
-    match look.start().filter(|_| look.core().is_none()) {
+fn whole_lists(process: &ProcessSnapshot) -> String {
+    match process.start().filter(|_| process.core().is_none()) {
         Some(start) => {
             let command = |name: &str| in_sentence(&suggestion_on(start.pid, name, &[]));
             format!(" ({} lists all, {} what is saved)", command("tensors"), command("graph"))
@@ -217,11 +217,11 @@ fn whole_lists(look: &ProcessSnapshot) -> String {
 
 fn write_owners(
     out: &mut dyn Write,
-    owners: &OwnersOrReason,
+    owners: &OwnersResult,
     device: &DeviceSnapshot,
     index: CudaIndex,
     options: &DumpOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let snapshot = match owners {
         Ok(snapshot) => snapshot,
         Err(why) => {
@@ -265,18 +265,18 @@ fn write_owners(
     Ok(categories(out, &sums)?)
 }
 
-pub(super) fn labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {
+pub(super) fn labels(process: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {
     FrameLabels {
-        stacks: look.stacks(),
-        directory: look.start().and_then(|s| s.directory.as_deref()),
+        stacks: process.stacks(),
+        directory: process.start().and_then(|s| s.directory.as_deref()),
         full_filenames,
     }
 }
 
 /// Stacks with native frames have a table of their own.
-pub(super) fn mixed_labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {
-    let own = look.mixed_stacks().and_then(Result::ok).map(|it| &it.table);
-    FrameLabels { stacks: own.unwrap_or(look.stacks()), ..labels(look, full_filenames) }
+pub(super) fn mixed_labels(process: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {
+    let own = process.mixed_stacks().and_then(Result::ok).map(|it| &it.table);
+    FrameLabels { stacks: own.unwrap_or(process.stacks()), ..labels(process, full_filenames) }
 }
 
 fn runtime_text(runtime: &TargetRuntime) -> String {
@@ -292,8 +292,8 @@ fn runtime_text(runtime: &TargetRuntime) -> String {
     )
 }
 
-fn thread_text(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
-    let known = look.stacks().get_thread(thread.thread);
+fn thread_text(process: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
+    let known = process.stacks().get_thread(thread.thread);
     let id = known.map_or_else(
         || "unknown".to_owned(),
         |t| t.os_id.map_or_else(|| format!("{:#x}", t.python_id), |id| id.to_string()),
@@ -301,9 +301,9 @@ fn thread_text(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
     let name = known.and_then(|t| t.name.as_deref());
     let name = name.map_or_else(String::new, |n| format!(": \"{}\"", one_line(n)));
     let gil = if thread.gil { "+gil" } else { "" };
-    let activity = match look.core() {
+    let activity = match process.core() {
         // No thread of a core file is active.
-        Some(_) => signal_of(look, thread).unwrap_or("no signal"),
+        Some(_) => signal_of(process, thread).unwrap_or("no signal"),
         None => activity_text(thread.activity, thread.asleep),
     };
     format!("Thread {id} ({activity}{gil}){name}")
@@ -346,7 +346,7 @@ fn device_name(device: &DeviceSnapshot) -> String {
 }
 
 /// What a private pool belongs to: ` of runners[64].graph`.
-fn users(owners: &OwnersOrReason, pool: PoolId) -> String {
+fn users(owners: &OwnersResult, pool: PoolId) -> String {
     let Ok(snapshot) = owners else { return String::new() };
     let users: Vec<PoolUser> =
         snapshot.pool_users.iter().filter(|user| user.pool == pool).cloned().collect();
@@ -359,7 +359,7 @@ fn users(owners: &OwnersOrReason, pool: PoolId) -> String {
 fn write_device(
     out: &mut dyn Write,
     device: &DeviceSnapshot,
-    owners: &OwnersOrReason,
+    owners: &OwnersResult,
 ) -> std::io::Result<()> {
     writeln!(out, "{}", device_name(device))?;
     let mut row = |name: &str, value: String| writeln!(out, "    {name:<35} {value}");

@@ -7,10 +7,10 @@ use crate::model::{
     AllocationHistory, Block, BlockState, DeviceHistory, HistoryAction, HistoryEvent, HistoryFrame,
     Segment,
 };
-use crate::render::shared::RenderError;
+use crate::render::shared::OutputError;
 
 /// Writes a pickle for pytorch.org/memory_viz and torch/cuda/_memory_viz.py.
-pub fn history_pickle(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), RenderError> {
+pub fn history_pickle(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), OutputError> {
     let mut writer = PickleSnapshot {
         pickle: PickleWriter::new(out)?,
         frames: vec![None; history.frames.len()],
@@ -22,7 +22,7 @@ pub fn history_pickle(out: &mut dyn Write, history: &AllocationHistory) -> Resul
 }
 
 /// Writes JSON, which pytorch.org/memory_viz opens as well.
-pub fn history_json(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), RenderError> {
+pub fn history_json(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), OutputError> {
     let mut writer = JsonSnapshot { out, history, is_first: true };
     snapshot(&mut writer, history)?;
     writer.out.write_all(b"\n")?;

@@ -8,7 +8,7 @@ use super::pickle::{PickleMemo, PickleWriter};
 use super::{ExportedFrame, frames};
 use crate::analysis::{BlockEvent, DeviceBlocks, MomentBlocks, Profile};
 use crate::model::{Block, BlockState, CudaIndex, Segment};
-use crate::render::shared::RenderError;
+use crate::render::shared::OutputError;
 
 /// A damaged recording may name any number of devices.
 const MAX_DEVICES: u32 = 1024;
@@ -18,8 +18,8 @@ pub fn memory_viz(
     out: &mut dyn Write,
     profile: &Profile,
     moment: &MomentBlocks,
-) -> Result<(), RenderError> {
-    let mut writer = MemoryVizWriter {
+) -> Result<(), OutputError> {
+    let mut writer = VizWriter {
         pickle: PickleWriter::new(out)?,
         frames: BTreeMap::new(),
         stacks: vec![None; moment.stacks.len()],
@@ -31,7 +31,7 @@ pub fn memory_viz(
 }
 
 /// Writes each frame and stack once, then its number.
-struct MemoryVizWriter<'a> {
+struct VizWriter<'a> {
     pickle: PickleWriter<'a>,
     frames: BTreeMap<ExportedFrame, PickleMemo>,
     stacks: Vec<Option<PickleMemo>>,
@@ -39,7 +39,7 @@ struct MemoryVizWriter<'a> {
     moment: &'a MomentBlocks,
 }
 
-impl MemoryVizWriter<'_> {
+impl VizWriter<'_> {
     fn number(&mut self, key: &str, value: u64) -> io::Result<()> {
         self.pickle.text_once(key)?;
         self.pickle.integer(value)

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::analysis::{Iteration, IterationLevels, Profile};
 use crate::model::{CudaIndex, Nanos};
-use crate::render::shared::{RenderError, json_line};
+use crate::render::shared::{OutputError, json_line};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -67,7 +67,7 @@ pub fn perfetto(
     out: &mut dyn Write,
     recordings: &[(&str, &Profile)],
     device: Option<CudaIndex>,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     // Each recording has its own clock; wall time aligns them.
     let began = |profile: &Profile| profile.start().map_or(0, |start| start.unix_nanos);
     let first = recordings.iter().map(|(_, profile)| began(profile)).min().unwrap_or(0);

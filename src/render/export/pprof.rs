@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::{ExportedDevice, ExportedFrame};
-use crate::render::shared::RenderError;
+use crate::render::shared::OutputError;
 
 #[derive(Debug, Default)]
 struct ProtobufMessage(Vec<u8>);
@@ -124,7 +124,7 @@ type SampleValues = [u64; 3];
 
 /// Writes a profile of each device. Values besides live bytes appear only if all recordings have
 /// them.
-pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
+pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), OutputError> {
     let has_allocated = devices.iter().all(|device| device.allocated.is_some());
     let has_counts = has_allocated
         && devices

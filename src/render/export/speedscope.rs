@@ -8,7 +8,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::{ExportedDevice, ExportedFrame};
-use crate::render::shared::{RenderError, json_line};
+use crate::render::shared::{OutputError, json_line};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -51,7 +51,7 @@ struct SampledProfile {
 }
 
 /// Writes a profile per device.
-pub fn speedscope(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
+pub fn speedscope(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), OutputError> {
     let mut frames: Vec<SpeedscopeFrame> = Vec::new();
     let mut numbers: BTreeMap<ExportedFrame, usize> = BTreeMap::new();
     let mut profiles = Vec::new();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ExportedDevice, ExportedFrame};
 use crate::render::shared::{
-    AttributionJson, CsvSheet, JsonDocument, JsonFormat, RenderError, warnings,
+    AttributionJson, CsvSheet, JsonDocument, JsonFormat, OutputError, warnings,
 };
 
 /// `memspy export --format json`: what was live at a moment, by stack. Sizes in bytes.
@@ -99,7 +99,7 @@ fn rows(device: &ExportedDevice<'_>) -> Vec<(Vec<ExportedFrame>, StackValues)> {
 }
 
 /// Writes a row per stack; the innermost Python line has its own columns.
-pub fn export_csv(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
+pub fn export_csv(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), OutputError> {
     let mut csv = CsvSheet::new(out);
     csv.write_record([
         "rank",
@@ -147,7 +147,7 @@ pub fn export_csv(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result
 }
 
 /// Writes one JSON document.
-pub fn export_json(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
+pub fn export_json(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), OutputError> {
     let moments = devices.iter().map(moment).collect();
     JsonDocument::new(ExportJson { moments }).write(out, true)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use crate::analysis::{FoldedProfile, Profile, StackLabel};
-use crate::render::shared::{EscapeGuard, FrameLabels, RenderError, one_line};
+use crate::render::shared::{EscapeGuard, FrameLabels, OutputError, one_line};
 
 /// How frames are named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub fn collapsed(
     profile: &Profile,
     folded: &FoldedProfile,
     style: NameStyle,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for (stack, bytes) in stacks(profile, folded, style) {
         writeln!(out, "{stack} {bytes}")?;

@@ -7,7 +7,7 @@ use std::io::Write;
 use super::collapsed::{NameStyle, stacks};
 use super::picture::{FlamePicture, draw};
 use crate::analysis::ComparedMoment;
-use crate::render::shared::{EscapeGuard, RenderError, bytes};
+use crate::render::shared::{EscapeGuard, OutputError, bytes};
 
 /// Frames have no lines, as these may have moved.
 fn both(
@@ -37,7 +37,7 @@ pub fn flame_diff(
     after: ComparedMoment<'_>,
     style: NameStyle,
     picture: &FlamePicture,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let both = both(before, after, style);
     let gone: u64 = both.values().filter(|(_, after)| *after == 0).map(|(before, _)| before).sum();
     // inferno multiplies a difference by 150.
@@ -67,7 +67,7 @@ pub fn collapsed_diff(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
     style: NameStyle,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for (stack, (before, after)) in both(before, after, style) {
         writeln!(out, "{stack} {before} {after}")?;

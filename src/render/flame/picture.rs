@@ -14,7 +14,7 @@ use crate::analysis::{
 use crate::model::{CudaIndex, SnapshotConsistency};
 use crate::render::shared::memory_name;
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, MUCH_BEFORE, RenderError, bytes, certainty_in_short, count, one_line,
+    EscapeGuard, FrameLabels, MUCH_BEFORE, OutputError, bytes, certainty_in_short, count, one_line,
     percent,
 };
 
@@ -45,7 +45,7 @@ pub fn flame(
     folded: &FoldedProfile,
     style: NameStyle,
     picture: &FlamePicture,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let lines: Vec<String> = stacks(profile, folded, style)
         .into_iter()
         .filter(|(_, bytes)| *bytes > 0)
@@ -84,8 +84,8 @@ pub fn flame_of_ranks(
     how: RankMode,
     style: NameStyle,
     picture: &FlamePicture,
-) -> Result<(), RenderError> {
-    let Some(first) = ranks.first() else { return Err(RenderError::Empty) };
+) -> Result<(), OutputError> {
+    let Some(first) = ranks.first() else { return Err(OutputError::Empty) };
     let total: u64 = ranks.iter().map(|rank| rank.folded.total).sum();
     let moment = match (first.folded.allocations, first.folded.moment) {
         _ if picture.moment.is_some() => picture.moment.as_deref().unwrap_or_default(),
@@ -119,7 +119,7 @@ pub fn collapsed_of_ranks(
     ranks: &[RankMemory<'_>],
     how: RankMode,
     style: NameStyle,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for line in rank_lines(ranks, how, style) {
         writeln!(out, "{line}")?;
@@ -153,7 +153,7 @@ pub fn owners_flame(
     (device, moment): (CudaIndex, Moment),
     style: NameStyle,
     picture: &FlamePicture,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let lines = owner_lines(profile, stacks, style);
     let which = match moment {
         Moment::Peak => "at the largest recorded snapshot",
@@ -165,9 +165,9 @@ pub fn owners_flame(
         || "the process ran on".to_owned(),
         |pause| format!("the process was stopped for {:.1} ms", pause.0 as f64 / 1e6),
     );
-    let looks = count(stacks.looks);
+    let snapshots = count(stacks.snapshots);
     let subtitle =
-        format!("at {:.3} s, {pause}; snapshots recorded: {looks}", stacks.time.seconds());
+        format!("at {:.3} s, {pause}; snapshots recorded: {snapshots}", stacks.time.seconds());
     draw(out, &lines, title, subtitle, "Owner:", picture)
 }
 
@@ -177,7 +177,7 @@ pub fn owners_collapsed(
     profile: &Profile,
     stacks: &OwnerStacks,
     style: NameStyle,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for line in owner_lines(profile, stacks, style) {
         writeln!(out, "{line}")?;
@@ -206,9 +206,9 @@ pub(super) fn draw(
     subtitle: String,
     name_type: &str,
     picture: &FlamePicture,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     if lines.is_empty() {
-        return Err(RenderError::Empty);
+        return Err(OutputError::Empty);
     }
     if picture.text {
         let style = TreeStyle {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use crate::render::shared::{EscapeGuard, RenderError, percent, short_bytes};
+use crate::render::shared::{EscapeGuard, OutputError, percent, short_bytes};
 
 /// The smallest share shown by default, in percent.
 const MIN_PERCENT: f64 = 1.0;
@@ -48,9 +48,9 @@ pub(super) fn tree_text(
     lines: &[String],
     heads: &[String],
     style: TreeStyle,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     if lines.is_empty() {
-        return Err(RenderError::Empty);
+        return Err(OutputError::Empty);
     }
     let nodes = tree(lines, style.inverted);
     for head in heads {
@@ -59,7 +59,7 @@ pub(super) fn tree_text(
     let whole = nodes[0].bytes;
     let least = style.min_percent.unwrap_or(MIN_PERCENT);
     let is_shown = |node: usize| percent(nodes[node].bytes, whole) >= least;
-    let mut write = |bytes: u64, depth: usize, name: &str| -> Result<(), RenderError> {
+    let mut write = |bytes: u64, depth: usize, name: &str| -> Result<(), OutputError> {
         let (share, indent) = (percent(bytes, whole), "  ".repeat(depth));
         let line = format!("{:>10} {share:>5.1} %  {indent}{name}", short_bytes(bytes));
         // memspy's own colours go around the guarded text.

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use super::{below_peak, counted_by, levels, listed};
-use crate::analysis::{Iteration, IterationLevels, OwnedInIteration, Profile};
+use crate::analysis::{Iteration, IterationLevels, IterationOwners, Profile};
 use crate::model::{CudaIndex, TensorCategory};
-use crate::render::shared::{CsvSheet, RenderError};
+use crate::render::shared::{CsvSheet, OutputError};
 
 /// Columns that need no snapshot of the owners.
 const FIXED: [&str; 17] = [
@@ -37,7 +37,7 @@ pub fn iterations_csv(
     out: &mut dyn Write,
     profile: &Profile,
     device: CudaIndex,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let mut csv = CsvSheet::new(out);
     let categories = TensorCategory::ALL.map(TensorCategory::name);
     let (all, by) = (listed(profile), counted_by(profile));
@@ -84,11 +84,11 @@ fn fixed_cells(iteration: &Iteration, reached: IterationLevels, counted_by: &str
 }
 
 fn snapshot_cells(
-    held: Option<&OwnedInIteration>,
+    held: Option<&IterationOwners>,
     reached: IterationLevels,
     parameters: &BTreeSet<&str>,
 ) -> Vec<String> {
-    let bytes = |of: &dyn Fn(&OwnedInIteration) -> u64| {
+    let bytes = |of: &dyn Fn(&IterationOwners) -> u64| {
         held.map_or_else(String::new, |held| of(held).to_string())
     };
     let categories = TensorCategory::ALL
@@ -99,9 +99,8 @@ fn snapshot_cells(
     row.push(maps.map_or_else(String::new, |bytes| bytes.to_string()));
     row.push(bytes(&|held| held.allocated));
     row.push(held.map_or_else(String::new, |held| below_peak(held, reached).to_string()));
-    let of = |name: &str, held: &OwnedInIteration| {
-        held.parameters.get(name).copied().unwrap_or_default()
-    };
+    let of =
+        |name: &str, held: &IterationOwners| held.parameters.get(name).copied().unwrap_or_default();
     row.extend(parameters.iter().map(|name| bytes(&|held| of(name, held).weight)));
     row.extend(parameters.iter().map(|name| bytes(&|held| of(name, held).gradient)));
     row

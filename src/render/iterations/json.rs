@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{below_peak, counted_by, levels, listed};
 use crate::analysis::{Iteration, Profile};
 use crate::model::{CudaIndex, TensorCategory};
-use crate::render::shared::{JsonDocument, JsonFormat, RenderError, warnings};
+use crate::render::shared::{JsonDocument, JsonFormat, OutputError, warnings};
 
 /// `memspy iterations --json`: the training iterations of a recording. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ pub fn iterations_json(
     out: &mut dyn Write,
     profile: &Profile,
     device: CudaIndex,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let iterations = listed(profile);
     let content = IterationsJson {
         device: device.0,
@@ -111,15 +111,15 @@ pub fn iterations_json(
 
 fn iteration_json(iteration: &Iteration, device: CudaIndex) -> IterationJson {
     let reached = levels(iteration, device);
-    let look = iteration.owned.get(&device);
-    let held = look.map(|held| {
+    let owners = iteration.owned.get(&device);
+    let held = owners.map(|held| {
         let bytes =
             |category: TensorCategory| held.categories.get(&category).copied().unwrap_or_default();
         let categories = TensorCategory::ALL.map(|c| (c.name().to_owned(), bytes(c)));
         let rest = ("in no tensor".to_owned(), held.in_no_tensor);
         categories.into_iter().chain([rest]).collect()
     });
-    let parameters = look.map(|held| {
+    let parameters = owners.map(|held| {
         let all = held.parameters.iter();
         all.map(|(name, bytes)| {
             (name.to_string(), ParameterJson { weight: bytes.weight, gradient: bytes.gradient })
@@ -144,9 +144,9 @@ fn iteration_json(iteration: &Iteration, device: CudaIndex) -> IterationJson {
         end: iteration.end.name().to_owned(),
         intermediate_gradients: reached.intermediate,
         held,
-        feature_maps: look.and_then(|held| held.feature_maps),
-        snapshot_allocated: look.map(|held| held.allocated),
-        snapshot_below_peak: look.map(|held| below_peak(held, reached)),
+        feature_maps: owners.and_then(|held| held.feature_maps),
+        snapshot_allocated: owners.map(|held| held.allocated),
+        snapshot_below_peak: owners.map(|held| below_peak(held, reached)),
         parameters,
     }
 }

@@ -6,7 +6,7 @@ mod text;
 
 use std::borrow::Cow;
 
-use crate::analysis::{Iteration, IterationClock, IterationLevels, OwnedInIteration, Profile};
+use crate::analysis::{Iteration, IterationClock, IterationLevels, IterationOwners, Profile};
 use crate::model::{CudaIndex, StepSource};
 
 pub use csv::iterations_csv;
@@ -31,7 +31,7 @@ fn counted_by(profile: &Profile) -> String {
 }
 
 /// Bytes below the peak; negative where the peak is only a lower limit.
-fn below_peak(held: &OwnedInIteration, reached: IterationLevels) -> i64 {
+fn below_peak(held: &IterationOwners, reached: IterationLevels) -> i64 {
     reached.peak_allocated - held.allocated as i64
 }
 

@@ -5,10 +5,10 @@ use std::io::Write;
 
 use super::{below_peak, levels, listed};
 use crate::analysis::{
-    Iteration, IterationClock, IterationEnd, IterationLevels, OwnedInIteration, Profile,
+    Iteration, IterationClock, IterationEnd, IterationLevels, IterationOwners, Profile,
 };
 use crate::model::{CudaIndex, StepSource};
-use crate::render::shared::{EscapeGuard, RenderError, count, header, one_line, signed_bytes};
+use crate::render::shared::{EscapeGuard, OutputError, count, header, one_line, signed_bytes};
 
 /// Writes the last `limit` iterations (0: all) and the one with the highest peak.
 pub fn iterations_text(
@@ -17,7 +17,7 @@ pub fn iterations_text(
     device: CudaIndex,
     limit: usize,
     with_parameters: bool,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for line in header(profile, device) {
         writeln!(out, "{line}")?;
@@ -45,7 +45,7 @@ fn table(
     all: &[Cow<'_, Iteration>],
     device: CudaIndex,
     limit: usize,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let has_epochs = all.iter().any(|iteration| iteration.epoch.is_some());
     writeln!(
         out,
@@ -141,7 +141,7 @@ fn summary(
     out: &mut dyn Write,
     profile: &Profile,
     all: &[Cow<'_, Iteration>],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let is_period = matches!(profile.iteration_clock(), IterationClock::Period(_));
     let (what, by) = match (profile.iteration_clock(), profile.step_clock()) {
         (IterationClock::Steps, Some(StepSource::Variable)) => {
@@ -194,7 +194,7 @@ fn summary(
     Ok(())
 }
 
-fn held_by(held: &OwnedInIteration, reached: IterationLevels) -> String {
+fn held_by(held: &IterationOwners, reached: IterationLevels) -> String {
     let below = below_peak(held, reached);
     let place = match below {
         1.. => format!("{} below the peak", signed_bytes(below)),
@@ -213,7 +213,7 @@ fn parameters(
     out: &mut dyn Write,
     all: &[Cow<'_, Iteration>],
     device: CudaIndex,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let seen =
         |i: &'_ &Cow<'_, Iteration>| i.owned.get(&device).is_some_and(|h| !h.parameters.is_empty());
     writeln!(out)?;

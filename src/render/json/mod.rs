@@ -1,5 +1,10 @@
 //! The structs that `--json` prints, defined beside their commands' text. They make `docs/json.md`.
 
+#![expect(
+    clippy::module_name_repetitions,
+    reason = "docs/schema prints these names, and their ends tell them from what they print"
+)]
+
 #[cfg(test)]
 mod schema_tests;
 

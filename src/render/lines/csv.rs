@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::text::{selected, source_lines};
 use crate::analysis::{BoundedValue, LineRow, LineTable, Profile, RankedLine, lines};
 use crate::model::{Frame, StatField, StatKey};
-use crate::render::shared::{CsvSheet, RenderError};
+use crate::render::shared::{CsvSheet, OutputError};
 
 /// Columns after the statistics.
 const REST: [&str; 10] = [
@@ -30,7 +30,7 @@ pub fn lines_csv(
     profile: &Profile,
     table: &LineTable,
     functions: &[String],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let mut csv = CsvSheet::new(out);
     csv.write_record(head(profile, table))?;
     let ranking = lines::ranking(profile, table, false)?;
@@ -86,7 +86,7 @@ fn head(profile: &Profile, table: &LineTable) -> Vec<String> {
 fn statistics(profile: &Profile, row: &LineRow) -> Vec<String> {
     let mut cells = Vec::new();
     for cell in &row.cells {
-        let value = cell.untold.is_none().then_some(cell.value);
+        let value = cell.unknown.is_none().then_some(cell.value);
         cells.extend(bounded_csv(value));
         if has_runs(profile, cell.key) {
             cells.extend(bounded_csv(cell.one_run));

@@ -12,7 +12,7 @@ use crate::analysis::{
 };
 use crate::model::{CudaIndex, EventTotals, FreeTracking, Nanos, ReaderKind};
 use crate::render::shared::{
-    AttributionJson, FrameLabels, JsonDocument, JsonFormat, RenderError, line_notes, warnings, way,
+    AttributionJson, FrameLabels, JsonDocument, JsonFormat, OutputError, line_notes, warnings, way,
 };
 
 /// `memspy lines --json`: the memory of each line on one GPU. Sizes in bytes.
@@ -316,7 +316,7 @@ pub fn lines_json(
     profile: &Profile,
     table: &LineTable,
     functions: &[String],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let labels = FrameLabels::new(profile, false);
     let ranking = lines::ranking(profile, table, false)?;
     let ranked = ranked_json(profile, &ranking, functions);
@@ -405,7 +405,7 @@ fn line_json(line: u32, source: Option<&str>, row: &LineRow) -> LineJson {
 
 fn cell_json(cell: &LineCell) -> LineCellJson {
     let one_run = cell.one_run.map(BoundedJson::from);
-    match cell.untold {
+    match cell.unknown {
         None => {
             let BoundedValue { value, exact, upper } = cell.value;
             LineCellJson { value: Some(value), exact, upper, unknown_because: None, one_run }

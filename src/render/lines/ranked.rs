@@ -9,7 +9,7 @@ use crate::analysis::{
 };
 use crate::model::Function;
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, MUCH_BEFORE, RenderError, allocated_line, bytes, certainty_at_peak,
+    EscapeGuard, FrameLabels, MUCH_BEFORE, OutputError, allocated_line, bytes, certainty_at_peak,
     count, number, one_line, percent, short_bytes, short_signed_bytes, warnings, wrapped,
 };
 
@@ -26,7 +26,7 @@ pub fn ranked_lines_text(
     ranking: &LineRanking,
     order: LineOrder,
     options: &LinesOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let certainty = certainty_at_peak(profile, table.device);
     for line in [headline(profile, table, ranking)].into_iter().chain(certainty) {

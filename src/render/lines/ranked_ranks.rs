@@ -9,7 +9,7 @@ use super::text::LinesOptions;
 use super::text_table::TextTable;
 use crate::analysis::{LineOrder, LineRanking, RankedLine};
 use crate::render::shared::{
-    EscapeGuard, RenderError, count, one_line, sampling_line, short_bytes, short_signed_bytes,
+    EscapeGuard, OutputError, count, one_line, sampling_line, short_bytes, short_signed_bytes,
     warnings, wrapped,
 };
 
@@ -24,7 +24,7 @@ pub fn ranked_rank_lines_text(
     ranks: &[(RankLines<'_>, &LineRanking)],
     order: LineOrder,
     options: &LinesOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let all: Vec<RankLines<'_>> = ranks.iter().map(|(rank, _)| *rank).collect();
     for (rank, ranking) in ranks {

@@ -11,7 +11,7 @@ use crate::analysis::{
     BoundedValue, LineTable, Profile, RankFunction, RankRow, RankTable, RankValues,
 };
 use crate::render::shared::{
-    CsvSheet, EscapeGuard, JsonDocument, JsonFormat, RenderError, count, gpu_line, one_line,
+    CsvSheet, EscapeGuard, JsonDocument, JsonFormat, OutputError, count, gpu_line, one_line,
     sampling_line, short_file, signed_bytes, warnings,
 };
 
@@ -140,7 +140,7 @@ pub fn rank_lines_text(
     ranks: &[RankLines<'_>],
     table: &RankTable,
     options: &LinesOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for rank in ranks {
         let start = rank.profile.start();
@@ -276,7 +276,7 @@ pub fn rank_lines_csv(
     ranks: &[RankLines<'_>],
     table: &RankTable,
     functions: &[String],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let mut csv = CsvSheet::new(out);
     let mut head: Vec<String> = ["file", "function", "line", "ranks"].map(String::from).into();
     let keys = table.columns.iter().map(ToString::to_string);
@@ -326,7 +326,7 @@ pub fn rank_lines_json(
     ranks: &[RankLines<'_>],
     table: &RankTable,
     functions: &[String],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let row = |(line, source, row): (u32, Option<&str>, Option<&RankRow>)| {
         let row = row?;
         let columns = table.columns.iter().zip(&row.cells);

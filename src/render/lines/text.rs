@@ -8,7 +8,7 @@ use crate::analysis::{
 };
 use crate::model::{Function, Metric, Pool, SourceText, StatField, StatKey};
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, RenderError, bytes, count, header, line_notes, one_line, scaled,
+    EscapeGuard, FrameLabels, OutputError, bytes, count, header, line_notes, one_line, scaled,
     signed_bytes,
 };
 
@@ -37,7 +37,7 @@ pub fn lines_text(
     profile: &Profile,
     table: &LineTable,
     options: &LinesOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for line in header(profile, table.device) {
         writeln!(out, "{line}")?;
@@ -147,7 +147,9 @@ impl<'a> FunctionText<'a> {
         let mut columns = Vec::new();
         for (i, &key) in table.columns.iter().enumerate() {
             let value = |row: &LineRow| match row.cells.get(i) {
-                Some(LineCell { untold: Some(untold), .. }) => line_notes::word(*untold).to_owned(),
+                Some(LineCell { unknown: Some(unknown), .. }) => {
+                    line_notes::word(*unknown).to_owned()
+                }
                 Some(c) => cell(c.key, c.value),
                 None => String::new(),
             };
@@ -357,8 +359,8 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
     }
     let doubt = table.doubt.as_ref().map(|doubt| format!("Nothing is marked exact: {doubt}."));
     notes.extend(doubt.as_deref());
-    let untold = unknown_notes(table);
-    notes.extend(untold.iter().map(String::as_str));
+    let unknown = unknown_notes(table);
+    notes.extend(unknown.iter().map(String::as_str));
     let has_sums = !exact && has_sums;
     if table.estimated && table.doubt.is_none() {
         notes.push(match (exact, has_sums) {
@@ -377,20 +379,20 @@ fn unknown_notes(table: &LineTable) -> Vec<String> {
     let rows = table.functions.iter().flat_map(|function| &function.rows);
     let cells = rows.flat_map(|row| &row.cells);
     let reasons: BTreeSet<(UnknownReason, StatKey)> =
-        cells.filter_map(|cell| Some((cell.untold?, cell.key))).collect();
+        cells.filter_map(|cell| Some((cell.unknown?, cell.key))).collect();
     let mut by_reason: BTreeMap<UnknownReason, Vec<String>> = BTreeMap::new();
-    for (untold, key) in reasons {
-        by_reason.entry(untold).or_default().push(key.to_string());
+    for (unknown, key) in reasons {
+        by_reason.entry(unknown).or_default().push(key.to_string());
     }
-    let note = |(untold, keys): (UnknownReason, Vec<String>)| match untold {
+    let note = |(unknown, keys): (UnknownReason, Vec<String>)| match unknown {
         UnknownReason::NotSeen => {
-            format!("{}: {}.", line_notes::word(untold), line_notes::why(untold))
+            format!("{}: {}.", line_notes::word(unknown), line_notes::why(unknown))
         }
         _ => format!(
             "{} ({}): {}.",
-            line_notes::word(untold),
+            line_notes::word(unknown),
             keys.join(", "),
-            line_notes::why(untold)
+            line_notes::why(unknown)
         ),
     };
     by_reason.into_iter().map(note).collect()

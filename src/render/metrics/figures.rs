@@ -138,7 +138,7 @@ pub(super) const GPU_FIGURES: [GpuFigure; 15] = [
         gpu.ooms
     }),
     GpuFigure::seconds(
-        "memspy_owner_look_stop",
+        "memspy_owner_snapshot_stop",
         "For how long the job was stopped for the last snapshot of its owners",
         |gpu| gpu.owner_stop,
     ),

@@ -76,8 +76,8 @@ fn can_be_given_up(group: &OwnerGroup) -> bool {
 
 /// The largest owner that can be freed, in a sentence.
 pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<String> {
-    let look = report.owners.as_ref()?;
-    let held = look.devices.iter().find(|held| held.device == device.device)?;
+    let owners = report.owners.as_ref()?;
+    let held = owners.devices.iter().find(|held| held.device == device.device)?;
     let groups = recorded_owner_groups(held);
     let largest =
         groups.iter().filter(|group| can_be_given_up(group)).max_by_key(|it| it.size.bytes)?;
@@ -86,7 +86,7 @@ pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<S
     if since > largest.size.bytes {
         return None;
     }
-    let seconds = report.time.0.saturating_sub(look.time.0) as f64 / 1e9;
+    let seconds = report.time.0.saturating_sub(owners.time.0) as f64 / 1e9;
     let all = held.allocated;
     let mut text = format!(
         "GPU {}: {} holds {}, {:.0} % of the {} allocated {seconds:.1} s before: the largest part that could be freed.",

@@ -11,12 +11,12 @@ use crate::analysis::{
     peak, recorded_owner_groups, requested_bytes,
 };
 use crate::model::{
-    DeviceUsage, Frame, FunctionId, MemoryKind, Nanos, OwnedOnDevice, OwnershipBreakdown,
+    DeviceOwners, DeviceUsage, Frame, FunctionId, MemoryKind, Nanos, OwnershipBreakdown,
     ProcessUsage, RaisedError, StackId,
 };
 use crate::render::owners::{group_rows, outside_recorded, write_rows};
 use crate::render::shared::{
-    EscapeGuard, FrameLabels, RenderError, bytes, count, end_text, evidence, number, one_line,
+    EscapeGuard, FrameLabels, OutputError, bytes, count, end_text, evidence, number, one_line,
     optional_bytes, percent, time_range, utc, warnings,
 };
 
@@ -31,9 +31,9 @@ pub fn oom_report_text(
     out: &mut dyn Write,
     profile: &Profile,
     report: &OomReport,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
-    let text = OomReportText { profile, report, labels: FrameLabels::new(profile, false) };
+    let text = ReportText { profile, report, labels: FrameLabels::new(profile, false) };
     text.head(out)?;
     let conclusion = conclusion(profile, report, text.labels);
     if !conclusion.is_empty() {
@@ -54,13 +54,13 @@ pub fn oom_report_text(
     Ok(())
 }
 
-struct OomReportText<'a> {
+struct ReportText<'a> {
     profile: &'a Profile,
     report: &'a OomReport,
     labels: FrameLabels<'a>,
 }
 
-impl OomReportText<'_> {
+impl ReportText<'_> {
     fn head(&self, out: &mut dyn Write) -> io::Result<()> {
         let time = self.report.time;
         let at = format!("at {:.3} s of the recording", time.seconds());
@@ -473,7 +473,7 @@ pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<Li
     rows
 }
 
-fn categories(out: &mut dyn Write, held: &OwnedOnDevice) -> io::Result<()> {
+fn categories(out: &mut dyn Write, held: &DeviceOwners) -> io::Result<()> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for held in &held.held {
         *sums.entry(held.category.name()).or_default() += held.bytes;

@@ -6,7 +6,7 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::{GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
-use crate::model::{DeviceOwnership, OwnedOnDevice, PoolUser, TensorCategory};
+use crate::model::{DeviceOwners, DeviceOwnership, PoolUser, TensorCategory};
 use crate::ownership::name_pattern;
 use crate::render::shared::{bytes, count, one_line, percent, signed_bytes};
 
@@ -248,7 +248,7 @@ pub(crate) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
     ]
 }
 
-pub(crate) fn outside_recorded(device: &OwnedOnDevice) -> Vec<(String, u64)> {
+pub(crate) fn outside_recorded(device: &DeviceOwners) -> Vec<(String, u64)> {
     vec![
         (NO_TENSOR.to_owned(), device.without_tensor),
         ("[rounding of the allocator]".to_owned(), device.rounding),

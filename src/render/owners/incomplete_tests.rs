@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::model::{
-    AllocatorSnapshot, Block, BlockState, CudaIndex, GraphNode, IncompleteSnapshot, LookLimit,
-    ModelModule, Nanos, OwnershipSnapshot, PoolId, RootModule, SavedBy, SavedIn, Segment,
+    AllocatorSnapshot, Block, BlockState, CudaIndex, GraphNode, IncompleteSnapshot, NamedModule,
+    Nanos, OwnershipSnapshot, PoolId, ReachedLimit, RootModule, SavedBy, SavedIn, Segment,
     SnapshotConsistency, Storage, TensorCategory, TensorDevice, TensorInfo, TensorRow,
 };
 use crate::ownership::fixture;
@@ -50,7 +50,7 @@ fn snapshot(missing: &[&'static str]) -> OwnershipSnapshot {
         packed: 0,
         variable: None,
     };
-    let module = ModelModule {
+    let module = NamedModule {
         path: String::new(),
         class: "Net".into(),
         is_of_torch: false,
@@ -91,7 +91,7 @@ fn snapshot(missing: &[&'static str]) -> OwnershipSnapshot {
             segments: vec![segment],
         }],
         incomplete: (!missing.is_empty()).then(|| IncompleteSnapshot {
-            limit: LookLimit::Time(Duration::from_secs(5)),
+            limit: ReachedLimit::Time(Duration::from_secs(5)),
             missing: missing.to_vec(),
         }),
         ..OwnershipSnapshot::default()

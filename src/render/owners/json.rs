@@ -10,11 +10,11 @@ use super::groups::OwnerGroupJson;
 use super::tensors_json::{GraphNodeJson, SavedJson, TensorJson, node, saved_sums, tensor};
 use crate::analysis::{PrivatePool, owner_groups, private_pools, saved};
 use crate::model::{
-    CopiedTensors, DeviceOwnership, GarbageCycle, IncompleteSnapshot, LookLimit, OwnershipSnapshot,
-    PoolUser, StopTotals, TensorCategory, TensorReferrers,
+    CopiedTensors, DeviceOwnership, GarbageCycle, IncompleteSnapshot, OwnershipSnapshot, PoolUser,
+    ReachedLimit, StopTotals, TensorCategory, TensorReferrers,
 };
 use crate::ownership::breakdown;
-use crate::render::shared::{JsonDocument, JsonFormat, RenderError};
+use crate::render::shared::{JsonDocument, JsonFormat, OutputError};
 
 /// `memspy tensors --json`, `memspy graph --json` and `memspy referrers --json`: every tensor and
 /// every autograd node of a process at one moment. Sizes in bytes; with `--every` one line a
@@ -222,7 +222,7 @@ pub struct PythonTensorsJson {
 pub fn ownership_json(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     JsonDocument::new(ownership(snapshot)).write(out, true)
 }
 
@@ -232,7 +232,7 @@ pub fn ownership_json_line(
     snapshot: &OwnershipSnapshot,
     timestamp: &str,
     place: Option<&str>,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let timestamp = Some(timestamp.to_owned());
     let place = place.map(str::to_owned);
     JsonDocument::new(OwnershipJson { timestamp, place, ..ownership(snapshot) }).write(out, false)
@@ -300,12 +300,12 @@ pub(crate) fn incomplete_json(incomplete: &IncompleteSnapshot) -> IncompleteJson
         Number::from_f64(time.as_secs_f64()).unwrap_or_else(|| time.as_secs().into())
     };
     let (limit, most) = match incomplete.limit {
-        LookLimit::Pause(most) => ("pause", seconds(most)),
-        LookLimit::Time(most)
-        | LookLimit::Repeating(most)
-        | LookLimit::Finding { of: most, .. } => ("time", seconds(most)),
-        LookLimit::Copies(most) => ("copies", most.into()),
-        LookLimit::Memory(most) => ("memory", most.into()),
+        ReachedLimit::Pause(most) => ("pause", seconds(most)),
+        ReachedLimit::Time(most)
+        | ReachedLimit::Repeating(most)
+        | ReachedLimit::Finding { of: most, .. } => ("time", seconds(most)),
+        ReachedLimit::Copies(most) => ("copies", most.into()),
+        ReachedLimit::Memory(most) => ("memory", most.into()),
     };
     let missing = incomplete.missing.iter().map(|&what| what.to_owned()).collect();
     IncompleteJson { limit: limit.to_owned(), most, missing }

@@ -8,7 +8,7 @@ use super::json::{IncompleteJson, incomplete_json as incomplete};
 use super::text::{graph_footer, name};
 use crate::analysis::{LossMemory, ModelSize, memory_for_backward, model_sizes};
 use crate::model::OwnershipSnapshot;
-use crate::render::shared::{JsonDocument, JsonFormat, RenderError, bytes, count, one_line};
+use crate::render::shared::{JsonDocument, JsonFormat, OutputError, bytes, count, one_line};
 
 /// `memspy graph --like trumpy --json`: memory for the backward pass of each loss, by trumpy's
 /// rule.
@@ -101,7 +101,7 @@ pub fn like_trumpy_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     losses: &[usize],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     writeln!(out, "trumpy's memory_for_backward(net, loss), by its rule:")?;
     if losses.is_empty() {
         writeln!(out, "    no tensor with an autograd graph is alive")?;
@@ -163,7 +163,7 @@ pub fn like_trumpy_json(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     losses: &[usize],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let loss = |memory: &LossMemory| {
         let row = &snapshot.tensors[memory.loss];
         let figures = memory.figures.iter().map(|figure| BackwardMemoryJson {
@@ -197,7 +197,7 @@ fn millions(elements: u64) -> f64 {
 pub fn like_modelsize_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     writeln!(out, "modelsize(model, input) at 4 bytes an element, by its rule:")?;
     if snapshot.models.is_empty() {
         writeln!(out, "    no module with tensors is alive")?;
@@ -232,7 +232,7 @@ pub fn like_modelsize_text(
 pub fn like_modelsize_json(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let model = |size: &ModelSize| {
         let model = &snapshot.models[size.model];
         ModelSizeJson {

@@ -6,14 +6,14 @@ use super::text::{footer, name};
 use crate::analysis::results;
 use crate::model::{OwnershipSnapshot, Referrer, SavedIn, TensorReferrers, TensorRow};
 use crate::ownership::storages;
-use crate::render::shared::{EscapeGuard, RenderError, bytes, one_line};
+use crate::render::shared::{EscapeGuard, OutputError, bytes, one_line};
 
 /// Writes what refers to the requested tensors.
 pub fn referrers_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     asked: &[usize],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let groups = storages(snapshot);
     let results = results(&snapshot.tensors, &snapshot.nodes);
@@ -57,7 +57,7 @@ fn write_tensor(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     row: &TensorRow,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let size = row.tensor.storage.and_then(|storage| storage.bytes);
     let size = size.map_or_else(|| "of unknown size".to_owned(), bytes);
     let shape = row.tensor.shape.as_ref().map_or("symbolic".to_owned(), |s| format!("{s:?}"));
@@ -69,7 +69,7 @@ fn write_tensor(
     Ok(())
 }
 
-fn write_referrers(out: &mut dyn Write, referrers: &TensorReferrers) -> Result<(), RenderError> {
+fn write_referrers(out: &mut dyn Write, referrers: &TensorReferrers) -> Result<(), OutputError> {
     for Referrer { at, class, name, step } in &referrers.referrers {
         let way = match (name, at) {
             (Some(name), _) => one_line(&format!("{name}{step}")),

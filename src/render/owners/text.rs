@@ -8,13 +8,13 @@ use super::groups::{
 };
 use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved};
 use crate::model::{
-    CopiedTensors, DeviceOwnership, Frame, IncompleteSnapshot, LookLimit, OwnershipSnapshot,
-    PythonTensors, StackTable, StopTotals, StorageGroup, TensorCategory, TensorDevice, TensorRow,
+    CopiedTensors, DeviceOwnership, Frame, IncompleteSnapshot, OwnershipSnapshot, PythonTensors,
+    ReachedLimit, StackTable, StopTotals, StorageGroup, TensorCategory, TensorDevice, TensorRow,
     ThreadSample,
 };
 use crate::ownership::{breakdown, owner_label, storages};
 use crate::render::shared::{
-    EscapeGuard, RenderError, bytes, count, in_sentence, number, one_line, short_file, suggestion,
+    EscapeGuard, OutputError, bytes, count, in_sentence, number, one_line, short_file, suggestion,
 };
 
 /// Fits most shapes; longer ones shift their row.
@@ -69,7 +69,7 @@ pub fn tensors_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     wanted: TensorsOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     if let Some(copied) = copied(snapshot) {
         writeln!(out, "{copied}\n")?;
@@ -116,7 +116,7 @@ pub(crate) fn write_storages(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     wanted: TensorsOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let listed: Vec<StorageGroup> =
         storages(snapshot).into_iter().filter(|group| wanted.takes(group.device)).collect();
     writeln!(
@@ -143,7 +143,7 @@ fn write_group(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     group: &StorageGroup,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let size = match group.storage.bytes {
         None => "symbolic".to_owned(),
         Some(_) if group.bytes() == 0 => "none".to_owned(),
@@ -176,7 +176,7 @@ fn row(
     what: &str,
     row: &TensorRow,
     name: &str,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let shape = match (&row.tensor.shape, &row.tensor.nested) {
         (Some(shape), _) => format!("{shape:?}"),
         (None, Some(nested)) => format!("nested x {}", nested.len()),
@@ -192,7 +192,7 @@ pub(super) fn name(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
 }
 
 /// The bytes add up to the allocated bytes.
-fn device_sums(out: &mut dyn Write, sums: &DeviceOwnership) -> Result<(), RenderError> {
+fn device_sums(out: &mut dyn Write, sums: &DeviceOwnership) -> Result<(), OutputError> {
     categories(out, sums)?;
     let PythonTensors { tensors, elements, bytes: size, unknown } = sums.in_python;
     write!(
@@ -254,7 +254,7 @@ pub fn changes_text(
     before: &OwnershipSnapshot,
     now: &OwnershipSnapshot,
     wanted: TensorsOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     for (device, sums) in breakdown(now) {
         if wanted.takes(device) {
@@ -304,7 +304,7 @@ pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
 }
 
 /// Writes what the autograd graph keeps, by class of node.
-pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
+pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     if let Some(copied) = copied(snapshot) {
         writeln!(out, "{copied}\n")?;
@@ -350,11 +350,11 @@ pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(
 pub(super) fn graph_footer(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     write_footer(out, snapshot, snapshot.cut_graph())
 }
 
-pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
+pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), OutputError> {
     write_footer(out, snapshot, snapshot.incomplete.as_ref())
 }
 
@@ -362,7 +362,7 @@ fn write_footer(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     incomplete: Option<&IncompleteSnapshot>,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     writeln!(out)?;
     writeln!(out, "{}", pause(snapshot))?;
     if let Some(incomplete) = incomplete {
@@ -412,11 +412,11 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
 fn incomplete_text(incomplete: &IncompleteSnapshot) -> String {
     let (IncompleteSnapshot { limit, missing }, not_read) = (incomplete, incomplete.not_read());
     let advice = match limit {
-        LookLimit::Pause(_) => "; --max-stop allows more, --no-stop never stops it",
-        LookLimit::Time(_) | LookLimit::Finding { .. } | LookLimit::Repeating(_) => {
+        ReachedLimit::Pause(_) => "; --max-stop allows more, --no-stop never stops it",
+        ReachedLimit::Time(_) | ReachedLimit::Finding { .. } | ReachedLimit::Repeating(_) => {
             "; --max-time allows more"
         }
-        LookLimit::Memory(_) | LookLimit::Copies(_) => "",
+        ReachedLimit::Memory(_) | ReachedLimit::Copies(_) => "",
     };
     format!(
         "INCOMPLETE: {limit}; missing or partial: {}{}{advice}",

@@ -11,7 +11,7 @@ use super::{ReportOptions, ReportedRecording};
 use crate::analysis::report::{
     BlockSpan, ChurnedBytes, LevelColumn, LevelHistory, MemoryTrack, SegmentMap,
 };
-use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, TensorCategory};
+use crate::model::{BlockState, CudaIndex, DeviceOwners, MemoryKind, Nanos, TensorCategory};
 use crate::render::shared::{visible, warnings};
 
 const MAX_ITERATIONS: usize = 3000;
@@ -70,7 +70,7 @@ struct PageTrack {
     remainders: Vec<u32>,
     spans: PageSpans,
     churned: Option<PageSpans>,
-    looks: Vec<PageSnapshot>,
+    snapshots: Vec<PageSnapshot>,
     maps: Vec<PageMap>,
 }
 
@@ -246,7 +246,7 @@ fn page_track(
     let surveyed = surveyed.map(|(_, memory)| memory);
     let changes = surveyed.map_or(&[][..], |memory| &memory.reserved_changes[..]);
     let tree = StackTree::new(number, recording, track, names);
-    let marked = |mark: fn(&crate::analysis::report::ReportStack) -> bool| {
+    let marked = |mark: fn(&crate::analysis::report::SitePath) -> bool| {
         let marked = (0u32..).zip(&track.stacks).filter(|(_, stack)| mark(stack));
         marked.map(|(number, _)| number).collect()
     };
@@ -267,7 +267,7 @@ fn page_track(
         remainders: marked(|stack| stack.is_remainder),
         spans: spans(&track.spans),
         churned: track.churned.as_deref().map(churned_spans),
-        looks: device.map_or(Vec::new(), |device| looks(recording, device)),
+        snapshots: device.map_or(Vec::new(), |device| snapshots(recording, device)),
         maps: track.maps.iter().map(page_map).collect(),
     }
 }
@@ -369,27 +369,29 @@ impl StackTree {
     }
 }
 
-fn looks(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageSnapshot> {
-    let mut looks = Vec::new();
-    for look in recording.survey.looks() {
-        let Some(held) = look.devices.iter().find(|held| held.device == device) else { continue };
+fn snapshots(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageSnapshot> {
+    let mut snapshots = Vec::new();
+    for snapshot in recording.survey.snapshots() {
+        let Some(held) = snapshot.devices.iter().find(|held| held.device == device) else {
+            continue;
+        };
         let mut owners: Vec<_> = held.held.iter().collect();
         owners.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.owner.cmp(&b.owner)));
         let told = owners.iter().take(MAX_OWNERS).map(|held| {
             (held.category.name(), visible(&held.owner).into_owned(), held.bytes, held.count)
         });
-        looks.push(PageSnapshot {
-            time: micros(Nanos(look.time.0.saturating_sub(look.age.0))),
+        snapshots.push(PageSnapshot {
+            time: micros(Nanos(snapshot.time.0.saturating_sub(snapshot.age.0))),
             allocated: held.allocated,
             categories: categories(held),
             owners: told.collect(),
             owners_left_out: owners.len().saturating_sub(MAX_OWNERS),
         });
     }
-    looks
+    snapshots
 }
 
-fn categories(held: &OwnedOnDevice) -> Vec<(&'static str, u64)> {
+fn categories(held: &DeviceOwners) -> Vec<(&'static str, u64)> {
     let mut bytes: BTreeMap<TensorCategory, u64> = BTreeMap::new();
     for owner in &held.held {
         *bytes.entry(owner.category).or_default() += owner.bytes;

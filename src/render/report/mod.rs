@@ -5,7 +5,7 @@
 
 use crate::analysis::Profile;
 use crate::analysis::report::{MemoryTrack, RecordingSurvey};
-use crate::render::shared::{RenderError, visible};
+use crate::render::shared::{OutputError, visible};
 use base64_lines::Base64Lines;
 use figures::PageFigures;
 use flate2::Compression;
@@ -61,7 +61,7 @@ pub fn report_page(
     out: &mut dyn Write,
     recordings: &[ReportedRecording<'_>],
     options: &ReportOptions,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let figures = PageFigures::new(recordings, options);
     for (number, part) in PAGE.split("{{").enumerate() {
         let (place, text) = match number {

@@ -70,13 +70,13 @@ function moreText(recording, track, state, sums) {
   const moment = page.shownMoment();
   const time = track.moments.time[moment];
   const total = track.moments.total[moment];
-  const look = nearest(track.looks, time);
-  if (look && (!state.window || state.view === "live")) {
-    const isNear = Math.abs(look.allocated - total) <= 0.1 * total;
-    const largest = [...look.categories].sort((a, b) => b[1] - a[1]).slice(0, 4);
-    const away = Math.abs(look.time - time);
-    const when = away < 1000 ? "" : ` (by the look ${secondsText(away)} ${look.time < time ? "before" : "after"}, at ${bytesText(look.allocated)})`;
-    if (!isNear) more.push(`Owners were looked at ${secondsText(away)} ${look.time < time ? "before" : "after"}, when ${bytesText(look.allocated)} was allocated: see Owners.`);
+  const snapshot = nearest(track.snapshots, time);
+  if (snapshot && (!state.window || state.view === "live")) {
+    const isNear = Math.abs(snapshot.allocated - total) <= 0.1 * total;
+    const largest = [...snapshot.categories].sort((a, b) => b[1] - a[1]).slice(0, 4);
+    const away = Math.abs(snapshot.time - time);
+    const when = away < 1000 ? "" : ` (by the snapshot ${secondsText(away)} ${snapshot.time < time ? "before" : "after"}, at ${bytesText(snapshot.allocated)})`;
+    if (!isNear) more.push(`Owners were looked at ${secondsText(away)} ${snapshot.time < time ? "before" : "after"}, when ${bytesText(snapshot.allocated)} was allocated: see Owners.`);
     else more.push(`What it is for${when}: ${largest.map(([name, bytes]) => `${name} ${bytesText(bytes)}`).join(", ")}.`);
   }
   const rest = lineRows(track, sums).filter((row) => row.file < 0 && row.own > 0.02 * sums.total && row.name.startsWith("["));
@@ -150,7 +150,7 @@ function drawAbout() {
   const add = (name, text) => list.append(element("dt", {}, name), element("dd", {}, text));
   for (const [name, text] of recording.facts) add(name, text);
   const moments = page.track.moments.time.length;
-  add("This page", `made by ${figures.made_by}; ${countText(moments)} moments are kept: the highest and the lowest of every stretch, the peak, out-of-memory errors, looks at owners`);
+  add("This page", `made by ${figures.made_by}; ${countText(moments)} moments are kept: the highest and the lowest of every stretch, the peak, out-of-memory errors, snapshots of owners`);
   if (figures.redacted) add("Left out", "paths, source text, host and command line");
   if (recording.iterations_left_out) add("Steps", `${countText(recording.iterations_left_out)} are not drawn`);
   for (const [time, text, refused] of recording.ooms) {

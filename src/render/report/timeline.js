@@ -58,11 +58,11 @@ function drawTimeline() {
   };
   step(levels.highest, true);
   context.fillStyle = cssValue("--allocated");
-  context.globalAlpha = track.looks.length ? 0.35 : 0.5;
+  context.globalAlpha = track.snapshots.length ? 0.35 : 0.5;
   context.fill();
   step(levels.lowest, true);
   context.fillStyle = cssValue("--lowest");
-  context.globalAlpha = track.looks.length ? 0.25 : 0.75;
+  context.globalAlpha = track.snapshots.length ? 0.25 : 0.75;
   context.fill();
   context.globalAlpha = 1;
   drawKinds(context, scale, track);
@@ -111,20 +111,20 @@ function drawGrid(context, scale, width, soft) {
 
 // What the memory is for, from each snapshot to the next, up to the allocated bytes.
 function drawKinds(context, scale, track) {
-  const { levels, looks } = track;
-  looks.forEach((look, number) => {
+  const { levels, snapshots } = track;
+  snapshots.forEach((snapshot, number) => {
     // An old snapshot says little about now.
-    const until = Math.min(looks[number + 1]?.time ?? scale.to, look.time + (scale.to - scale.from) / 12);
+    const until = Math.min(snapshots[number + 1]?.time ?? scale.to, snapshot.time + (scale.to - scale.from) / 12);
     let below = 0;
-    const first = Math.max(0, Math.floor((look.time - levels.from) / levels.width));
+    const first = Math.max(0, Math.floor((snapshot.time - levels.from) / levels.width));
     const last = Math.min(levels.lowest.length, Math.ceil((until - levels.from) / levels.width));
-    for (const [name, bytes] of look.categories) {
+    for (const [name, bytes] of snapshot.categories) {
       context.fillStyle = KIND_COLOURS[name] ?? KIND_COLOURS.unknown;
       context.beginPath();
       for (let i = first; i < last; i++) {
         const top = Math.min(below + bytes, levels.highest[i] ?? 0);
         if (top <= below) continue;
-        const left = Math.max(scale.x(look.time), scale.x(levels.from + i * levels.width));
+        const left = Math.max(scale.x(snapshot.time), scale.x(levels.from + i * levels.width));
         const right = Math.min(scale.x(until), scale.right, scale.x(levels.from + (i + 1) * levels.width) + 0.3);
         context.rect(left, scale.y(top), Math.max(0, right - left), scale.y(below) - scale.y(top));
       }
@@ -206,7 +206,7 @@ function drawChosen(context, scale, track, state, text) {
 function drawLegend() {
   const { track, recording } = page;
   const entries = [["--allocated", "allocated"]];
-  const kinds = new Set(track.looks.flatMap((look) => look.categories.map(([name]) => name)));
+  const kinds = new Set(track.snapshots.flatMap((snapshot) => snapshot.categories.map(([name]) => name)));
   const parts = [];
   const add = (colour, text) => parts.push(element("span", {}, element("i", { style: { background: colour } }), text));
   for (const [name, text] of entries) add(cssValue(name), text);
@@ -218,7 +218,7 @@ function drawLegend() {
   }
   if (track.reserved_changes.length) parts.push(element("span", {}, "▲▼ segments obtained, returned"));
   if (recording.iterations.length) parts.push(element("span", {}, "❘ end of a step"));
-  if (track.looks.length) parts.push(element("span", {}, `${countText(track.looks.length)} ${track.looks.length === 1 ? "look" : "looks"} at owners, each drawn for a while, up to what was allocated`));
+  if (track.snapshots.length) parts.push(element("span", {}, `${countText(track.snapshots.length)} ${track.snapshots.length === 1 ? "snapshot" : "snapshots"} of owners, each drawn for a while, up to what was allocated`));
   byId("legend").replaceChildren(...parts);
 }
 

@@ -5,7 +5,7 @@ use crate::analysis::LineError;
 /// Why something could not be rendered.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum RenderError {
+pub enum OutputError {
     #[error("cannot write the report: {0}")]
     Write(#[from] std::io::Error),
     #[error("cannot write CSV: {0}")]
@@ -18,13 +18,13 @@ pub enum RenderError {
     Empty,
 }
 
-impl RenderError {
+impl OutputError {
     /// The I/O error of any writer. A closed pipe is no failure.
     pub fn into_io(self) -> std::io::Error {
         match self {
-            RenderError::Write(error) => error,
-            RenderError::Json(error) if error.is_io() => error.into(),
-            RenderError::Csv(error) if error.is_io_error() => match error.into_kind() {
+            OutputError::Write(error) => error,
+            OutputError::Json(error) if error.is_io() => error.into(),
+            OutputError::Csv(error) if error.is_io_error() => match error.into_kind() {
                 csv::ErrorKind::Io(error) => error,
                 other => std::io::Error::other(format!("cannot write CSV: {other:?}")),
             },
@@ -37,7 +37,7 @@ impl RenderError {
 mod tests {
     use std::io;
 
-    use super::RenderError;
+    use super::OutputError;
 
     struct ClosedPipe;
 
@@ -55,10 +55,10 @@ mod tests {
     #[test]
     fn a_closed_pipe_is_recognised_through_every_writer() {
         let json = serde_json::to_writer(ClosedPipe, &[1, 2]).unwrap_err();
-        assert_eq!(RenderError::from(json).into_io().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(OutputError::from(json).into_io().kind(), io::ErrorKind::BrokenPipe);
         let mut csv = csv::Writer::from_writer(ClosedPipe);
         csv.write_record(["a", "b"]).unwrap();
         let csv = csv::Error::from(csv.flush().unwrap_err());
-        assert_eq!(RenderError::from(csv).into_io().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(OutputError::from(csv).into_io().kind(), io::ErrorKind::BrokenPipe);
     }
 }

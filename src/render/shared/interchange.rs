@@ -5,16 +5,16 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::RenderError;
+use super::error::OutputError;
 use super::escape::{EscapeGuard, visible};
 
-pub(crate) fn pretty_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), RenderError> {
+pub(crate) fn pretty_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), OutputError> {
     let mut out = EscapeGuard::json(out);
     serde_json::to_writer_pretty(&mut out, value)?;
     Ok(writeln!(out)?)
 }
 
-pub(crate) fn json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), RenderError> {
+pub(crate) fn json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), OutputError> {
     let mut out = EscapeGuard::json(out);
     serde_json::to_writer(&mut out, value)?;
     Ok(writeln!(out)?)
@@ -45,7 +45,7 @@ impl<T: JsonFormat + Serialize> JsonDocument<T> {
     }
 
     /// Writes it, in many lines if `pretty`.
-    pub fn write(&self, out: &mut dyn Write, pretty: bool) -> Result<(), RenderError> {
+    pub fn write(&self, out: &mut dyn Write, pretty: bool) -> Result<(), OutputError> {
         if pretty { pretty_json(out, self) } else { json_line(out, self) }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::escape::visible;
 use crate::analysis::{Profile, StackLabel};
-use crate::model::source_file::in_standard_library;
+use crate::model::in_standard_library;
 use crate::model::{Frame, Function, OwnerId, SiteId, StackTable, ThreadId};
 
 const MAX_NATIVE_NAME: usize = 100;

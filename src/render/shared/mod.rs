@@ -23,7 +23,7 @@ pub(crate) use allocator::{fragmentation_text, free_by_size_text};
 pub use certainty::{AttributionJson, certainty_in_short};
 pub(crate) use certainty::{certainty_at_peak, evidence};
 pub use clock::{length, utc};
-pub use error::RenderError;
+pub use error::OutputError;
 pub use escape::{EscapeGuard, visible};
 pub(crate) use exact::{events_line, exact_notes};
 pub use exact::{memory_name, way};

@@ -8,7 +8,7 @@ use crate::analysis::GrowthWatch;
 use crate::model::{StopTotals, TensorReferrers};
 use crate::render::owners::group_label;
 use crate::render::shared::{
-    EscapeGuard, JsonDocument, RenderError, bytes, count, one_line, suggestion_on,
+    EscapeGuard, JsonDocument, OutputError, bytes, count, one_line, suggestion_on,
 };
 
 const OWNERS: usize = 15;
@@ -32,7 +32,7 @@ pub fn growth_text(
     lines: &ObservedLines,
     keepers: &[GrowthKeeper],
     stops: StopTotals,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     growing_owners(out, watch)?;
     for keeper in keepers {
@@ -46,11 +46,11 @@ pub fn growth_text(
 }
 
 fn growing_owners(out: &mut dyn Write, watch: &GrowthWatch) -> std::io::Result<()> {
-    let (looks, seconds) = (watch.looks(), watch.seconds());
+    let (snapshots, seconds) = (watch.snapshots(), watch.seconds());
     let owners = watch.owners();
-    writeln!(out, "{looks} snapshots over {seconds:.1} s: what kept growing")?;
+    writeln!(out, "{snapshots} snapshots over {seconds:.1} s: what kept growing")?;
     if owners.is_empty() {
-        let short = if looks < 3 {
+        let short = if snapshots < 3 {
             ": at least three complete snapshots are needed, --for gives more time"
         } else {
             ""
@@ -130,7 +130,7 @@ pub fn growth_json(
     pid: u32,
     watch: &GrowthWatch,
     keepers: &[GrowthKeeper],
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let kept_by = keepers.iter().map(|keeper| {
         let referrers = keeper.referrers.iter().flat_map(|of| &of.referrers);
         let paths = referrers.filter_map(|r| Some(format!("{}{}", r.name.as_ref()?, r.step)));

@@ -12,7 +12,7 @@ use crate::model::Nanos;
 use crate::render::owners::{
     CopiedTensorsJson, OwnerGroupJson, copied_json as copied, group_label, incomplete,
 };
-use crate::render::shared::{JsonDocument, JsonFormat, RenderError};
+use crate::render::shared::{JsonDocument, JsonFormat, OutputError};
 
 /// `memspy summary --json`: where a job's GPU memory is, what owns it, what grows, and findings.
 /// Sizes in bytes.
@@ -257,7 +257,7 @@ impl ObservedGrowthJson {
             line: growth.line,
         });
         ObservedGrowthJson {
-            snapshots: watch.looks() as u64,
+            snapshots: watch.snapshots() as u64,
             seconds: watch.seconds(),
             owners: owners.collect(),
             lines: lines.collect(),
@@ -288,8 +288,8 @@ impl From<&ObservedLines> for ObservedLinesJson {
 }
 
 /// Writes a summary as JSON; bytes, unknown is `null`.
-pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result<(), RenderError> {
-    let groups = summary.look.map(crate::analysis::owner_groups).unwrap_or_default();
+pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result<(), OutputError> {
+    let groups = summary.snapshot.map(crate::analysis::owner_groups).unwrap_or_default();
     let gpu = |gpu: &GpuFacts| {
         let observed = summary.devices.iter().find(|device| device.gpu == gpu.gpu);
         let peak = observed.and_then(|device| Some((device.peak?, device.until)));
@@ -332,9 +332,9 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
         growth: ObservedGrowthJson::new(summary.growth),
         lines: summary.lines.into(),
         findings: summary.findings.iter().map(finding).collect(),
-        copied: summary.look.ok().and_then(copied),
-        snapshot_error: summary.look.err().map(str::to_owned),
-        incomplete: summary.look.ok().and_then(incomplete),
+        copied: summary.snapshot.ok().and_then(copied),
+        snapshot_error: summary.snapshot.err().map(str::to_owned),
+        incomplete: summary.snapshot.ok().and_then(incomplete),
         stops: summary.stops.count,
         stopped_seconds: summary.stops.total.as_secs_f64(),
         longest_stop_seconds: summary.stops.longest.as_secs_f64(),

@@ -11,7 +11,7 @@ use crate::render::owners::{
     GroupRow, copied, group_label, group_rows, incomplete, outside_tensors,
 };
 use crate::render::shared::{
-    EscapeGuard, RenderError, bytes, count, indented, number, one_line, optional_bytes, percent,
+    EscapeGuard, OutputError, bytes, count, indented, number, one_line, optional_bytes, percent,
     suggestion_on, tag_rows, wrapped,
 };
 
@@ -81,7 +81,7 @@ pub struct JobSummary<'a> {
     /// The owners over time.
     pub growth: &'a GrowthWatch,
     /// The last snapshot, or why there is none.
-    pub look: Result<&'a OwnershipSnapshot, &'a str>,
+    pub snapshot: Result<&'a OwnershipSnapshot, &'a str>,
     /// Stops of the job.
     pub stops: StopTotals,
     /// Live bytes by line.
@@ -98,11 +98,11 @@ pub fn job_summary_text(
     summary: &JobSummary<'_>,
     is_rank: bool,
     width: Option<usize>,
-) -> Result<(), RenderError> {
+) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     let (owners, max_lines) = if is_rank { (4, 16) } else { (OWNERS, MAX_LINES) };
     let mut top = head(summary);
-    top.extend(summary.look.ok().and_then(copied));
+    top.extend(summary.snapshot.ok().and_then(copied));
     top.extend(bars(summary.gpus, is_rank, width));
     top.extend(device_lines::peaks(summary));
     top.extend(asleep(summary.process));
@@ -197,7 +197,7 @@ fn asleep(process: &ProcessSnapshot) -> Vec<String> {
 
 /// Over all devices, in the last complete snapshot.
 fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
-    let snapshot = match summary.look {
+    let snapshot = match summary.snapshot {
         Ok(snapshot) => snapshot,
         Err(why) => {
             return vec![String::new(), format!("its owners are unknown: {}", one_line(why))];
@@ -261,8 +261,8 @@ fn owner_line(row: &GroupRow, all: u64) -> String {
 }
 
 fn grown(summary: &JobSummary<'_>) -> Vec<String> {
-    let (looks, seconds) = (summary.growth.looks(), summary.growth.seconds());
-    if looks < 2 {
+    let (snapshots, seconds) = (summary.growth.snapshots(), summary.growth.seconds());
+    if snapshots < 2 {
         return vec![String::new(), "too few snapshots were complete to say what grows".to_owned()];
     }
     let mut grown = summary.growth.owners();
@@ -270,15 +270,15 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     let reserved = device_lines::reserved(summary);
     if grown.is_empty() {
         let nothing = match reserved.is_empty() {
-            true => format!("nothing grew in {looks} snapshots over {seconds:.1} s"),
-            false => format!("no owner grew in {looks} snapshots over {seconds:.1} s; but"),
+            true => format!("nothing grew in {snapshots} snapshots over {seconds:.1} s"),
+            false => format!("no owner grew in {snapshots} snapshots over {seconds:.1} s; but"),
         };
         return [String::new(), nothing].into_iter().chain(reserved).collect();
     }
     let mut lines = vec![
         String::new(),
         format!(
-            "grew in each of {looks} snapshots over {seconds:.1} s ({})",
+            "grew in each of {snapshots} snapshots over {seconds:.1} s ({})",
             suggestion_on(summary.pid, "growth", &["--for", "60s"])
         ),
     ];
@@ -348,7 +348,7 @@ fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Ve
 fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let has_tensors =
-        summary.look.is_ok_and(|look| !look.tensors.is_empty() || look.copied.is_some());
+        summary.snapshot.is_ok_and(|look| !look.tensors.is_empty() || look.copied.is_some());
     if summary.gpus.iter().all(|gpu| gpu.allocated.is_none()) && !has_tensors {
         lines.push(
             "* what PyTorch has allocated is not known: the job has not used CUDA yet, or its allocator cannot be read"
@@ -370,7 +370,7 @@ fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
 
 fn foot(summary: &JobSummary<'_>) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(incomplete) = summary.look.ok().and_then(incomplete) {
+    if let Some(incomplete) = summary.snapshot.ok().and_then(incomplete) {
         lines.push(incomplete);
     }
     if summary.stops.count > 0 {

@@ -3,18 +3,18 @@
 use std::io;
 
 use crate::model::ProbeBackend;
-use crate::probe::{ProbeAvailability, ProbeError, detect, try_keeper, try_way};
+use crate::probe::{Availability, PlacementError, detect, try_keeper, try_way};
 use crate::target::Process;
 use crate::torch::{BackwardError, autograd_info};
 
 /// What an exact recording of one process can see.
 pub struct ExactAvailability {
     /// The ways to place probes, best first.
-    pub ways: Vec<(ProbeBackend, Result<(), ProbeError>)>,
+    pub ways: Vec<(ProbeBackend, Result<(), PlacementError>)>,
     /// Whether a separate process can keep the probes.
     pub keeper: io::Result<()>,
     /// What can be probed in the process.
-    pub offer: Result<ProbeAvailability, ProbeError>,
+    pub offer: Result<Availability, PlacementError>,
     /// Whether the backward pass can be traced; `None` without PyTorch.
     pub backward: Option<Result<(), BackwardError>>,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::probe::{ProbeError, ProgramTime, TRAP_ELSEWHERE, trap_time};
+use crate::probe::{PlacementError, ProgramTime, TRAP_ELSEWHERE, trap_time};
 
 const TRIAL: Duration = Duration::from_secs(1);
 /// A cost of [`FAR_ABOVE`] times the limit ends the trial after this time.
@@ -22,7 +22,7 @@ const SETTING_UP: Duration = Duration::from_secs(3);
 static TRAP: OnceLock<Duration> = OnceLock::new();
 
 /// Checks whether the kernel allows exact stacks.
-pub fn check_exact_rights() -> Result<(), ProbeError> {
+pub fn check_exact_rights() -> Result<(), PlacementError> {
     if TRAP.get().is_none() {
         let measured = trap_time()?;
         let _ = TRAP.set(measured);

@@ -29,7 +29,7 @@ use crate::model::{
     FreeTracking, MemoryKind, Nanos, ProbeBackend, Record, RecordSink, RecordingEnd,
     RecordingTotals, SinkResult, StackSource, ThreadSample,
 };
-use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RawEvent, RingRecord};
+use crate::probe::{AttachPlan, AttachedProbes, PlacementError, RawEvent, RingCounts, RingRecord};
 use crate::sampler::exact::coverage::ProbeCoverage;
 use crate::sampler::priority::raise_priority;
 use crate::sampler::readers::{TargetReaders, TorchState};
@@ -77,7 +77,7 @@ pub struct ExactOptions {
 pub struct ExactRecorder {
     session: RecordingSession,
     options: ExactOptions,
-    plan: ProbePlan,
+    plan: AttachPlan,
     /// PyTorch was still loading at placement.
     awaits_backward: bool,
     probe: Option<AttachedProbes>,
@@ -90,7 +90,7 @@ pub struct ExactRecorder {
     epoch: u64,
     last: Nanos,
     totals: EventTotals,
-    counted: ProbeCounts,
+    counted: RingCounts,
     reconciler: CounterReconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
     last_read: Option<CounterRead>,
@@ -123,7 +123,7 @@ impl ExactRecorder {
         let epoch = monotonic().saturating_sub(session.start.elapsed().as_nanos() as u64);
         ExactRecorder {
             session,
-            plan: ProbePlan::default(),
+            plan: AttachPlan::default(),
             awaits_backward: false,
             probe: None,
             sites,
@@ -133,7 +133,7 @@ impl ExactRecorder {
             epoch,
             last: Nanos(0),
             totals: EventTotals::default(),
-            counted: ProbeCounts::default(),
+            counted: RingCounts::default(),
             reconciler: CounterReconciler::new(wanted.frees != FreeTracking::Snapshots),
             counters: Vec::new(),
             last_read: None,
@@ -151,7 +151,7 @@ impl ExactRecorder {
     }
 
     /// Places the probes. If the target has no CUDA yet, [`Self::run`] waits for it.
-    pub fn attach_probes(&mut self) -> Result<(), ProbeError> {
+    pub fn attach_probes(&mut self) -> Result<(), PlacementError> {
         match self.try_place()? {
             AttachOutcome::Attached | AttachOutcome::Nothing => Ok(()),
         }

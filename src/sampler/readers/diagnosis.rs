@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::gpu::GpuError;
+use crate::gpu::DriverError;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CoreOrigin, CudaIndex, DeviceUsage,
     Nanos,
 };
 use crate::target::AccessFacts;
-use crate::torch::TorchError;
+use crate::torch::AllocatorError;
 
 use super::{TargetIdentity, TargetReaders, TorchState};
 
@@ -27,7 +27,7 @@ pub struct StackCoverage {
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct TimedSnapshot {
-    pub snapshot: Result<AllocatorSnapshot, TorchError>,
+    pub snapshot: Result<AllocatorSnapshot, AllocatorError>,
     pub took: Duration,
 }
 
@@ -110,7 +110,7 @@ impl TargetReaders {
     }
 
     /// Why the loaded PyTorch cannot be read.
-    pub fn torch_refusal(&self) -> Option<&TorchError> {
+    pub fn torch_refusal(&self) -> Option<&AllocatorError> {
         match &self.torch {
             TorchState::Refused(error) => Some(error),
             TorchState::NotLoaded | TorchState::Attached(_) => None,
@@ -118,7 +118,9 @@ impl TargetReaders {
     }
 
     /// Counters of PyTorch's native allocator, if it has one.
-    pub fn counters(&mut self) -> Option<Result<Vec<(CudaIndex, AllocatorCounters)>, TorchError>> {
+    pub fn counters(
+        &mut self,
+    ) -> Option<Result<Vec<(CudaIndex, AllocatorCounters)>, AllocatorError>> {
         let TorchState::Attached(torch) = &mut self.torch else { return None };
         if *torch.backend() != AllocatorBackend::Native {
             return None;
@@ -136,17 +138,17 @@ impl TargetReaders {
     }
 
     /// Why the driver's figures cannot be read.
-    pub fn driver_refusal(&self) -> Option<&GpuError> {
+    pub fn driver_refusal(&self) -> Option<&DriverError> {
         self.gpu.as_ref().err()
     }
 
     /// The driver's version, if a driver can be read.
-    pub fn driver_version(&self) -> Option<Result<String, GpuError>> {
+    pub fn driver_version(&self) -> Option<Result<String, DriverError>> {
         self.gpu.as_ref().ok().map(|gpu| gpu.driver_version())
     }
 
     /// The driver's figures for a device, if a driver can be read.
-    pub fn device_usage(&self, nvml_index: u32) -> Option<Result<DeviceUsage, GpuError>> {
+    pub fn device_usage(&self, nvml_index: u32) -> Option<Result<DeviceUsage, DriverError>> {
         self.gpu.as_ref().ok().map(|gpu| gpu.usage(nvml_index, Nanos(0)))
     }
 }

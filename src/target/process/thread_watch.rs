@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::Process;
-use crate::target::kernel_wait::KernelWait;
+use crate::target::KernelWait;
 use crate::target::proc_files;
 
 const MAX_TEXT: usize = 256;

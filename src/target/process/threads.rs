@@ -1,7 +1,7 @@
 //! The kernel's facts about threads. Ids are in memspy's pid namespace.
 
 use super::{Process, ProcessError, ProcessSource};
-use crate::target::kernel_wait::KernelWait;
+use crate::target::KernelWait;
 use crate::target::proc_files;
 
 /// A thread of the target.

@@ -10,7 +10,7 @@ mod traceback;
 use rustc_hash::FxHashMap;
 
 use super::discovery;
-use super::error::{TorchError, reading};
+use super::error::{AllocatorError, reading};
 use super::layout::BlockLayout;
 use crate::model::HistoryEvent;
 use crate::target::{Addr, Memory};
@@ -64,8 +64,8 @@ pub(super) fn read(
     memory: &dyn Memory,
     input: HistoryInput<'_>,
     keep: &mut dyn FnMut(&RecordedHistory),
-) -> Result<RecordedHistory, TorchError> {
-    let unknown = |what: &str| TorchError::UnknownLayout {
+) -> Result<RecordedHistory, AllocatorError> {
+    let unknown = |what: &str| AllocatorError::UnknownLayout {
         version: input.version.to_owned(),
         what: what.to_owned(),
     };
@@ -84,7 +84,7 @@ fn attempt(
     memory: &dyn Memory,
     input: HistoryInput<'_>,
     keep: &mut dyn FnMut(&RecordedHistory),
-) -> Result<Result<RecordedHistory, &'static str>, TorchError> {
+) -> Result<Result<RecordedHistory, &'static str>, AllocatorError> {
     let copy = discovery::copy_object(memory, input.device);
     let Some(place) = ring::find(memory, &copy, input.tables) else {
         return Ok(Err("its ring buffer of allocations was not found"));

@@ -2,9 +2,9 @@
 
 use parking_lot::Mutex;
 
-use crate::abi::PyObjectHeader;
+use crate::abi::ObjectHeader;
 use crate::target::{Addr, LoadedObject, Memory, Process};
-use crate::torch::error::{TorchError, reading};
+use crate::torch::error::{AllocatorError, reading};
 use crate::torch::version;
 
 use super::classes::CppClasses;
@@ -34,7 +34,7 @@ pub struct TensorReader {
 
 impl TensorReader {
     /// `Ok(None)` if PyTorch is not loaded.
-    pub fn attach(process: &Process) -> Result<Option<TensorReader>, TorchError> {
+    pub fn attach(process: &Process) -> Result<Option<TensorReader>, AllocatorError> {
         let memory = process.memory();
         let mappings = process.mappings()?;
         let is_it = |name: &str| name.starts_with("libtorch_python") && name.contains(".so");
@@ -44,7 +44,7 @@ impl TensorReader {
         let version = version::read(process, &library.path());
         let symbol = |symbol: &'static str| match library.exported(&memory, symbol)? {
             Some(at) => Ok(at),
-            None => Err(TorchError::NoAllocatorVariable {
+            None => Err(AllocatorError::NoAllocatorVariable {
                 library: library.path().display().to_string(),
                 version: version.clone().unwrap_or_else(|| "unknown".to_owned()),
                 symbol,
@@ -64,8 +64,8 @@ impl TensorReader {
     pub fn types(
         &self,
         memory: &dyn Memory,
-        head: PyObjectHeader,
-    ) -> Result<Option<TensorTypes>, TorchError> {
+        head: ObjectHeader,
+    ) -> Result<Option<TensorTypes>, AllocatorError> {
         let pointer = |at: Addr| memory.pointer(at).map_err(reading("a type of tensors", at));
         let (variable, parameter) = (pointer(self.variable_class)?, pointer(self.parameter_class)?);
         if variable == Addr(0) || parameter == Addr(0) {
@@ -80,13 +80,13 @@ impl TensorReader {
     ///
     /// # Errors
     ///
-    /// [`TorchError::UnknownLayout`] if none fits.
+    /// [`AllocatorError::UnknownLayout`] if none fits.
     pub fn tensors<'a>(
         &self,
         memory: &'a dyn Memory,
-        head: PyObjectHeader,
+        head: ObjectHeader,
         objects: &[Addr],
-    ) -> Result<TensorDecoder<'a>, TorchError> {
+    ) -> Result<TensorDecoder<'a>, AllocatorError> {
         let tensors = self.verified(memory, head, objects)?;
         *self.found.lock() = Some(tensors.found_layout());
         Ok(tensors)
@@ -97,9 +97,9 @@ impl TensorReader {
     pub fn tensors_as_before<'a>(
         &self,
         memory: &'a dyn Memory,
-        head: PyObjectHeader,
+        head: ObjectHeader,
         objects: &[Addr],
-    ) -> Result<TensorDecoder<'a>, TorchError> {
+    ) -> Result<TensorDecoder<'a>, AllocatorError> {
         match *self.found.lock() {
             Some(found) => Ok(TensorDecoder::laid_out(memory, found)),
             None => self.verified(memory, head, objects),
@@ -109,9 +109,9 @@ impl TensorReader {
     fn verified<'a>(
         &self,
         memory: &'a dyn Memory,
-        head: PyObjectHeader,
+        head: ObjectHeader,
         objects: &[Addr],
-    ) -> Result<TensorDecoder<'a>, TorchError> {
+    ) -> Result<TensorDecoder<'a>, AllocatorError> {
         let minor = self.version.as_deref().and_then(minor_version);
         let mut families: Vec<&ObjectsLayout> = FAMILIES.iter().collect();
         // This version's family first: builds may differ from the wheels.
@@ -134,7 +134,7 @@ impl TensorReader {
         if let Some((tensors, _)) = most.filter(|(_, verified)| verified.is_most()) {
             return Ok(tensors);
         }
-        Err(TorchError::UnknownLayout {
+        Err(AllocatorError::UnknownLayout {
             version: self.version.clone().unwrap_or_else(|| "unknown".to_owned()),
             what: "no known layout makes tensors of its tensors".to_owned(),
         })

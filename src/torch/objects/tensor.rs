@@ -5,7 +5,7 @@ use super::layout::{
     AUTOGRAD_LEN, AUTOGRAD_NAME, AutogradLayout, INLINE_DIMENSIONS, NAME_BUFFER, ObjectsLayout,
     autograd,
 };
-use crate::abi::PyObjectHeader;
+use crate::abi::ObjectHeader;
 use crate::model::{DType, Storage, TensorDevice, TensorInfo};
 use crate::target::{Addr, Field, Memory};
 
@@ -44,7 +44,7 @@ impl LayoutFit {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FoundLayout {
-    head: PyObjectHeader,
+    head: ObjectHeader,
     layout: ObjectsLayout,
     autograd: AutogradLayout,
     has_sizes: bool,
@@ -53,7 +53,7 @@ pub(super) struct FoundLayout {
 /// Reads a stopped process's tensors.
 pub struct TensorDecoder<'a> {
     pub(super) memory: &'a dyn Memory,
-    pub(super) head: PyObjectHeader,
+    pub(super) head: ObjectHeader,
     pub(super) layout: ObjectsLayout,
     autograd: AutogradLayout,
     pub(super) classes: CppClasses,
@@ -64,7 +64,7 @@ pub struct TensorDecoder<'a> {
 impl<'a> TensorDecoder<'a> {
     pub(super) fn new(
         memory: &'a dyn Memory,
-        head: PyObjectHeader,
+        head: ObjectHeader,
         layout: ObjectsLayout,
         classes: CppClasses,
     ) -> TensorDecoder<'a> {

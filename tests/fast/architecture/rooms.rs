@@ -132,13 +132,13 @@ pub const THREADS: &[&str] = &[
 /// Names that a room hands on, or that its public fields and results lead to, to rooms that may not
 /// import their home. Each is a value or an error, nothing that reads a target.
 pub const HANDED_ON: &[(&str, &str)] = &[
-    ("gpu", "GpuError"),
+    ("gpu", "DriverError"),
     ("owners", "SnapshotOptions"),
     ("owners", "OwnerError"),
     ("owners", "StopEstimate"),
     ("owners", "StopPolicy"),
-    ("probe", "ProbeAvailability"),
-    ("probe", "ProbeError"),
+    ("probe", "Availability"),
+    ("probe", "PlacementError"),
     ("target", "AccessFacts"),
     ("target", "CommandPattern"),
     ("target", "host_name"),
@@ -146,5 +146,5 @@ pub const HANDED_ON: &[(&str, &str)] = &[
     ("target", "ProcessError"),
     ("target", "StopError"),
     ("torch", "BackwardError"),
-    ("torch", "TorchError"),
+    ("torch", "AllocatorError"),
 ];

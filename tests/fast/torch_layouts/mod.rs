@@ -15,7 +15,7 @@ use memspy::model::{
     SnapshotConsistency,
 };
 use memspy::target::{Addr, AddressRange, Memory, MemoryError, MemoryImage};
-use memspy::torch::{TorchError, TorchReader};
+use memspy::torch::{AllocatorError, AllocatorReader};
 
 const MIB: u64 = 1 << 20;
 /// The first device's allocator in [`Builder`]'s image: after a vector of one pointer.
@@ -72,8 +72,8 @@ fn segments() -> Vec<Segment> {
     segments
 }
 
-fn attach(memory: impl Memory + 'static) -> Result<TorchReader, TorchError> {
-    TorchReader::with_memory(Box::new(memory), VARIABLE, None)
+fn attach(memory: impl Memory + 'static) -> Result<AllocatorReader, AllocatorError> {
+    AllocatorReader::with_memory(Box::new(memory), VARIABLE, None)
 }
 
 fn reads_back(layout: &Layout, devices: &[Vec<Segment>]) {
@@ -116,7 +116,7 @@ fn a_device_without_allocated_blocks_is_found() {
 fn without_devices_cuda_is_not_initialised() {
     let mut reader = attach(Builder::build(&LAYOUTS[0], &[])).unwrap();
     assert_eq!(*reader.backend(), AllocatorBackend::NotInitialized);
-    assert!(matches!(reader.counters(&mut Vec::new()), Err(TorchError::NotInitialized)));
+    assert!(matches!(reader.counters(&mut Vec::new()), Err(AllocatorError::NotInitialized)));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn an_unknown_layout_is_refused_with_what_is_wrong() {
     // Statistics that do not add up.
     image.insert(DEVICE + 0x28, &77u64.to_le_bytes());
     let error = attach(image).err().expect("refused");
-    assert!(matches!(error, TorchError::UnknownLayout { .. }), "{error}");
+    assert!(matches!(error, AllocatorError::UnknownLayout { .. }), "{error}");
     assert!(error.to_string().contains("statistics"), "{error}");
 }
 
@@ -154,7 +154,7 @@ fn blocks_that_contradict_the_counters_are_refused() {
 struct Busy {
     image: MemoryImage,
     total: Addr,
-    looks: AtomicU64,
+    reads: AtomicU64,
     works: Arc<AtomicBool>,
 }
 
@@ -167,10 +167,10 @@ impl Memory for Busy {
         let mut at = 0;
         for span in spans {
             if span.addr <= self.total && self.total.0 + 8 <= span.addr.0 + span.len as u64 {
-                let look = self.looks.fetch_add(1, Relaxed);
+                let read = self.reads.fetch_add(1, Relaxed);
                 for pool in 0..2 {
                     let place = at + (self.total.0 - span.addr.0) as usize + 0x20 * pool;
-                    out[place..place + 8].copy_from_slice(&look.to_le_bytes());
+                    out[place..place + 8].copy_from_slice(&read.to_le_bytes());
                 }
                 out[at + (self.total.0 - span.addr.0) as usize + 0x40..][..8].fill(0);
             }
@@ -185,8 +185,8 @@ fn a_map_of_a_target_that_never_rests_is_degraded() {
     for seen_at_rest in [true, false] {
         let works = Arc::new(AtomicBool::new(false));
         let image = Builder::build(&LAYOUTS[7], &[segments()]);
-        let (total, looks) = (DEVICE + 0x28 + 0x10, AtomicU64::new(1));
-        let mut reader = attach(Busy { image, total, looks, works: works.clone() }).unwrap();
+        let (total, reads) = (DEVICE + 0x28 + 0x10, AtomicU64::new(1));
+        let mut reader = attach(Busy { image, total, reads, works: works.clone() }).unwrap();
         if seen_at_rest {
             reader.blocks(CudaIndex(0), &|| Nanos(0)).unwrap();
         }
@@ -198,7 +198,7 @@ fn a_map_of_a_target_that_never_rests_is_degraded() {
                 assert_eq!(map.segments, segments());
             }
             // The layout of blocks is searched for at rest only.
-            Err(TorchError::Torn { .. }) if !seen_at_rest => {}
+            Err(AllocatorError::Torn { .. }) if !seen_at_rest => {}
             other => panic!("{other:?}"),
         }
         // The counters alone need no rest.

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::{OwnerKind, tree};
 use crate::model::StorageGroup;
 use crate::model::{
-    OwnedOnDevice, OwnershipSnapshot, RootModule, TensorCategory, TensorDevice, TensorRow,
+    DeviceOwners, OwnershipSnapshot, RootModule, TensorCategory, TensorDevice, TensorRow,
 };
 use crate::ownership::{ALIVE_BY, SAVED_BY, graph_roots, kept_by, name_parts, name_pattern};
 use crate::ownership::{held_storages, is_garbage, owner_label};
@@ -242,7 +242,7 @@ fn join_owners(items: &mut [GroupItem]) {
     }
 }
 
-pub(super) fn of_recording(device: &OwnedOnDevice) -> Vec<GroupItem> {
+pub(super) fn of_recording(device: &DeviceOwners) -> Vec<GroupItem> {
     let of = |held: &crate::model::OwnedStorages| {
         let (mut owner, mut name) = (None, held.owner.clone());
         if let Some(rest) = held.owner.strip_prefix(SAVED_BY) {

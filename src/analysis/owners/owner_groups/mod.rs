@@ -7,7 +7,7 @@ mod items;
 mod tree;
 
 use crate::model::{
-    DeviceOwnership, OwnedBytes, OwnedOnDevice, OwnershipSnapshot, TensorCategory, TensorDevice,
+    DeviceOwners, DeviceOwnership, OwnedBytes, OwnershipSnapshot, TensorCategory, TensorDevice,
 };
 use crate::ownership::breakdown;
 
@@ -45,7 +45,7 @@ pub struct OwnerPattern {
     pub tail: String,
     /// Sums and sizes.
     pub size: GroupSize,
-    /// Indices in [`OwnedOnDevice::held`], in recordings.
+    /// Indices in [`DeviceOwners::held`], in recordings.
     pub held: Vec<usize>,
 }
 
@@ -118,7 +118,7 @@ pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
 }
 
 /// The same for a recorded snapshot.
-pub fn recorded_owner_groups(device: &OwnedOnDevice) -> Vec<OwnerGroup> {
+pub fn recorded_owner_groups(device: &DeviceOwners) -> Vec<OwnerGroup> {
     tree::group(items::of_recording(device))
 }
 

@@ -3,14 +3,14 @@
 use super::*;
 use crate::model::{CudaIndex, OwnedStorages};
 
-fn on_device(held: &[(TensorCategory, &str, u64)]) -> OwnedOnDevice {
+fn on_device(held: &[(TensorCategory, &str, u64)]) -> DeviceOwners {
     let of = |(category, owner, bytes): &(TensorCategory, &str, u64)| OwnedStorages {
         category: *category,
         owner: (*owner).into(),
         bytes: *bytes,
         count: 1,
     };
-    OwnedOnDevice {
+    DeviceOwners {
         device: CudaIndex(0),
         allocated: 0,
         rounding: 0,

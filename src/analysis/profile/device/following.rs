@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::{DeviceProfile, LiveBlock, SnapshotBlocks};
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::counter_intervals::PerPool;
-use crate::analysis::attribution::host_only::HostOnlyStacks;
+use crate::analysis::attribution::host_only::HostStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::FollowedSteps;
@@ -23,7 +23,7 @@ impl DeviceProfile {
         change: &FollowedChange,
         text: ProgramText<'_>,
         engine: &EngineFrames,
-        host_only: &HostOnlyStacks,
+        host_only: &HostStacks,
     ) {
         self.followed.get_or_insert_default().push(change, text, engine, host_only);
     }

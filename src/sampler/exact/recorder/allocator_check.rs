@@ -7,7 +7,7 @@ use crate::model::{
     AllocatorBackend, MissReason, Nanos, ReaderKind, Record, RecordSink, SinkResult,
 };
 use crate::sampler::readers::TorchState;
-use crate::torch::TorchError;
+use crate::torch::AllocatorError;
 
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(20);
 /// The end waits this long for a read at rest.
@@ -158,7 +158,7 @@ impl ExactRecorder {
                     self.session.count_snapshot(&snapshot);
                     sink.record(&Record::Snapshot(snapshot))?;
                 }
-                Err(TorchError::Torn { .. }) => {
+                Err(AllocatorError::Torn { .. }) => {
                     self.session.losses.add(ReaderKind::Snapshots, MissReason::Torn, 1);
                 }
                 Err(error) => {

@@ -6,7 +6,7 @@ use super::{ExactRecorder, monotonic};
 use crate::model::{
     ExactSettings, FreeTracking, MissReason, ReaderKind, Record, RecordSink, SinkResult,
 };
-use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RingRecord};
+use crate::probe::{AttachPlan, AttachedProbes, PlacementError, RingCounts, RingRecord};
 use crate::sampler::exact::cost::CostWatch;
 use crate::sampler::exact::pending_events::PendingEvent;
 use crate::sampler::readers::TorchState;
@@ -18,7 +18,7 @@ pub(super) enum AttachOutcome {
 }
 
 impl ExactRecorder {
-    pub(super) fn try_place(&mut self) -> Result<AttachOutcome, ProbeError> {
+    pub(super) fn try_place(&mut self) -> Result<AttachOutcome, PlacementError> {
         let mut backward = None;
         self.awaits_backward = false;
         match autograd_info(&self.session.readers.process) {
@@ -31,7 +31,7 @@ impl ExactRecorder {
                 self.session.losses.add(ReaderKind::Events, why, 1);
             }
         }
-        self.plan = ProbePlan {
+        self.plan = AttachPlan {
             backend: self.options.backend,
             walk: match &mut self.session.readers.python {
                 // Without Python's layout stacks are unknown, but events are exact.
@@ -50,11 +50,11 @@ impl ExactRecorder {
             native_from: self.options.native_from,
             watches: self.options.common.owners.is_some()
                 || self.options.common.step_variable.is_some(),
-            ..ProbePlan::default()
+            ..AttachPlan::default()
         };
         match AttachedProbes::attach(&self.session.readers.process, &self.plan) {
             Ok(probe) if self.is_on_trial() && !probe.can_watch() => {
-                Err(ProbeError::NeedsPrograms { what: "exact stacks" })
+                Err(PlacementError::NeedsPrograms { what: "exact stacks" })
             }
             Ok(probe) => {
                 self.complete_from = monotonic();
@@ -65,7 +65,7 @@ impl ExactRecorder {
                 self.probe = Some(probe);
                 Ok(AttachOutcome::Attached)
             }
-            Err(ProbeError::NothingToProbe { .. }) => Ok(AttachOutcome::Nothing),
+            Err(PlacementError::NothingToProbe { .. }) => Ok(AttachOutcome::Nothing),
             Err(error) => Err(error),
         }
     }
@@ -108,7 +108,7 @@ impl ExactRecorder {
                         });
                     });
                     self.watching.reset();
-                    self.counted = ProbeCounts::default();
+                    self.counted = RingCounts::default();
                 }
                 self.wait_for_last_native();
                 self.record_all_events(sink)?;

@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 
 use super::ExactRecorder;
 use crate::model::{MissReason, ReaderKind, RecordSink, SinkResult};
-use crate::probe::ProbeError;
+use crate::probe::PlacementError;
 
 /// This many numbers above the limit restart at once.
 pub(super) const MAX_MORE_NUMBERS: usize = 1 << 16;
@@ -43,7 +43,7 @@ impl ExactRecorder {
     }
 
     /// The kernel program describes these code objects, and all stacks, again.
-    fn renew_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
+    fn renew_codes(&mut self, codes: &[u64]) -> Result<(), PlacementError> {
         match &mut self.probe {
             Some(probe) if !codes.is_empty() => {
                 probe.forget_codes(codes)?;
@@ -54,7 +54,7 @@ impl ExactRecorder {
         }
     }
 
-    fn failed(&mut self, error: &ProbeError) -> SinkResult {
+    fn failed(&mut self, error: &PlacementError) -> SinkResult {
         self.session.losses.add(ReaderKind::Events, MissReason::Failed(error.to_string()), 1);
         Ok(())
     }

@@ -36,7 +36,7 @@ impl<'a> From<&'a model::OwnershipBreakdown> for WireOwnership<'a> {
             bytes: held.bytes,
             count: held.count,
         };
-        let device = |device: &'a model::OwnedOnDevice| WireOwnedOnDevice {
+        let device = |device: &'a model::DeviceOwners| WireOwnedOnDevice {
             device: device.device.0,
             allocated: device.allocated,
             rounding: device.rounding,
@@ -65,7 +65,7 @@ impl WireOwnership<'_> {
             })
         };
         let device = |device: WireOwnedOnDevice<'_>| {
-            Ok(model::OwnedOnDevice {
+            Ok(model::DeviceOwners {
                 device: model::CudaIndex(device.device),
                 allocated: device.allocated,
                 rounding: device.rounding,

@@ -1,4 +1,4 @@
-//! What a look at tensors may cost: the job's standstill, time and memory, also where the heap is
+//! What a snapshot of tensors may cost: the job's standstill, time and memory, also where the heap is
 //! large, hostile or damaged.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memspy::model::LookLimit;
+use memspy::model::ReachedLimit;
 use memspy::sampler::{
     OwnerError, OwnerReading, SnapshotOptions, StopPolicy, TargetReaders, attach, read_owners,
 };
@@ -103,7 +103,7 @@ fn a_job_of_many_objects_goes_on_before_they_are_looked_into() {
 }
 
 #[test]
-fn a_look_that_may_not_take_long_ends_with_a_word() {
+fn a_snapshot_that_may_not_take_long_ends_with_a_word() {
     let _alone = alone();
     let target = sim::start("large_heap.py", &["--objects", "60000"]);
     for words in [&["tensors"][..], &["tensors", "--no-stop"], &["graph"], &["tensors", "--json"]] {
@@ -124,14 +124,14 @@ fn a_look_that_may_not_take_long_ends_with_a_word() {
     for part in 1..10 {
         let options = SnapshotOptions { max_time: took * part / 12, ..AMPLE };
         let began = Instant::now();
-        let limit = |limit: LookLimit| match limit {
+        let limit = |limit: ReachedLimit| match limit {
             // It gives up earlier where what is left is not enough: then it does not say that the
             // time is up.
-            LookLimit::Time(most) => {
+            ReachedLimit::Time(most) => {
                 let took = began.elapsed();
                 assert!(took >= most, "{most:?} was not reached, but {took:?}");
             }
-            LookLimit::Finding { .. } | LookLimit::Repeating(_) => {}
+            ReachedLimit::Finding { .. } | ReachedLimit::Repeating(_) => {}
             other => panic!("{other}"),
         };
         match read_owners(&mut readers, options) {
@@ -160,9 +160,13 @@ fn a_job_that_may_not_stand_still_for_long_goes_on_at_once() {
     let told = match done.status.success() {
         // Fast enough to copy all of it in a millisecond, or some.
         true => {
-            let look: Value = serde_json::from_str(&done.out).unwrap();
-            assert!(look["stops"]["longest_seconds"].as_f64().unwrap() < 1.0, "{}", look["stops"]);
-            look["incomplete"].is_null() || done.err.contains("--max-stop allows more")
+            let snapshot: Value = serde_json::from_str(&done.out).unwrap();
+            assert!(
+                snapshot["stops"]["longest_seconds"].as_f64().unwrap() < 1.0,
+                "{}",
+                snapshot["stops"]
+            );
+            snapshot["incomplete"].is_null() || done.err.contains("--max-stop allows more")
         }
         false => done.err.contains("--max-stop") && done.err.contains("--no-stop"),
     };
@@ -179,13 +183,13 @@ fn objects_far_apart_do_not_take_memory_without_end() {
     for stop_policy in [StopPolicy::Stop, StopPolicy::Never] {
         let options = SnapshotOptions { stop_policy, max_memory: 16 << 20, ..AMPLE };
         let mut readers = readers(&target);
-        let (look, grown) = growth(|| read_owners(&mut readers, options));
-        let ended = match look {
-            Ok(look) => look.snapshot.incomplete.map(|incomplete| incomplete.limit),
+        let (snapshot, grown) = growth(|| read_owners(&mut readers, options));
+        let ended = match snapshot {
+            Ok(snapshot) => snapshot.snapshot.incomplete.map(|incomplete| incomplete.limit),
             Err(OwnerError::Cut { limit, .. }) => Some(limit),
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(ended, Some(LookLimit::Memory(16 << 20)), "{stop_policy:?}");
+        assert_eq!(ended, Some(ReachedLimit::Memory(16 << 20)), "{stop_policy:?}");
         // 1 KiB for each of 130,000 objects or fewer, and what memspy needs for itself; they take
         // 240 MiB.
         assert!(grown < 180 << 20, "{stop_policy:?}: {} MiB", grown >> 20);
@@ -201,8 +205,8 @@ fn a_list_of_a_wild_size_takes_neither_time_nor_memory() {
     for stop_policy in [StopPolicy::Stop, StopPolicy::Never] {
         let options = SnapshotOptions { stop_policy, ..AMPLE };
         let mut readers = readers(&target);
-        let (look, grown) = growth(|| read_owners(&mut readers, options));
-        let map = look.unwrap().snapshot;
+        let (snapshot, grown) = growth(|| read_owners(&mut readers, options));
+        let map = snapshot.unwrap().snapshot;
         assert!(
             map.unreadable > 0 && map.incomplete.is_none(),
             "{stop_policy:?}: {}",
@@ -253,8 +257,8 @@ fn damaged_tensors_lists_and_dictionaries_take_neither_time_nor_memory() {
             // So long that only a walk without end comes to it.
             let max_time = (honest * 40).max(Duration::from_secs(20));
             let options = SnapshotOptions { stop_policy, max_time, ..AMPLE };
-            let (look, grown) = growth(|| read_owners(&mut readers, options));
-            match look {
+            let (snapshot, grown) = growth(|| read_owners(&mut readers, options));
+            match snapshot {
                 Ok(OwnerReading { snapshot: map, .. }) if map.incomplete.is_none() => {
                     assert!(map.tensors.len() > whole.tensors.len() / 3, "seed {seed}");
                     ends[0] += 1;
@@ -277,7 +281,7 @@ fn damaged_tensors_lists_and_dictionaries_take_neither_time_nor_memory() {
         target.say("whole");
         target.read_until_ready();
     }
-    eprintln!("{} looks, {} refused", ends[2], ends[1]);
+    eprintln!("{} snapshots, {} refused", ends[2], ends[1]);
     assert!(ends[0] > ends[2] / 2, "{ends:?}");
     // Nothing is left of it.
     let after = read_owners(&mut readers, AMPLE).unwrap().snapshot;

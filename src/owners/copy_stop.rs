@@ -6,24 +6,24 @@ use super::error::OwnerError;
 use crate::model::StopTotals;
 use crate::target::{Process, Resumed, StopError, StoppedProcess};
 
-pub(super) struct StoppedForCopy {
+pub(super) struct CopyStop {
     stop: Option<StoppedProcess>,
     pub(super) resumed: Resumed,
     pub(super) since: Instant,
     pub(super) stopped_for: Duration,
 }
 
-impl StoppedForCopy {
+impl CopyStop {
     pub(super) fn of(
         process: &Process,
         max_pause: Duration,
         stops: &mut StopTotals,
-    ) -> Result<StoppedForCopy, OwnerError> {
+    ) -> Result<CopyStop, OwnerError> {
         let since = Instant::now();
         match StoppedProcess::for_at_most(process, max_pause) {
             Ok(stop) => {
                 let resumed = stop.resumed();
-                Ok(StoppedForCopy { stop: Some(stop), resumed, since, stopped_for: Duration::ZERO })
+                Ok(CopyStop { stop: Some(stop), resumed, since, stopped_for: Duration::ZERO })
             }
             Err(error) => {
                 // All other threads were stopped while waiting for this one.
