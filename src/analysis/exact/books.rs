@@ -104,6 +104,15 @@ impl BalanceCheck {
         (self.balance.checks > 0).then_some(self.balance)
     }
 
+    /// The difference of the last comparison, if any.
+    pub(crate) fn difference(&self) -> Option<ByteBalance> {
+        let found = match self.suspected {
+            Some((allocated, freed)) => ByteBalance { allocated, freed, ..self.balance },
+            None => self.balance()?,
+        };
+        Some(found).filter(|found| !found.is_even())
+    }
+
     pub(crate) fn compare(&mut self, counted: CountedTotals, seen: RunningTotals) {
         let Some(base) = self.base else { return self.begin_at(counted, seen) };
         match seen.behind(&counted).cmp(&base.1.behind(&base.0)) {

@@ -283,8 +283,8 @@ impl TorchDevice {
             self.freed_since = 0;
         }
         self.books.compare(CountedTotals::of(counters), self.seen());
-        let off = self.books.balance().filter(|balance| !balance.is_even());
-        if let Some(at) = off.and_then(|balance| self.find_too_large(balance)) {
+        let off = self.books.difference();
+        if let Some(at) = off.and_then(|difference| self.find_too_large(difference)) {
             self.shrink(at);
             self.books.compare(CountedTotals::of(counters), self.seen());
         }
