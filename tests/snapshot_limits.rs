@@ -1,5 +1,5 @@
-//! What a snapshot of tensors may cost: the job's standstill, time and memory, also where the heap is
-//! large, hostile or damaged.
+//! What a snapshot of tensors may cost: the job's standstill, time and memory, also where the heap
+//! is large, hostile or damaged.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 #![allow(unreachable_pub, missing_docs, reason = "support is a module of each test binary")]

@@ -69,8 +69,8 @@ pub enum RetentionLimit {
 
 /// Segments in their own folder, each a trace.
 ///
-/// A segment begins with the current state ([`SegmentRing::begin`] to [`SegmentRing::opened`]), so it
-/// is readable alone. The segments stay when memspy ends for any reason.
+/// A segment begins with the current state ([`SegmentRing::begin`] to [`SegmentRing::opened`]), so
+/// it is readable alone. The segments stay when memspy ends for any reason.
 pub struct SegmentRing {
     folder: PathBuf,
     keep: Retention,
