@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{
     Block, BlockState, DeviceOwners, DeviceOwnership, IncompleteSnapshot, Nanos, OwnedBlock,
-    OwnedStorages, OwnershipBreakdown, OwnershipSnapshot, StorageGroup, TensorCategory,
-    TensorDevice, TensorRow, UnnamedBlock,
+    OwnedStorages, OwnershipBreakdown, OwnershipSnapshot, PythonTensors, StorageGroup,
+    TensorCategory, TensorDevice, TensorRow, UnnamedBlock,
 };
 
 use super::active_blocks::{ActiveBlocks, StorageLocation, cuda};
@@ -49,12 +49,8 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
         else {
             continue;
         };
-        let mut owner = owner_label(snapshot, &snapshot.tensors[group.tensors[0]]);
         let keeper = kept_by(snapshot, &roots, &group).and_then(|row| row.names.first());
-        if let Some(keeper) = keeper.filter(|_| owner.starts_with(SAVED_BY)) {
-            owner = format!("{owner}{ALIVE_BY}{}", name_pattern(keeper));
-        }
-        let owner: Arc<str> = owner.into();
+        let owner: Arc<str> = kept_label(snapshot, &group, keeper.map(|name| &**name)).into();
         let held = &mut on_device.held;
         let key = (group.device, group.category, owner.clone());
         let index = *known.entry(key).or_insert_with(|| {
@@ -112,6 +108,15 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
             .take(MAX_UNNAMED_BLOCKS)
             .collect(),
         blocks: owned_blocks,
+    }
+}
+
+/// The storage's owner; what a graph saved also says by what name the graph is alive.
+fn kept_label(snapshot: &OwnershipSnapshot, group: &StorageGroup, keeper: Option<&str>) -> String {
+    let owner = owner_label(snapshot, &snapshot.tensors[group.tensors[0]]);
+    match keeper.filter(|_| owner.starts_with(SAVED_BY)) {
+        Some(keeper) => format!("{owner}{ALIVE_BY}{}", name_pattern(keeper)),
+        None => owner,
     }
 }
 
@@ -207,16 +212,7 @@ pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceO
     }
     for row in snapshot.tensors.iter().filter(|row| row.object.is_some()) {
         let Some(device) = row.tensor.device else { continue };
-        let sums = &mut devices.entry(device).or_default().in_python;
-        sums.tensors += 1;
-        let elements = row.tensor.numel.and_then(|numel| u64::try_from(numel).ok());
-        match (elements, row.tensor.logical_bytes()) {
-            (Some(elements), Some(bytes)) => {
-                sums.elements = sums.elements.saturating_add(elements);
-                sums.bytes = sums.bytes.saturating_add(bytes);
-            }
-            _ => sums.unknown += 1,
-        }
+        add_tensor(&mut devices.entry(device).or_default().in_python, row);
     }
     for group in storages(snapshot) {
         let sums = devices.entry(group.device).or_default();
@@ -262,6 +258,18 @@ pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceO
         }
     }
     devices
+}
+
+fn add_tensor(sums: &mut PythonTensors, row: &TensorRow) {
+    sums.tensors += 1;
+    let elements = row.tensor.numel.and_then(|numel| u64::try_from(numel).ok());
+    match (elements, row.tensor.logical_bytes()) {
+        (Some(elements), Some(bytes)) => {
+            sums.elements = sums.elements.saturating_add(elements);
+            sums.bytes = sums.bytes.saturating_add(bytes);
+        }
+        _ => sums.unknown += 1,
+    }
 }
 
 #[cfg(test)]

@@ -221,33 +221,7 @@ impl SnapshotReader {
             private: layout.private,
         };
 
-        for _ in 0..MAX_EXTENSIONS {
-            match walk(ground, set, trail) {
-                Ok(found) => {
-                    return Ok(match found.sums.difference(&counters) {
-                        None => {
-                            set.forget_unused();
-                            Ok(found)
-                        }
-                        Some(why) => Err(AttemptError::Inconsistent(why)),
-                    });
-                }
-                Err(WalkError::Incomplete) if set.lacks() => {
-                    let extended = set.extend(memory, tail);
-                    if extended.is_err() || quiescent_counters(set, at, head, tail).is_none() {
-                        set.note_change();
-                        return Ok(Err(AttemptError::Torn));
-                    }
-                }
-                Err(WalkError::Incomplete) => break,
-                Err(WalkError::Inconsistent(why)) => {
-                    return Ok(Err(AttemptError::Inconsistent(why.to_owned())));
-                }
-            }
-        }
-        Ok(Err(AttemptError::Inconsistent(
-            "there is more to follow than any allocator has".to_owned(),
-        )))
+        Ok(extending_walk(ground, set, trail, (head, tail), place, &counters))
     }
 
     fn torn_walk(
@@ -287,6 +261,43 @@ impl SnapshotReader {
         }
         None
     }
+}
+
+/// Walks the copy, and copies what it lacks until the walk is complete.
+fn extending_walk(
+    ground: WalkInput<'_>,
+    set: &mut WorkingSet,
+    trail: &mut WalkScratch,
+    (head, tail): (AddressRange, AddressRange),
+    place: AttemptContext<'_>,
+    counters: &AllocatorCounters,
+) -> Result<WalkedBlocks, AttemptError> {
+    for _ in 0..MAX_EXTENSIONS {
+        match walk(ground, set, trail) {
+            Ok(found) => {
+                return match found.sums.difference(counters) {
+                    None => {
+                        set.forget_unused();
+                        Ok(found)
+                    }
+                    Some(why) => Err(AttemptError::Inconsistent(why)),
+                };
+            }
+            Err(WalkError::Incomplete) if set.lacks() => {
+                let extended = set.extend(place.memory, tail);
+                let is_quiet = quiescent_counters(set, place.counters, head, tail).is_some();
+                if extended.is_err() || !is_quiet {
+                    set.note_change();
+                    return Err(AttemptError::Torn);
+                }
+            }
+            Err(WalkError::Incomplete) => break,
+            Err(WalkError::Inconsistent(why)) => {
+                return Err(AttemptError::Inconsistent(why.to_owned()));
+            }
+        }
+    }
+    Err(AttemptError::Inconsistent("there is more to follow than any allocator has".to_owned()))
 }
 
 fn spans(
