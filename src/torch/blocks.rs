@@ -99,13 +99,13 @@ impl SnapshotReader {
         let place = AttemptContext { memory, counters };
         let mut spent = Duration::ZERO;
         let (mut torn, mut broken, mut why) = (0, 0, String::new());
-        let index = self.index;
-        let map = |retries, consistency, found: WalkedBlocks| AllocatorSnapshot {
+        let device = self.index;
+        let map = |retries, consistency, WalkedBlocks { segments, .. }| AllocatorSnapshot {
             time,
-            device: index,
+            device,
             retries,
             consistency,
-            segments: found.segments,
+            segments,
         };
         while broken < MAX_INCONSISTENT && torn < MAX_ATTEMPTS {
             if torn + broken >= MIN_ATTEMPTS && spent > attempts.timeout {
@@ -139,22 +139,30 @@ impl SnapshotReader {
             }
         }
         if broken >= MAX_INCONSISTENT {
-            self.set.clear();
-            // The process may have ended.
-            memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
-            return Err(AllocatorError::UnknownLayout { version: version.to_owned(), what: why });
+            return Err(self.unknown_layout(memory, version, why));
         }
-        match self.torn_walk(place, layout) {
-            Some((found, counter)) => {
-                let consistency = SnapshotConsistency::Degraded {
-                    allocated_in_blocks: found.sums.allocated(),
-                    allocated_counter: counter,
-                };
-                Ok(map(torn + broken, consistency, found))
-            }
-            None => {
-                Err(AllocatorError::Torn { what: "the map of blocks", attempts: torn + broken })
-            }
+        let attempts = torn + broken;
+        let (found, counter) = self
+            .torn_walk(place, layout)
+            .ok_or(AllocatorError::Torn { what: "the map of blocks", attempts })?;
+        let consistency = SnapshotConsistency::Degraded {
+            allocated_in_blocks: found.sums.allocated(),
+            allocated_counter: counter,
+        };
+        Ok(map(attempts, consistency, found))
+    }
+
+    fn unknown_layout(
+        &mut self,
+        memory: &dyn Memory,
+        version: &str,
+        what: String,
+    ) -> AllocatorError {
+        self.set.clear();
+        // The process may have ended.
+        match memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device)) {
+            Ok(()) => AllocatorError::UnknownLayout { version: version.to_owned(), what },
+            Err(error) => error,
         }
     }
 
@@ -166,15 +174,9 @@ impl SnapshotReader {
         let AttemptContext { memory, counters: at } = place;
         let SnapshotReader { index, device, set, scratch: trail, searched } = self;
         let (index, device) = (*index, *device);
-        let pools = match &layout.pools {
-            Some(pools) => pools,
-            None => {
-                let before = unlocked_totals(place, device);
-                match discovery::pools(memory, device, at) {
-                    Ok(pools) => &*layout.pools.insert(pools),
-                    Err(why) => return Ok(Err(not_found(place, device, before, why))),
-                }
-            }
+        let pools = match known_pools(&mut layout.pools, place, device) {
+            Ok(pools) => pools,
+            Err(error) => return Ok(Err(error)),
         };
         let (head, tail) = spans(device, at, pools);
         let same = match set.copy(memory, head, tail) {
@@ -261,6 +263,23 @@ impl SnapshotReader {
         }
         None
     }
+}
+
+/// The layout of the pools, searched for if it is not known yet.
+fn known_pools<'l>(
+    layout: &'l mut Option<PoolsLayout>,
+    place: AttemptContext<'_>,
+    device: Addr,
+) -> Result<&'l PoolsLayout, AttemptError> {
+    let pools = match layout.take() {
+        Some(pools) => pools,
+        None => {
+            let before = unlocked_totals(place, device);
+            discovery::pools(place.memory, device, place.counters)
+                .map_err(|why| not_found(place, device, before, why))?
+        }
+    };
+    Ok(layout.insert(pools))
 }
 
 /// Walks the copy, and copies what it lacks until the walk is complete.
