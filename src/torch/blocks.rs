@@ -113,13 +113,13 @@ impl SnapshotReader {
             }
             (attempts.before_each)();
             let began = Instant::now();
-            let attempt = self.attempt(place, layout);
+            let attempt = self.attempt(place, layout)?;
             spent += began.elapsed();
             match attempt {
-                Ok(Ok(found)) => {
+                Ok(found) => {
                     return Ok(map(torn + broken, SnapshotConsistency::Consistent, found));
                 }
-                Ok(Err(AttemptError::Torn)) => {
+                Err(AttemptError::Torn) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
                         // A thread may have been interrupted inside the allocator.
@@ -127,15 +127,14 @@ impl SnapshotReader {
                     }
                 }
                 // A mixed copy does not prove a wrong layout.
-                Ok(Err(AttemptError::Inconsistent(_))) if self.set.is_volatile() => torn += 1,
-                Ok(Err(AttemptError::Inconsistent(what))) => {
+                Err(AttemptError::Inconsistent(_)) if self.set.is_volatile() => torn += 1,
+                Err(AttemptError::Inconsistent(what)) => {
                     broken += 1;
                     why = what;
                     if broken == MAX_INCONSISTENT / 2 {
                         self.set.clear();
                     }
                 }
-                Err(error) => return Err(error),
             }
         }
         if broken >= MAX_INCONSISTENT {
