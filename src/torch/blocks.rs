@@ -96,10 +96,9 @@ impl SnapshotReader {
         time: Nanos,
         version: &str,
     ) -> Result<AllocatorSnapshot, AllocatorError> {
-        let place = AttemptContext { memory, counters };
+        let (place, device) = (AttemptContext { memory, counters }, self.index);
         let mut spent = Duration::ZERO;
         let (mut torn, mut broken, mut why) = (0, 0, String::new());
-        let device = self.index;
         let map = |retries, consistency, WalkedBlocks { segments, .. }| AllocatorSnapshot {
             time,
             device,
@@ -141,14 +140,12 @@ impl SnapshotReader {
             return Err(self.unknown_layout(memory, version, why));
         }
         let attempts = torn + broken;
-        let (found, counter) = self
+        let (found, allocated_counter) = self
             .torn_walk(place, layout)
             .ok_or(AllocatorError::Torn { what: "the map of blocks", attempts })?;
-        let consistency = SnapshotConsistency::Degraded {
-            allocated_in_blocks: found.sums.allocated(),
-            allocated_counter: counter,
-        };
-        Ok(map(attempts, consistency, found))
+        let allocated_in_blocks = found.sums.allocated();
+        let degraded = SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter };
+        Ok(map(attempts, degraded, found))
     }
 
     fn unknown_layout(
