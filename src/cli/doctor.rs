@@ -2,10 +2,13 @@
 
 use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::model::{AllocatorBackend, CudaIndex, ProcessUsage, SnapshotConsistency};
+use crate::model::{
+    AllocatorBackend, AllocatorSnapshot, CudaIndex, ProcessUsage, SnapshotConsistency,
+};
 use crate::render::json::{DoctorJson, FindingJson, FindingStatus, JsonDocument};
 use crate::render::{self, FittingWriter};
 use crate::sampler::{
@@ -197,6 +200,42 @@ fn about_torch<W: Write>(
     report: &mut DoctorReport<W>,
     readers: &mut TargetReaders,
 ) -> io::Result<()> {
+    about_allocator(report, readers)?;
+    let counters = match readers.counters() {
+        None => return Ok(()),
+        Some(Ok(counters)) => counters,
+        Some(Err(error)) => {
+            return report.line("counters", FindingStatus::Fails, &error.to_string());
+        }
+    };
+    for (device, counters) in &counters {
+        let text = format!(
+            "GPU {}: allocated {}, reserved {}, peak {}",
+            device.0,
+            render::bytes(counters.allocated().max(0) as u64),
+            render::bytes(counters.reserved().max(0) as u64),
+            render::bytes(counters.max_allocated().max(0) as u64),
+        );
+        report.line("counters", FindingStatus::Works, &text)?;
+    }
+    for (device, _) in counters {
+        let Some(TimedSnapshot { snapshot, took }) = readers.snapshot(device) else { continue };
+        let (is, text) = match snapshot {
+            Ok(snapshot) => snapshot_finding(device, &snapshot, took),
+            Err(error @ AllocatorError::Torn { .. }) => {
+                (FindingStatus::Warning, format!("GPU {}: {error}: {BUSY}", device.0))
+            }
+            Err(error) => (FindingStatus::Fails, format!("GPU {}: {error}", device.0)),
+        };
+        report.line("snapshot", is, &text)?;
+    }
+    Ok(())
+}
+
+fn about_allocator<W: Write>(
+    report: &mut DoctorReport<W>,
+    readers: &mut TargetReaders,
+) -> io::Result<()> {
     let version = readers.torch_version().unwrap_or_else(|| "of unknown version".to_owned());
     let (is, text) = match readers.allocator() {
         AllocatorBackend::NotLoaded => (
@@ -225,63 +264,36 @@ fn about_torch<W: Write>(
         ),
         AllocatorBackend::Unknown(what) => (FindingStatus::Fails, what),
     };
-    report.line("allocator", is, &text)?;
-    let counters = match readers.counters() {
-        None => return Ok(()),
-        Some(Ok(counters)) => counters,
-        Some(Err(error)) => {
-            return report.line("counters", FindingStatus::Fails, &error.to_string());
+    report.line("allocator", is, &text)
+}
+
+fn snapshot_finding(
+    device: CudaIndex,
+    snapshot: &AllocatorSnapshot,
+    took: Duration,
+) -> (FindingStatus, String) {
+    let (is, check) = match snapshot.consistency {
+        SnapshotConsistency::Consistent => {
+            (FindingStatus::Works, "its sums equal the counters".to_owned())
         }
+        SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } => (
+            FindingStatus::Warning,
+            format!(
+                "the process changed it during every attempt, blocks {}, counter {}: {BUSY}",
+                render::bytes(allocated_in_blocks),
+                render::bytes(allocated_counter)
+            ),
+        ),
     };
-    let devices: Vec<CudaIndex> = counters.iter().map(|(device, _)| *device).collect();
-    for (device, counters) in &counters {
-        let text = format!(
-            "GPU {}: allocated {}, reserved {}, peak {}",
-            device.0,
-            render::bytes(counters.allocated().max(0) as u64),
-            render::bytes(counters.reserved().max(0) as u64),
-            render::bytes(counters.max_allocated().max(0) as u64),
-        );
-        report.line("counters", FindingStatus::Works, &text)?;
-    }
-    for device in devices {
-        let Some(TimedSnapshot { snapshot, took }) = readers.snapshot(device) else { continue };
-        let (is, text) = match snapshot {
-            Ok(snapshot) => {
-                let check = match snapshot.consistency {
-                    SnapshotConsistency::Consistent => {
-                        (FindingStatus::Works, "its sums equal the counters".to_owned())
-                    }
-                    SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } => (
-                        FindingStatus::Warning,
-                        format!(
-                            "the process changed it during every attempt, blocks {}, counter {}: {BUSY}",
-                            render::bytes(allocated_in_blocks),
-                            render::bytes(allocated_counter)
-                        ),
-                    ),
-                };
-                let count = snapshot.blocks().count();
-                (
-                    check.0,
-                    format!(
-                        "GPU {}: {} in {}, read in {:.1} ms; {}",
-                        device.0,
-                        render::number(count as u64, "block"),
-                        render::number(snapshot.segments.len() as u64, "segment"),
-                        took.as_secs_f64() * 1e3,
-                        check.1
-                    ),
-                )
-            }
-            Err(error @ AllocatorError::Torn { .. }) => {
-                (FindingStatus::Warning, format!("GPU {}: {error}: {BUSY}", device.0))
-            }
-            Err(error) => (FindingStatus::Fails, format!("GPU {}: {error}", device.0)),
-        };
-        report.line("snapshot", is, &text)?;
-    }
-    Ok(())
+    let count = snapshot.blocks().count();
+    let text = format!(
+        "GPU {}: {} in {}, read in {:.1} ms; {check}",
+        device.0,
+        render::number(count as u64, "block"),
+        render::number(snapshot.segments.len() as u64, "segment"),
+        took.as_secs_f64() * 1e3,
+    );
+    (is, text)
 }
 
 fn about_gpu<W: Write>(report: &mut DoctorReport<W>, readers: &TargetReaders) -> io::Result<()> {

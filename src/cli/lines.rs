@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, RankTable, lines};
+use crate::model::StatKey;
 use crate::render::{self, LinesOptions, OutputError, RankLines};
 
 use super::args::{LinesArgs, LinesFormat, SortArg};
@@ -38,13 +39,7 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
         bail!("CSV and JSON hold one table: use --merge or --max-peak, or name one trace");
     }
     let limits: Vec<Option<u64>> = ranks.iter().map(|rank| rank.profile.memory_limit()).collect();
-    let mut tables = Vec::new();
-    for RankTrace { label, profile, .. } in &ranks {
-        let table = device(profile, args.table.gpu)
-            .and_then(|gpu| Ok(lines::table(&profile, gpu, &columns)?))
-            .map(|table| if args.all_lines { table.with_all_lines(profile) } else { table });
-        tables.push(if ranks.len() > 1 { table.with_context(|| label.clone())? } else { table? });
-    }
+    let tables = line_tables(args, &ranks, &columns)?;
     if format == LinesFormat::Text && !is_listing {
         return write_ranking(args, &path, &ranks, &tables);
     }
@@ -73,6 +68,21 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
         Ok(())
     };
     output::report(&path, args.force, output::bounded(limits, write))
+}
+
+fn line_tables(
+    args: &LinesArgs,
+    ranks: &[RankTrace],
+    columns: &[StatKey],
+) -> Result<Vec<LineTable>> {
+    let mut tables = Vec::new();
+    for RankTrace { label, profile, .. } in ranks {
+        let table = device(profile, args.table.gpu)
+            .and_then(|gpu| Ok(lines::table(profile, gpu, columns)?))
+            .map(|table| if args.all_lines { table.with_all_lines(profile) } else { table });
+        tables.push(if ranks.len() > 1 { table.with_context(|| label.clone())? } else { table? });
+    }
+    Ok(tables)
 }
 
 fn write_ranking(

@@ -67,24 +67,7 @@ pub fn run() -> ExitCode {
     sampler::allow_keeper();
     let args = match CliArgs::from_words(std::env::args_os()) {
         Ok(args) => args,
-        Err(error) if error.use_stderr() => {
-            let words: Vec<_> = std::env::args_os().collect();
-            match usage_error::line(&error, &CliArgs::command(), &words) {
-                Some(line) => eprint_line(&line),
-                None => error.exit(),
-            }
-            return ExitCode::from(2);
-        }
-        // The user asked for help or version; failing to print it is an error.
-        Err(asked) => {
-            return match asked.print() {
-                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                    eprint_line(&format!("error: cannot write to standard output: {error}"));
-                    ExitCode::FAILURE
-                }
-                _ => ExitCode::SUCCESS,
-            };
-        }
+        Err(answer) => return print_answer(&answer),
     };
     if let Some(mode) = args.file_mode {
         output::set_mode(mode);
@@ -96,7 +79,37 @@ pub fn run() -> ExitCode {
     }
     // With a handler, SIGXFSZ (file too large) is a write error, not the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    let result = match &args.command {
+    match run_command(&args.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprint_line(&format!("error: {}", in_one_line(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says what is wrong with the words, or gives the help or version asked for.
+fn print_answer(answer: &clap::Error) -> ExitCode {
+    if answer.use_stderr() {
+        let words: Vec<_> = std::env::args_os().collect();
+        match usage_error::line(answer, &CliArgs::command(), &words) {
+            Some(line) => eprint_line(&line),
+            None => answer.exit(),
+        }
+        return ExitCode::from(2);
+    }
+    // Failing to print it is an error.
+    match answer.print() {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprint_line(&format!("error: cannot write to standard output: {error}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn run_command(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Summary(args) => summary::summary(args).map(|()| ExitCode::SUCCESS),
         Command::Growth(args) => summary::growth(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args),
@@ -122,13 +135,6 @@ pub fn run() -> ExitCode {
         Command::Resume(args) => checkpoint::resume(args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => completions(args).map(|()| ExitCode::SUCCESS),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprint_line(&format!("error: {}", in_one_line(&error)));
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, LittleEndian,
-    Pointer, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, Value,
+    Pointer, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection,
+    UnwindTableRow, Value,
 };
 
 use super::frame_rule::FrameRule;
@@ -100,7 +101,17 @@ fn try_step(
     if cfa <= registers[STACK_POINTER] && !fde.is_signal_trampoline() {
         return Err(IMPOSSIBLE.to_owned());
     }
-    let mut caller = *registers;
+    let caller = caller_registers(&known, row, cfa)?;
+    Ok(caller.map(|registers| (registers, fde.is_signal_trampoline())))
+}
+
+/// `None`: the outermost function has no caller.
+fn caller_registers(
+    known: &KnownState<'_>,
+    row: &UnwindTableRow<usize>,
+    cfa: u64,
+) -> Result<Option<[u64; DWARF_REGISTERS]>, String> {
+    let mut caller = *known.registers;
     caller[STACK_POINTER] = cfa;
     let mut is_outermost = false;
     for (register, rule) in row.registers() {
@@ -126,7 +137,7 @@ fn try_step(
     if is_outermost || !has_return_address || caller[RETURN_ADDRESS] == 0 {
         return Ok(None);
     }
-    Ok(Some((caller, fde.is_signal_trampoline())))
+    Ok(Some(caller))
 }
 
 struct KnownState<'a> {

@@ -128,14 +128,25 @@ pub(super) fn modules(heap: &ObjectHeap<'_>, found: &RelevantObjects, named: &mu
             children.insert(original);
         }
     }
+    add_trees(heap, found, &parts, &children, named);
+}
+
+/// Adds the modules that are no other's child, with all below them.
+fn add_trees(
+    heap: &ObjectHeap<'_>,
+    found: &RelevantObjects,
+    parts: &FxHashMap<Addr, ModuleParts>,
+    children: &FxHashSet<Addr>,
+    named: &mut ObjectNames,
+) {
     let mut of_torch = FxHashMap::default();
     for root in found.modules.iter().filter(|module| !children.contains(module)) {
         let mut tensors = Vec::new();
-        collect(*root, "", &parts, 0, &mut tensors);
+        collect(*root, "", parts, 0, &mut tensors);
         if !tensors.is_empty() {
             let mut modules = Vec::new();
             let seen = &mut FxHashSet::default();
-            list_modules(heap, *root, "", &parts, &mut of_torch, seen, &mut modules);
+            list_modules(heap, *root, "", parts, &mut of_torch, seen, &mut modules);
             let class = class_name(heap, *root);
             named.trees.push(ModuleTree { root: *root, class, tensors, modules });
         }

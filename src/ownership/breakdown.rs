@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{
     Block, BlockState, DeviceOwners, DeviceOwnership, IncompleteSnapshot, Nanos, OwnedBlock,
-    OwnedStorages, OwnershipBreakdown, OwnershipSnapshot, StorageGroup, TensorCategory,
-    TensorDevice, TensorRow, UnnamedBlock,
+    OwnedStorages, OwnershipBreakdown, OwnershipSnapshot, PythonTensors, StorageGroup,
+    TensorCategory, TensorDevice, TensorRow, UnnamedBlock,
 };
 
 use super::active_blocks::{ActiveBlocks, StorageLocation, cuda};
@@ -24,93 +24,127 @@ const MAX_OWNED_BLOCKS: usize = 1 << 18;
 
 /// What a recording keeps of a snapshot.
 pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdown {
-    let mut devices: BTreeMap<TensorDevice, (DeviceOwners, ActiveBlocks)> = BTreeMap::new();
-    for blocks in &snapshot.blocks {
-        let on_device = DeviceOwners {
-            device: blocks.device,
-            allocated: blocks.allocated(),
-            rounding: 0,
-            without_tensor: 0,
-            results: Some(0),
-            held: Vec::new(),
-        };
-        devices.insert(cuda(blocks.device), (on_device, ActiveBlocks::new(blocks)));
-    }
-    let mut known: FxHashMap<(TensorDevice, TensorCategory, Arc<str>), usize> =
-        FxHashMap::default();
-    let mut unnamed_blocks = Vec::new();
-    let mut shares: FxHashMap<(TensorDevice, u64), Vec<(u32, u64)>> = FxHashMap::default();
+    let mut summary = Summary::new(snapshot);
     let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
     for group in storages(snapshot) {
-        let Some((on_device, blocks)) = devices.get_mut(&group.device) else { continue };
+        let keeper = || kept_by(snapshot, &roots, &group)?.names.first().map(|name| &**name);
+        summary.add(&group, keeper);
+    }
+    summary.finish(time)
+}
+
+/// A device, an owner's index, an address, bytes.
+type UnnamedBytes = (TensorDevice, Option<u32>, u64, u64);
+
+struct Summary<'a> {
+    snapshot: &'a OwnershipSnapshot,
+    devices: BTreeMap<TensorDevice, (DeviceOwners, ActiveBlocks)>,
+    known: FxHashMap<(TensorDevice, TensorCategory, Arc<str>), usize>,
+    unnamed: Vec<UnnamedBytes>,
+    /// Owners' bytes by device and block.
+    shares: FxHashMap<(TensorDevice, u64), Vec<(u32, u64)>>,
+}
+
+impl<'a> Summary<'a> {
+    fn new(snapshot: &'a OwnershipSnapshot) -> Summary<'a> {
+        let mut devices = BTreeMap::new();
+        for blocks in &snapshot.blocks {
+            let on_device = DeviceOwners {
+                device: blocks.device,
+                allocated: blocks.allocated(),
+                rounding: 0,
+                without_tensor: 0,
+                results: Some(0),
+                held: Vec::new(),
+            };
+            devices.insert(cuda(blocks.device), (on_device, ActiveBlocks::new(blocks)));
+        }
+        Summary {
+            snapshot,
+            devices,
+            known: FxHashMap::default(),
+            unnamed: Vec::new(),
+            shares: FxHashMap::default(),
+        }
+    }
+
+    /// `keeper`: the name by which its graph is alive.
+    fn add<'k>(&mut self, group: &StorageGroup, keeper: impl FnOnce() -> Option<&'k str>) {
+        let tensors = &self.snapshot.tensors;
+        let Some((on_device, blocks)) = self.devices.get_mut(&group.device) else { return };
         let block = blocks.address(group.storage.data);
         let StorageLocation::Block(bytes @ 1..) = blocks.insert(group.storage.data, group.bytes())
         else {
-            continue;
+            return;
         };
-        let mut owner = owner_label(snapshot, &snapshot.tensors[group.tensors[0]]);
-        let keeper = kept_by(snapshot, &roots, &group).and_then(|row| row.names.first());
-        if let Some(keeper) = keeper.filter(|_| owner.starts_with(SAVED_BY)) {
-            owner = format!("{owner}{ALIVE_BY}{}", name_pattern(keeper));
-        }
-        let owner: Arc<str> = owner.into();
+        let owner: Arc<str> = kept_label(self.snapshot, group, keeper()).into();
         let held = &mut on_device.held;
         let key = (group.device, group.category, owner.clone());
-        let index = *known.entry(key).or_insert_with(|| {
+        let index = *self.known.entry(key).or_insert_with(|| {
             held.push(OwnedStorages { category: group.category, owner, bytes: 0, count: 0 });
             held.len() - 1
         });
         held[index].bytes += bytes;
         held[index].count += 1;
         if let Some(block) = block {
-            shares.entry((group.device, block)).or_default().push((index as u32, bytes));
+            self.shares.entry((group.device, block)).or_default().push((index as u32, bytes));
         }
-        let is_result = |&tensor: &usize| snapshot.tensors[tensor].made_by.is_some();
+        let is_result = |&tensor: &usize| tensors[tensor].made_by.is_some();
         if group.category == TensorCategory::Other && group.tensors.iter().any(is_result) {
             *on_device.results.get_or_insert(0) += bytes;
         }
-        if group.tensors.iter().all(|&tensor| snapshot.tensors[tensor].names.is_empty()) {
+        if group.tensors.iter().all(|&tensor| tensors[tensor].names.is_empty()) {
             let address = group.storage.data;
-            unnamed_blocks.push((group.device, Some(index as u32), address, bytes));
+            self.unnamed.push((group.device, Some(index as u32), address, bytes));
         }
     }
-    let places: FxHashMap<TensorDevice, u32> = devices.keys().copied().zip(0..).collect();
-    let mut owned_blocks: Vec<OwnedBlock> = Vec::new();
-    let finished = devices.into_iter().map(|(device, (mut on_device, blocks))| {
-        for (block, used) in blocks.blocks {
-            if block.state == BlockState::Allocated
-                && owned_blocks.len() < MAX_OWNED_BLOCKS
-                && let Some(&device_number) = places.get(&device)
-            {
-                let Block { address, size, .. } = block;
-                let shares = shares.remove(&(device, address)).unwrap_or_default();
-                owned_blocks.push(OwnedBlock { device: device_number, address, size, shares });
-            }
-            match (block.state, used) {
-                (BlockState::PendingFree, _) => {}
-                (_, 0) => {
-                    on_device.without_tensor += block.size;
-                    unnamed_blocks.push((device, None, block.address, block.size));
+
+    fn finish(self, time: Nanos) -> OwnershipBreakdown {
+        let Summary { snapshot, devices, mut unnamed, mut shares, .. } = self;
+        let places: FxHashMap<TensorDevice, u32> = devices.keys().copied().zip(0..).collect();
+        let mut owned_blocks: Vec<OwnedBlock> = Vec::new();
+        let finished = devices.into_iter().map(|(device, (mut on_device, blocks))| {
+            for (block, used) in blocks.blocks {
+                if block.state == BlockState::Allocated
+                    && owned_blocks.len() < MAX_OWNED_BLOCKS
+                    && let Some(&device_number) = places.get(&device)
+                {
+                    let Block { address, size, .. } = block;
+                    let shares = shares.remove(&(device, address)).unwrap_or_default();
+                    owned_blocks.push(OwnedBlock { device: device_number, address, size, shares });
                 }
-                (_, used) => on_device.rounding += block.size - used,
+                match (block.state, used) {
+                    (BlockState::PendingFree, _) => {}
+                    (_, 0) => {
+                        on_device.without_tensor += block.size;
+                        unnamed.push((device, None, block.address, block.size));
+                    }
+                    (_, used) => on_device.rounding += block.size - used,
+                }
             }
+            on_device
+        });
+        let devices = finished.collect();
+        let unnamed = unnamed.into_iter().filter_map(|(device, held, address, bytes)| {
+            Some(UnnamedBlock { device: *places.get(&device)?, held, address, bytes })
+        });
+        OwnershipBreakdown {
+            time,
+            pause: snapshot.pause.map(|pause| Nanos(pause.as_nanos() as u64)),
+            devices,
+            age: Nanos(0),
+            unnamed_blocks: unnamed.take(MAX_UNNAMED_BLOCKS).collect(),
+            blocks: owned_blocks,
         }
-        on_device
-    });
-    let devices = finished.collect();
-    OwnershipBreakdown {
-        time,
-        pause: snapshot.pause.map(|pause| Nanos(pause.as_nanos() as u64)),
-        devices,
-        age: Nanos(0),
-        unnamed_blocks: unnamed_blocks
-            .into_iter()
-            .filter_map(|(device, held, address, bytes)| {
-                Some(UnnamedBlock { device: *places.get(&device)?, held, address, bytes })
-            })
-            .take(MAX_UNNAMED_BLOCKS)
-            .collect(),
-        blocks: owned_blocks,
+    }
+}
+
+/// The storage's owner; what a graph saved also says by what name the graph is alive.
+fn kept_label(snapshot: &OwnershipSnapshot, group: &StorageGroup, keeper: Option<&str>) -> String {
+    let owner = owner_label(snapshot, &snapshot.tensors[group.tensors[0]]);
+    match keeper.filter(|_| owner.starts_with(SAVED_BY)) {
+        Some(keeper) => format!("{owner}{ALIVE_BY}{}", name_pattern(keeper)),
+        None => owner,
     }
 }
 
@@ -206,16 +240,7 @@ pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceO
     }
     for row in snapshot.tensors.iter().filter(|row| row.object.is_some()) {
         let Some(device) = row.tensor.device else { continue };
-        let sums = &mut devices.entry(device).or_default().in_python;
-        sums.tensors += 1;
-        let elements = row.tensor.numel.and_then(|numel| u64::try_from(numel).ok());
-        match (elements, row.tensor.logical_bytes()) {
-            (Some(elements), Some(bytes)) => {
-                sums.elements = sums.elements.saturating_add(elements);
-                sums.bytes = sums.bytes.saturating_add(bytes);
-            }
-            _ => sums.unknown += 1,
-        }
+        add_tensor(&mut devices.entry(device).or_default().in_python, row);
     }
     for group in storages(snapshot) {
         let sums = devices.entry(group.device).or_default();
@@ -261,6 +286,18 @@ pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceO
         }
     }
     devices
+}
+
+fn add_tensor(sums: &mut PythonTensors, row: &TensorRow) {
+    sums.tensors += 1;
+    let elements = row.tensor.numel.and_then(|numel| u64::try_from(numel).ok());
+    match (elements, row.tensor.logical_bytes()) {
+        (Some(elements), Some(bytes)) => {
+            sums.elements = sums.elements.saturating_add(elements);
+            sums.bytes = sums.bytes.saturating_add(bytes);
+        }
+        _ => sums.unknown += 1,
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A device's snapshot: copy, walk, self-check, perhaps again.
+//! The snapshot of one device: copy, walk, self-check, perhaps repeated.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ pub(super) struct SnapshotReader {
     device: Addr,
     set: WorkingSet,
     scratch: WalkScratch,
-    /// Tables other than those of private pools: offset, entries.
+    /// Tables that are not those of private pools: offset, entries.
     searched: Vec<(usize, u64)>,
 }
 
@@ -69,6 +69,7 @@ type Found = (WalkedBlocks, Nanos);
 struct AttemptContext<'a> {
     memory: &'a dyn Memory,
     counters: &'a CounterLayout,
+    now: &'a dyn Fn() -> Nanos,
 }
 
 impl SnapshotReader {
@@ -99,14 +100,12 @@ impl SnapshotReader {
         attempts: ReadAttempts<'_>,
         version: &str,
     ) -> Result<AllocatorSnapshot, AllocatorError> {
-        let place = AttemptContext { memory, counters };
+        let (place, device) = (AttemptContext { memory, counters, now: attempts.now }, self.index);
         let mut spent = Duration::ZERO;
         let (mut torn, mut broken, mut why) = (0, 0, String::new());
-        let index = self.index;
-        let now = attempts.now;
         let snapshot = |retries, consistency, (found, time): Found| AllocatorSnapshot {
             time,
-            device: index,
+            device,
             retries,
             consistency,
             segments: found.segments,
@@ -117,48 +116,53 @@ impl SnapshotReader {
             }
             (attempts.before_each)();
             let began = Instant::now();
-            let attempt = self.attempt(place, layout, now);
+            let attempt = self.attempt(place, layout)?;
             spent += began.elapsed();
             match attempt {
-                Ok(Ok(found)) => {
+                Ok(found) => {
                     return Ok(snapshot(torn + broken, SnapshotConsistency::Consistent, found));
                 }
-                Ok(Err(AttemptError::Torn)) => {
+                Err(AttemptError::Torn) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
-                        // A thread may be interrupted inside the allocator.
+                        // A thread may have been interrupted inside the allocator.
                         std::thread::yield_now();
                     }
                 }
                 // A mixed copy proves no wrong layout.
-                Ok(Err(AttemptError::Inconsistent(_))) if self.set.is_volatile() => torn += 1,
-                Ok(Err(AttemptError::Inconsistent(what))) => {
+                Err(AttemptError::Inconsistent(_)) if self.set.is_volatile() => torn += 1,
+                Err(AttemptError::Inconsistent(what)) => {
                     broken += 1;
                     why = what;
                     if broken == MAX_INCONSISTENT / 2 {
                         self.set.clear();
                     }
                 }
-                Err(error) => return Err(error),
             }
         }
         if broken >= MAX_INCONSISTENT {
-            self.set.clear();
-            // The process may have ended.
-            memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
-            return Err(AllocatorError::UnknownLayout { version: version.to_owned(), what: why });
+            return Err(self.unknown_layout(memory, version, why));
         }
-        match self.torn_walk(place, layout) {
-            Some((found, counter)) => {
-                let consistency = SnapshotConsistency::Degraded {
-                    allocated_in_blocks: found.sums.allocated(),
-                    allocated_counter: counter,
-                };
-                Ok(snapshot(torn + broken, consistency, (found, now())))
-            }
-            None => {
-                Err(AllocatorError::Torn { what: "the list of blocks", attempts: torn + broken })
-            }
+        let attempts = torn + broken;
+        let (found, allocated_counter) = self
+            .torn_walk(place, layout)
+            .ok_or(AllocatorError::Torn { what: "the list of blocks", attempts })?;
+        let allocated_in_blocks = found.sums.allocated();
+        let degraded = SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter };
+        Ok(snapshot(attempts, degraded, (found, (place.now)())))
+    }
+
+    fn unknown_layout(
+        &mut self,
+        memory: &dyn Memory,
+        version: &str,
+        what: String,
+    ) -> AllocatorError {
+        self.set.clear();
+        // The process may have ended.
+        match memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device)) {
+            Ok(()) => AllocatorError::UnknownLayout { version: version.to_owned(), what },
+            Err(error) => error,
         }
     }
 
@@ -166,20 +170,13 @@ impl SnapshotReader {
         &mut self,
         place: AttemptContext<'_>,
         layout: &mut BlocksLayout,
-        now: &dyn Fn() -> Nanos,
     ) -> Result<Result<Found, AttemptError>, AllocatorError> {
-        let AttemptContext { memory, counters: at } = place;
+        let AttemptContext { memory, counters: at, now } = place;
         let SnapshotReader { index, device, set, scratch: trail, searched } = self;
         let (index, device) = (*index, *device);
-        let pools = match &layout.pools {
-            Some(pools) => pools,
-            None => {
-                let before = unlocked_totals(place, device);
-                match discovery::pools(memory, device, at) {
-                    Ok(pools) => &*layout.pools.insert(pools),
-                    Err(why) => return Ok(Err(not_found(place, device, before, why))),
-                }
-            }
+        let pools = match known_pools(&mut layout.pools, place, device) {
+            Ok(pools) => pools,
+            Err(error) => return Ok(Err(error)),
         };
         let (head, tail) = spans(device, at, pools);
         let same = match set.copy(memory, head, tail) {
@@ -228,33 +225,8 @@ impl SnapshotReader {
             private: layout.private,
         };
 
-        for _ in 0..MAX_EXTENSIONS {
-            match walk(ground, set, trail) {
-                Ok(found) => {
-                    return Ok(match found.sums.difference(&counters) {
-                        None => {
-                            set.forget_unused();
-                            Ok((found, time))
-                        }
-                        Some(why) => Err(AttemptError::Inconsistent(why)),
-                    });
-                }
-                Err(WalkError::Incomplete) if set.lacks() => {
-                    let extended = set.extend(memory, tail);
-                    if extended.is_err() || quiescent_counters(set, at, head, tail).is_none() {
-                        set.note_change();
-                        return Ok(Err(AttemptError::Torn));
-                    }
-                }
-                Err(WalkError::Incomplete) => break,
-                Err(WalkError::Inconsistent(why)) => {
-                    return Ok(Err(AttemptError::Inconsistent(why.to_owned())));
-                }
-            }
-        }
-        Ok(Err(AttemptError::Inconsistent(
-            "there is more to follow than any allocator has".to_owned(),
-        )))
+        let found = extending_walk(ground, set, trail, (head, tail), place, &counters);
+        Ok(found.map(|found| (found, time)))
     }
 
     fn torn_walk(
@@ -262,7 +234,7 @@ impl SnapshotReader {
         place: AttemptContext<'_>,
         layout: &BlocksLayout,
     ) -> Option<(WalkedBlocks, u64)> {
-        let AttemptContext { memory, counters: at } = place;
+        let AttemptContext { memory, counters: at, .. } = place;
         let SnapshotReader { index, device, set, scratch: trail, .. } = self;
         let (index, device) = (*index, *device);
         let (pools, block) = (layout.pools.as_ref()?, layout.block?);
@@ -296,6 +268,60 @@ impl SnapshotReader {
     }
 }
 
+/// The layout of the pools, searched for if it is not known yet.
+fn known_pools<'l>(
+    layout: &'l mut Option<PoolsLayout>,
+    place: AttemptContext<'_>,
+    device: Addr,
+) -> Result<&'l PoolsLayout, AttemptError> {
+    let pools = match layout.take() {
+        Some(pools) => pools,
+        None => {
+            let before = unlocked_totals(place, device);
+            discovery::pools(place.memory, device, place.counters)
+                .map_err(|why| not_found(place, device, before, why))?
+        }
+    };
+    Ok(layout.insert(pools))
+}
+
+/// Walks the copy, and copies what it lacks until the walk is complete.
+fn extending_walk(
+    ground: WalkInput<'_>,
+    set: &mut WorkingSet,
+    trail: &mut WalkScratch,
+    (head, tail): (AddressRange, AddressRange),
+    place: AttemptContext<'_>,
+    counters: &AllocatorCounters,
+) -> Result<WalkedBlocks, AttemptError> {
+    for _ in 0..MAX_EXTENSIONS {
+        match walk(ground, set, trail) {
+            Ok(found) => {
+                return match found.sums.difference(counters) {
+                    None => {
+                        set.forget_unused();
+                        Ok(found)
+                    }
+                    Some(why) => Err(AttemptError::Inconsistent(why)),
+                };
+            }
+            Err(WalkError::Incomplete) if set.lacks() => {
+                let extended = set.extend(place.memory, tail);
+                let is_quiet = quiescent_counters(set, place.counters, head, tail).is_some();
+                if extended.is_err() || !is_quiet {
+                    set.note_change();
+                    return Err(AttemptError::Torn);
+                }
+            }
+            Err(WalkError::Incomplete) => break,
+            Err(WalkError::Inconsistent(why)) => {
+                return Err(AttemptError::Inconsistent(why.to_owned()));
+            }
+        }
+    }
+    Err(AttemptError::Inconsistent("there is more to follow than any allocator has".to_owned()))
+}
+
 fn spans(
     device: Addr,
     counters: &CounterLayout,
@@ -305,7 +331,7 @@ fn spans(
     (head, AddressRange { addr: device, len: counters.end })
 }
 
-/// `None` while a thread is inside the allocator; empty if the device is gone.
+/// `None` while a thread is inside the allocator, empty if the device is gone.
 fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     let mut object = vec![0; place.counters.end];
     if place.memory.read(device, &mut object).is_err() {

@@ -47,14 +47,7 @@ pub struct JoinResult {
 /// No segment is readable, or the sink refuses a record.
 pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResult, ReadError> {
     let SegmentSequence { found, mut warnings } = chosen(segments)?;
-    let mut joining = RecordingJoin {
-        rewriter: Renumberer::new(),
-        sink,
-        last: None,
-        begun: None,
-        end: None,
-        missing: None,
-    };
+    let mut joining = RecordingJoin::new(sink);
     let mut summaries: Vec<(PathBuf, ReplaySummary)> = Vec::new();
     let count = found.len();
     for (n, segment) in found.into_iter().enumerate() {
@@ -158,7 +151,18 @@ struct MissingRange {
     from: Nanos,
 }
 
-impl RecordingJoin<'_> {
+impl<'a> RecordingJoin<'a> {
+    fn new(sink: &'a mut dyn RecordSink) -> RecordingJoin<'a> {
+        RecordingJoin {
+            rewriter: Renumberer::new(),
+            sink,
+            last: None,
+            begun: None,
+            end: None,
+            missing: None,
+        }
+    }
+
     fn miss(&mut self, why: &str, from: Nanos) {
         match &mut self.missing {
             Some(missing) => {

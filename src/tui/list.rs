@@ -9,7 +9,7 @@ use ratatui::text::Span;
 
 use super::palette::Palette;
 use super::state::ViewState;
-use super::table::{RowName, TableColumn, ViewTable};
+use super::table::{RowName, SortOrder, TableColumn, TableRow, ViewTable};
 use crate::render;
 
 /// Notes in `state` how many rows fit.
@@ -23,18 +23,12 @@ pub(super) fn list(
     if area.height == 0 || area.width == 0 {
         return;
     }
-    let bold = Style::new().add_modifier(Modifier::BOLD);
     let table = match table {
         Ok(table) => table,
         Err(why) => {
             state.clamp_selection(0, 0);
             state.columns = 0;
-            for (i, line) in render::words_wrapped(why, area.width as usize).iter().enumerate() {
-                if (i as u16) < area.height {
-                    buffer.set_string(area.x, area.y + i as u16, line, bold);
-                }
-            }
-            return;
+            return refusal(buffer, area, why);
         }
     };
     let view = state.view as usize;
@@ -52,7 +46,7 @@ pub(super) fn list(
     let above = u16::from(with_title) + u16::from(with_heads) + u16::from(certainty.is_some());
     let fitting = usize::from(area.height - above);
     let (chosen, first) = state.clamp_selection(rows.len(), fitting);
-    let mut y = area.y;
+    let mut list = TableArea::new(buffer, area, table, palette);
     if with_title {
         let shown = format!(
             " {}-{} of {}",
@@ -60,54 +54,115 @@ pub(super) fn list(
             (first + fitting).min(rows.len()),
             rows.len()
         );
-        let room = (area.width as usize).saturating_sub(shown.len());
-        buffer.set_string(area.x, y, cut(&table.title, room, palette), bold);
-        buffer.set_string(area.x + room as u16, y, shown, Style::new());
-        y += 1;
+        list.title(&table.title, &shown);
     }
     if let Some(certainty) = certainty {
-        buffer.set_string(area.x, y, cut(certainty, area.width as usize, palette), Style::new());
-        y += 1;
+        list.certainty(certainty);
     }
-    let columns = columns_that_fit(&table.columns, table.min_name_width, area.width);
-    let numbers: u16 = columns.iter().map(|column| column.width).sum();
-    let name_x = area.x + numbers + u16::from(numbers > 0) * 2;
-    let name_width = usize::from((area.x + area.width).saturating_sub(name_x));
     if with_heads {
-        let head = Style::new().add_modifier(Modifier::REVERSED);
-        buffer.set_string(area.x, y, " ".repeat(area.width as usize), head);
-        let mut x = area.x;
-        let title = |i: usize, name: &str| {
-            let marker = if sort.column == i { palette.sorted(sort.reversed) } else { "" };
-            format!("{name}{marker}")
-        };
-        for (i, column) in columns.iter().enumerate() {
-            let style = if sort.column == i { head.add_modifier(Modifier::BOLD) } else { head };
-            let width = column.width as usize;
-            buffer.set_string(x, y, format!("{:>width$}", title(i, column.name)), style);
-            x += column.width;
-        }
-        let names = cut(&title(table.columns.len(), table.names), name_width, palette);
-        buffer.set_string(name_x, y, names, head);
-        y += 1;
+        list.heads(table, sort);
     }
     for (i, row) in rows.iter().enumerate().skip(first).take(fitting) {
-        let mut style = if row.is_head { bold } else { Style::new() };
+        list.row(row, i == chosen);
+    }
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+/// Says why there is no table.
+fn refusal(buffer: &mut Buffer, area: Rect, why: &str) {
+    for (i, line) in render::words_wrapped(why, area.width as usize).iter().enumerate() {
+        if (i as u16) < area.height {
+            buffer.set_string(area.x, area.y + i as u16, line, bold());
+        }
+    }
+}
+
+/// Draws a table line by line.
+struct TableArea<'a> {
+    buffer: &'a mut Buffer,
+    area: Rect,
+    palette: Palette,
+    /// Those that fit.
+    columns: Vec<TableColumn>,
+    name_x: u16,
+    name_width: usize,
+    /// Of the next line.
+    y: u16,
+}
+
+impl<'a> TableArea<'a> {
+    fn new(
+        buffer: &'a mut Buffer,
+        area: Rect,
+        table: &ViewTable,
+        palette: Palette,
+    ) -> TableArea<'a> {
+        let columns = columns_that_fit(&table.columns, table.min_name_width, area.width);
+        let numbers: u16 = columns.iter().map(|column| column.width).sum();
+        let name_x = area.x + numbers + u16::from(numbers > 0) * 2;
+        let name_width = usize::from((area.x + area.width).saturating_sub(name_x));
+        TableArea { buffer, area, palette, columns, name_x, name_width, y: area.y }
+    }
+
+    fn title(&mut self, title: &str, shown: &str) {
+        let area = self.area;
+        let room = (area.width as usize).saturating_sub(shown.len());
+        self.buffer.set_string(area.x, self.y, cut(title, room, self.palette), bold());
+        self.buffer.set_string(area.x + room as u16, self.y, shown, Style::new());
+        self.y += 1;
+    }
+
+    fn certainty(&mut self, certainty: &str) {
+        let text = cut(certainty, self.area.width as usize, self.palette);
+        self.buffer.set_string(self.area.x, self.y, text, Style::new());
+        self.y += 1;
+    }
+
+    fn heads(&mut self, table: &ViewTable, sort: SortOrder) {
+        let head = Style::new().add_modifier(Modifier::REVERSED);
+        self.fill(head);
+        let mut x = self.area.x;
+        let title = |i: usize, name: &str| {
+            let marker = if sort.column == i { self.palette.sorted(sort.reversed) } else { "" };
+            format!("{name}{marker}")
+        };
+        for (i, column) in self.columns.iter().enumerate() {
+            let style = if sort.column == i { head.add_modifier(Modifier::BOLD) } else { head };
+            let width = column.width as usize;
+            self.buffer.set_string(x, self.y, format!("{:>width$}", title(i, column.name)), style);
+            x += column.width;
+        }
+        let names = cut(&title(table.columns.len(), table.names), self.name_width, self.palette);
+        self.buffer.set_string(self.name_x, self.y, names, head);
+        self.y += 1;
+    }
+
+    fn row(&mut self, row: &TableRow, is_chosen: bool) {
+        let mut style = if row.is_head { bold() } else { Style::new() };
         if row.is_dim {
             style = style.add_modifier(Modifier::DIM);
         }
-        if i == chosen {
+        if is_chosen {
             style = style.add_modifier(Modifier::REVERSED);
-            buffer.set_string(area.x, y, " ".repeat(area.width as usize), style);
+            self.fill(style);
         }
-        let mut x = area.x;
-        for (cell, column) in row.cells.iter().zip(&columns) {
+        let mut x = self.area.x;
+        for (cell, column) in row.cells.iter().zip(&self.columns) {
             let width = column.width as usize;
-            buffer.set_string(x, y, format!("{:>width$}", cell.text()), style);
+            self.buffer.set_string(x, self.y, format!("{:>width$}", cell.text()), style);
             x += column.width;
         }
-        buffer.set_string(name_x, y, fit(&row.name, name_width, palette), style);
-        y += 1;
+        let name = fit(&row.name, self.name_width, self.palette);
+        self.buffer.set_string(self.name_x, self.y, name, style);
+        self.y += 1;
+    }
+
+    fn fill(&mut self, style: Style) {
+        let line = " ".repeat(self.area.width as usize);
+        self.buffer.set_string(self.area.x, self.y, line, style);
     }
 }
 

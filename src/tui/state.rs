@@ -135,11 +135,6 @@ impl ViewState {
         if matches!(key.code, KeyCode::Char('l' | 's' | 'h' | 'a' | 'g')) {
             self.detail = DetailWindow::Closed;
         }
-        let view = self.view as usize;
-        let last = self.rows.saturating_sub(1);
-        let page = self.fitting.saturating_sub(1).max(1);
-        let chosen = self.chosen[view].min(last);
-        let sort = &mut self.sort[view];
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
             KeyCode::Char('l') => self.view = ListView::Lines,
@@ -153,6 +148,22 @@ impl ViewState {
             KeyCode::Char('g') => self.next_gpu(),
             KeyCode::Char(' ' | 'p') => self.frozen = !self.frozen,
             KeyCode::Char('?') | KeyCode::F(1) => (self.help, self.scroll) = (true, 0),
+            KeyCode::Char('+' | '=') => self.interval = next(self.interval),
+            KeyCode::Char('-') => self.interval = previous(self.interval),
+            KeyCode::Enter if self.rows > 0 => {
+                (self.detail, self.scroll) = (DetailWindow::Opening, 0)
+            }
+            code => {
+                self.sort_by(code);
+                self.choose_row(code);
+            }
+        }
+        KeyAction::Nothing
+    }
+
+    fn sort_by(&mut self, code: KeyCode) {
+        let sort = &mut self.sort[self.view as usize];
+        match code {
             KeyCode::Char('r') => sort.reversed = !sort.reversed,
             KeyCode::Char('<' | ',') | KeyCode::Left => {
                 sort.column = sort.column.saturating_sub(1);
@@ -168,20 +179,24 @@ impl ViewState {
                     sort.column = column;
                 }
             }
-            KeyCode::Char('+' | '=') => self.interval = next(self.interval),
-            KeyCode::Char('-') => self.interval = previous(self.interval),
-            KeyCode::Up | KeyCode::Char('k') => self.chosen[view] = chosen.saturating_sub(1),
-            KeyCode::Down | KeyCode::Char('j') => self.chosen[view] = (chosen + 1).min(last),
-            KeyCode::PageUp => self.chosen[view] = chosen.saturating_sub(page),
-            KeyCode::PageDown => self.chosen[view] = (chosen + page).min(last),
-            KeyCode::Home => self.chosen[view] = 0,
-            KeyCode::End => self.chosen[view] = last,
-            KeyCode::Enter if self.rows > 0 => {
-                (self.detail, self.scroll) = (DetailWindow::Opening, 0)
-            }
             _ => {}
         }
-        KeyAction::Nothing
+    }
+
+    fn choose_row(&mut self, code: KeyCode) {
+        let last = self.rows.saturating_sub(1);
+        let page = self.fitting.saturating_sub(1).max(1);
+        let row = &mut self.chosen[self.view as usize];
+        let chosen = (*row).min(last);
+        match code {
+            KeyCode::Up | KeyCode::Char('k') => *row = chosen.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => *row = (chosen + 1).min(last),
+            KeyCode::PageUp => *row = chosen.saturating_sub(page),
+            KeyCode::PageDown => *row = (chosen + page).min(last),
+            KeyCode::Home => *row = 0,
+            KeyCode::End => *row = last,
+            _ => {}
+        }
     }
 
     /// Returns whether the key scrolls.

@@ -12,8 +12,8 @@ use crate::analysis::{
     OutsideTorch, PeakUsage, StackLabel, UsageHistory, peak, recorded_owner_groups,
 };
 use crate::model::{
-    AllocatorBackend, CudaIndex, Frame, Nanos, OwnershipBreakdown, StopTotals, TargetRuntime,
-    TensorCategory,
+    AllocatorBackend, CudaIndex, DeviceOwners, Frame, Nanos, OwnershipBreakdown, StopTotals,
+    TargetRuntime, TensorCategory,
 };
 use crate::render::{self, FrameLabels};
 
@@ -387,7 +387,24 @@ fn owners_table(
     };
     let allocated = device.allocated;
     let age = if looking { "reading again ..".to_owned() } else { ago(*age) };
-    let share = |bytes: u64| TableCell::Share(bytes as f64 * 100.0 / allocated.max(1) as f64);
+    let mut rows = category_rows(device);
+    rows.extend(rest_rows(device));
+    Ok(ViewTable {
+        title: format!("By owner: {} {age}; {pause}", render::bytes(allocated)),
+        certainty: None,
+        columns: vec![BYTES, SHARE, STORAGES],
+        names: "OWNER",
+        min_name_width: MIN_NAME_WIDTH,
+        rows,
+    })
+}
+
+fn share_of(device: &DeviceOwners, bytes: u64) -> TableCell {
+    TableCell::Share(bytes as f64 * 100.0 / device.allocated.max(1) as f64)
+}
+
+/// Each category, and its owners below it.
+fn category_rows(device: &DeviceOwners) -> Vec<TableRow> {
     let mut rows = Vec::new();
     let groups = recorded_owner_groups(device);
     for (group, category) in TensorCategory::ALL.into_iter().enumerate() {
@@ -406,7 +423,8 @@ fn owners_table(
                 format!("{} storage{plural}", render::count(count)),
             ];
             detail.extend((!more.is_empty()).then_some(more));
-            let cells = vec![TableCell::Bytes(bytes), share(bytes), TableCell::Count(count)];
+            let cells =
+                vec![TableCell::Bytes(bytes), share_of(device, bytes), TableCell::Count(count)];
             let name = RowName { text, ..RowName::default() };
             let key = FxBuildHasher.hash_one((category, &name.text));
             rows.push(TableRow { cells, name, detail, key, group, is_head, is_dim: false });
@@ -425,6 +443,12 @@ fn owners_table(
             }
         }
     }
+    rows
+}
+
+/// What lies in no tensor.
+fn rest_rows(device: &DeviceOwners) -> Vec<TableRow> {
+    let mut rows = Vec::new();
     let rest = [
         ("[rounding]", device.rounding, "what the allocator adds to the bytes asked for"),
         (
@@ -436,7 +460,7 @@ fn owners_table(
     for (i, (text, bytes, what)) in rest.into_iter().enumerate() {
         if bytes > 0 {
             rows.push(TableRow {
-                cells: vec![TableCell::Bytes(bytes), share(bytes), TableCell::Unknown],
+                cells: vec![TableCell::Bytes(bytes), share_of(device, bytes), TableCell::Unknown],
                 name: RowName { text: text.to_owned(), ..RowName::default() },
                 detail: vec![text.to_owned(), String::new(), what.to_owned(), render::bytes(bytes)],
                 key: i as u64,
@@ -446,12 +470,5 @@ fn owners_table(
             });
         }
     }
-    Ok(ViewTable {
-        title: format!("By owner: {} {age}; {pause}", render::bytes(allocated)),
-        certainty: None,
-        columns: vec![BYTES, SHARE, STORAGES],
-        names: "OWNER",
-        min_name_width: MIN_NAME_WIDTH,
-        rows,
-    })
+    rows
 }

@@ -7,8 +7,9 @@ use rustc_hash::FxHashMap;
 use super::levels::LevelHistory;
 use super::moments::MomentChoice;
 use crate::model::{
-    AddressSpace, Event, EventKind, Keyframe, MemoryKind, Nanos, OwnershipBreakdown, ProcessUsage,
-    Record, RecordSink, SinkResult, SnapshotConsistency,
+    AddressSpace, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, Event, EventKind,
+    Keyframe, MemoryKind, Nanos, OwnershipBreakdown, ProcessUsage, Record, RecordSink, SinkResult,
+    SnapshotConsistency,
 };
 
 /// More columns than a wide screen has pixels.
@@ -238,6 +239,60 @@ impl RecordingSurvey {
         }
     }
 
+    fn on_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
+        let kind = MemoryKind::Torch(device);
+        let (allocated, reserved) = (counters.allocated(), counters.reserved());
+        // Events are more detailed than the counters.
+        if !self.options.is_exact || self.memory(kind).levels.now().is_none() {
+            let reserved = Some(reserved.max(0) as u64);
+            let mark = counters.max_allocated();
+            // This peak was reached since the last poll.
+            if self.memory(kind).mark.replace(mark).is_some_and(|before| mark > before) {
+                self.set_level(kind, time, mark.max(0) as u64, reserved);
+            }
+            self.set_level(kind, time, allocated.max(0) as u64, reserved);
+        }
+    }
+
+    fn on_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
+        let kind = MemoryKind::Torch(snapshot.device);
+        let allocated = snapshot.allocated();
+        let is_exact = self.options.is_exact;
+        let allocated = match snapshot.consistency {
+            SnapshotConsistency::Consistent => allocated,
+            SnapshotConsistency::Degraded { allocated_counter, .. } => allocated_counter,
+        };
+        let memory = self.memory(kind);
+        memory.last_snapshot = Some(snapshot.time);
+        if !is_exact {
+            memory.choice.add(snapshot.time, allocated);
+            self.set_level(kind, snapshot.time, allocated, None);
+        }
+    }
+
+    fn on_usage(&mut self, usage: &DeviceUsage) {
+        let process = match usage.process {
+            ProcessUsage::Bytes(bytes) => Some(bytes),
+            ProcessUsage::Unknown(_) => None,
+        };
+        let readings = self.usage.entry(usage.nvml_index).or_default();
+        let reading = UsageReading { time: usage.time, used: usage.used, process };
+        let same = readings
+            .last()
+            .is_some_and(|last| (last.used, last.process) == (reading.used, process));
+        if !same {
+            readings.push(reading);
+        }
+        if readings.len() > MAX_USAGE {
+            // Every second one, and the last.
+            let mut number = readings.len();
+            readings.retain(|_| {
+                number -= 1;
+                number.is_multiple_of(2)
+            });
+        }
+    }
+
     fn on_owners(&mut self, snapshot: &OwnershipBreakdown) {
         let (every, passed) = self.snapshot_every;
         self.snapshot_every.1 = (passed + 1) % every;
@@ -293,62 +348,16 @@ impl RecordSink for RecordingSurvey {
         match record {
             Record::Events(batch) => batch.events.iter().for_each(|event| self.on_event(event)),
             Record::Counters { time, device, counters } => {
-                let kind = MemoryKind::Torch(*device);
-                let (allocated, reserved) = (counters.allocated(), counters.reserved());
-                // Events are more detailed than the counters.
-                if !self.options.is_exact || self.memory(kind).levels.now().is_none() {
-                    let reserved = Some(reserved.max(0) as u64);
-                    let mark = counters.max_allocated();
-                    // This peak was reached since the last poll.
-                    if self.memory(kind).mark.replace(mark).is_some_and(|before| mark > before) {
-                        self.set_level(kind, *time, mark.max(0) as u64, reserved);
-                    }
-                    self.set_level(kind, *time, allocated.max(0) as u64, reserved);
-                }
+                self.on_counters(*time, *device, counters);
             }
-            Record::Snapshot(snapshot) => {
-                let kind = MemoryKind::Torch(snapshot.device);
-                let allocated = snapshot.allocated();
-                let is_exact = self.options.is_exact;
-                let allocated = match snapshot.consistency {
-                    SnapshotConsistency::Consistent => allocated,
-                    SnapshotConsistency::Degraded { allocated_counter, .. } => allocated_counter,
-                };
-                let memory = self.memory(kind);
-                memory.last_snapshot = Some(snapshot.time);
-                if !is_exact {
-                    memory.choice.add(snapshot.time, allocated);
-                    self.set_level(kind, snapshot.time, allocated, None);
-                }
-            }
+            Record::Snapshot(snapshot) => self.on_snapshot(snapshot),
             Record::Followed(batch) if !self.options.is_exact => {
                 for change in batch.changes.iter().filter(|change| !change.counters_torn) {
                     let level = change.live[0].saturating_add(change.live[1]).max(0) as u64;
                     self.set_level(MemoryKind::Torch(change.device), change.after, level, None);
                 }
             }
-            Record::Usage(usage) => {
-                let process = match usage.process {
-                    ProcessUsage::Bytes(bytes) => Some(bytes),
-                    ProcessUsage::Unknown(_) => None,
-                };
-                let readings = self.usage.entry(usage.nvml_index).or_default();
-                let reading = UsageReading { time: usage.time, used: usage.used, process };
-                let same = readings
-                    .last()
-                    .is_some_and(|last| (last.used, last.process) == (reading.used, process));
-                if !same {
-                    readings.push(reading);
-                }
-                if readings.len() > MAX_USAGE {
-                    // Every second one, and the last.
-                    let mut number = readings.len();
-                    readings.retain(|_| {
-                        number -= 1;
-                        number.is_multiple_of(2)
-                    });
-                }
-            }
+            Record::Usage(usage) => self.on_usage(usage),
             Record::OomException(oom) => {
                 let text = oom.error.as_ref().map_or(String::new(), |error| error.text.clone());
                 self.on_oom(oom.time, None, text);

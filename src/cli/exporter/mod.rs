@@ -5,6 +5,7 @@ mod watched_jobs;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
@@ -38,13 +39,49 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
             None
         }
     };
-    let shown = Arc::clone(&jobs);
+    let server = serve(args, Arc::clone(&jobs))?;
+    let mut is_announced = false;
+    let mut members = Members::default();
+    while !stop.load(Ordering::Relaxed) {
+        if server.is_finished() {
+            bail!("the HTTP server ended unexpectedly");
+        }
+        for (ended, why) in jobs.remove_ended() {
+            eprint_line(&format!("process {ended}: {why}; its series end"));
+        }
+        let is_over = match &mut tree {
+            None => jobs.count() == 0,
+            Some(tree) => {
+                // Checked first: later descendants come from known processes.
+                let alive = tree.root_is_alive();
+                for process in tree.poll() {
+                    members.add(&jobs, process, &stop);
+                }
+                !alive && jobs.count() == 0
+            }
+        };
+        if is_over && !args.wait {
+            eprint_line(&format!(
+                "process {pid} has ended, and so has the exporter (--wait keeps it running)"
+            ));
+            return Ok(());
+        }
+        if is_over && !std::mem::replace(&mut is_announced, true) {
+            eprint_line(&format!("process {pid} has ended; serving no series of it, until Ctrl-C"));
+        }
+        sleep_unless(POLL_INTERVAL, || stop.load(Ordering::Relaxed));
+    }
+    Ok(())
+}
+
+/// Serves the figures of `jobs`, and says where.
+fn serve(args: &ExporterArgs, jobs: Arc<WatchedJobs>) -> Result<MetricsServer> {
     let page: Arc<MakePage> = Arc::new(move |accept: &str| {
         let format = match accept.contains("application/openmetrics-text") {
             true => MetricsFormat::OpenMetrics,
             false => MetricsFormat::Prometheus,
         };
-        let body = metrics_text(&shown.export(), format).map_err(|error| error.to_string())?;
+        let body = metrics_text(&jobs.export(), format).map_err(|error| error.to_string())?;
         Ok(ServedPage { content_type: metrics_content_type(format), body })
     });
     let server =
@@ -60,53 +97,36 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
             "warning: {address} can be reached from other machines, and anyone who does so can read names, lines and sizes of the job"
         ));
     }
+    let pid = args.pid;
     eprint_line(&format!("serving http://{address}/metrics of process {pid}, until Ctrl-C"));
-    let mut is_full = false;
-    let mut is_announced = false;
-    let mut refused = HashSet::new();
-    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-        if server.is_finished() {
-            bail!("the HTTP server ended unexpectedly");
-        }
-        for (ended, why) in jobs.remove_ended() {
-            eprint_line(&format!("process {ended}: {why}; its series end"));
-        }
-        let is_over = match &mut tree {
-            None => jobs.count() == 0,
-            Some(tree) => {
-                // Checked first: later descendants come from known processes.
-                let alive = tree.root_is_alive();
-                for RankProcess { readers, rank } in tree.poll() {
-                    let member = readers.pid();
-                    if jobs.count() >= MAX_PROCESSES {
-                        if !std::mem::replace(&mut is_full, true) {
-                            eprint_line(&format!(
-                                "warning: {MAX_PROCESSES} processes are watched; process {member} and further ones have no series"
-                            ));
-                        }
-                        continue;
-                    }
-                    match jobs.add(member, rank, Some(readers), &stop) {
-                        Ok(()) => eprint_line(&format!("process {member} has series now")),
-                        Err(error) if refused.insert(member) => {
-                            eprint_line(&format!("process {member} cannot be watched: {error}"));
-                        }
-                        Err(_) => {}
-                    }
-                }
-                !alive && jobs.count() == 0
+    Ok(server)
+}
+
+/// What was said of descendants that are not watched.
+#[derive(Default)]
+struct Members {
+    is_full: bool,
+    refused: HashSet<u32>,
+}
+
+impl Members {
+    fn add(&mut self, jobs: &WatchedJobs, process: RankProcess, stop: &Arc<AtomicBool>) {
+        let RankProcess { readers, rank } = process;
+        let member = readers.pid();
+        if jobs.count() >= MAX_PROCESSES {
+            if !std::mem::replace(&mut self.is_full, true) {
+                eprint_line(&format!(
+                    "warning: {MAX_PROCESSES} processes are watched; process {member} and further ones have no series"
+                ));
             }
-        };
-        if is_over && !args.wait {
-            eprint_line(&format!(
-                "process {pid} has ended, and so has the exporter (--wait keeps it running)"
-            ));
-            return Ok(());
+            return;
         }
-        if is_over && !std::mem::replace(&mut is_announced, true) {
-            eprint_line(&format!("process {pid} has ended; serving no series of it, until Ctrl-C"));
+        match jobs.add(member, rank, Some(readers), stop) {
+            Ok(()) => eprint_line(&format!("process {member} has series now")),
+            Err(error) if self.refused.insert(member) => {
+                eprint_line(&format!("process {member} cannot be watched: {error}"));
+            }
+            Err(_) => {}
         }
-        sleep_unless(POLL_INTERVAL, || stop.load(std::sync::atomic::Ordering::Relaxed));
     }
-    Ok(())
 }

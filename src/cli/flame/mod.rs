@@ -23,20 +23,7 @@ use super::replay::StoredRecording;
 use super::{eprint_line, filtered_profile, output};
 
 pub(super) fn run(args: &FlameArgs) -> Result<()> {
-    let draws = args.format == FlameFormat::Flamegraph;
-    let of_pictures = [
-        (args.picture.inverted, "--inverted"),
-        (args.picture.min_width.is_some(), "--min-width"),
-        (args.picture.title.is_some(), "--title"),
-    ];
-    if let Some((_, option)) = of_pictures.iter().find(|(given, _)| *given && !draws) {
-        bail!("{option} is for pictures and --text: folded stacks are written as they are");
-    }
-    let of_torch = args.memory.is_none_or(|it| MemoryGroup::from(it) == MemoryGroup::Torch);
-    let of_devices = [(args.gpu.is_some(), "--gpu"), (args.by == GroupArg::Device, "--by device")];
-    if let Some((_, option)) = of_devices.iter().find(|(given, _)| *given && !of_torch) {
-        bail!("memory outside PyTorch is drawn for all GPUs together: leave out {option}");
-    }
+    check_options(args)?;
     let extension = match args.format {
         FlameFormat::Flamegraph => "svg",
         FlameFormat::Collapsed => "txt",
@@ -78,7 +65,38 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     if args.by.is_of_owners() {
         return flame_by_owner(args, &ranks, &path);
     }
-    let drawing = FlameOptions {
+    let drawing = flame_options(args, cut);
+    if args.by == GroupArg::Stream {
+        return streams::draw(args, &drawing, &ranks, &path);
+    }
+    let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
+    match &ranks[..] {
+        _ if args.by == GroupArg::Device => drawing.draw_devices(&ranks, &path, args.force),
+        [one] if args.by != GroupArg::Rank => drawing.draw(&one.profile, &path, args.force),
+        _ => drawing.draw_all(&ranks, how, &path, args.force),
+    }
+}
+
+fn check_options(args: &FlameArgs) -> Result<()> {
+    let draws = args.format == FlameFormat::Flamegraph;
+    let of_pictures = [
+        (args.picture.inverted, "--inverted"),
+        (args.picture.min_width.is_some(), "--min-width"),
+        (args.picture.title.is_some(), "--title"),
+    ];
+    if let Some((_, option)) = of_pictures.iter().find(|(given, _)| *given && !draws) {
+        bail!("{option} is for pictures and --text: folded stacks are written as they are");
+    }
+    let of_torch = args.memory.is_none_or(|it| MemoryGroup::from(it) == MemoryGroup::Torch);
+    let of_devices = [(args.gpu.is_some(), "--gpu"), (args.by == GroupArg::Device, "--by device")];
+    if let Some((_, option)) = of_devices.iter().find(|(given, _)| *given && !of_torch) {
+        bail!("memory outside PyTorch is drawn for all GPUs together: leave out {option}");
+    }
+    Ok(())
+}
+
+fn flame_options(args: &FlameArgs, cut: Option<String>) -> FlameOptions {
+    FlameOptions {
         format: args.format,
         gpu: args.gpu,
         moment: args.at.into(),
@@ -95,15 +113,6 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         full_filenames: args.stacks.full_filenames,
         certain: args.proven,
         picture: FlamePicture { moment: cut, ..picture(args) },
-    };
-    if args.by == GroupArg::Stream {
-        return streams::draw(args, &drawing, &ranks, &path);
-    }
-    let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
-    match &ranks[..] {
-        _ if args.by == GroupArg::Device => drawing.draw_devices(&ranks, &path, args.force),
-        [one] if args.by != GroupArg::Rank => drawing.draw(&one.profile, &path, args.force),
-        _ => drawing.draw_all(&ranks, how, &path, args.force),
     }
 }
 

@@ -45,33 +45,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     if !args.records_several() {
         check_outputs(args, &first)?;
     }
-    if args.format == RecordFormat::Trace
-        && args.output.as_ref().is_some_and(|o| o.as_os_str() == "-")
-    {
-        bail!("a trace cannot be written to standard output: name a file with -o");
-    }
-    let streams = args.output.as_ref().is_some_and(|o| o.as_os_str() == "-");
-    if args.print_every.is_some() && streams {
-        bail!("--print-every prints to standard output, too: name a file with -o");
-    }
-    if let Some(PrintInterval::Calls { function, every }) = &args.print_every {
-        if !is_exact {
-            bail!(
-                "--print-every {function}:{every} counts calls by exact stacks: add --exact, or give a time (--print-every 10s)"
-            );
-        }
-        if args.until.kept().is_some() {
-            bail!("--keep prints tables at intervals of time: --print-every 10s");
-        }
-    }
-    if args.threads && args.format == RecordFormat::Trace {
-        bail!(
-            "--threads is for --format flamegraph or collapsed; a trace has every thread: flame draws them with --threads"
-        );
-    }
-    if args.until.kept().is_some() && args.format != RecordFormat::Trace {
-        bail!("--keep writes traces: leave --format out, and draw the trace with flame");
-    }
+    check_options(args, is_exact)?;
 
     let (StopSignals { stop }, mut launched) = match args.program.is_empty() {
         true => (StopSignals::watch()?, None),
@@ -103,6 +77,37 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         Err(error) => Err(hints::attach(error, pid)),
     };
     ended(launched, recorded)
+}
+
+fn check_options(args: &RecordArgs, is_exact: bool) -> Result<()> {
+    if args.format == RecordFormat::Trace
+        && args.output.as_ref().is_some_and(|o| o.as_os_str() == "-")
+    {
+        bail!("a trace cannot be written to standard output: name a file with -o");
+    }
+    let streams = args.output.as_ref().is_some_and(|o| o.as_os_str() == "-");
+    if args.print_every.is_some() && streams {
+        bail!("--print-every prints to standard output, too: name a file with -o");
+    }
+    if let Some(PrintInterval::Calls { function, every }) = &args.print_every {
+        if !is_exact {
+            bail!(
+                "--print-every {function}:{every} counts calls by exact stacks: add --exact, or give a time (--print-every 10s)"
+            );
+        }
+        if args.until.kept().is_some() {
+            bail!("--keep prints tables at intervals of time: --print-every 10s");
+        }
+    }
+    if args.threads && args.format == RecordFormat::Trace {
+        bail!(
+            "--threads is for --format flamegraph or collapsed; a trace has every thread: flame draws them with --threads"
+        );
+    }
+    if args.until.kept().is_some() && args.format != RecordFormat::Trace {
+        bail!("--keep writes traces: leave --format out, and draw the trace with flame");
+    }
+    Ok(())
 }
 
 fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<ExitCode> {

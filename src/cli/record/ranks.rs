@@ -49,18 +49,7 @@ pub(super) fn record(
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
     let is_exact = modes.asked == ModeArg::Exact;
-    let (mut family, who, interval) = match &args.called {
-        None => {
-            let family =
-                ProcessTree::new(pid, is_exact).map_err(|error| hints::attach(error, pid))?;
-            let who = format!("process {pid} and its descendants");
-            (family, who, POLL_INTERVAL)
-        }
-        Some(pattern) => {
-            let who = format!("processes called {pattern}");
-            (ProcessTree::called(pattern.clone(), is_exact), who, SEARCH_INTERVAL)
-        }
-    };
+    let (mut family, who, interval) = family(args, pid, is_exact)?;
     eprint_line(&format!(
         "following {who}; each that uses CUDA is recorded; Ctrl-C ends the recording"
     ));
@@ -89,19 +78,7 @@ pub(super) fn record(
                 }
             }
         }
-        let (ended, on): (Vec<RankRecording>, Vec<RankRecording>) =
-            running.into_iter().partition(|recording| recording.thread.is_finished());
-        running = on;
-        for RankRecording { label, thread } in ended {
-            let result = thread
-                .join()
-                .unwrap_or_else(|| Err(anyhow!("its recording thread ended unexpectedly")));
-            if let Err(error) = result {
-                let error = in_one_line(&error);
-                eprint_line(&format!("{label}: error: {error}"));
-                failed.push(format!("{label}: {error}"));
-            }
-        }
+        running = without_ended(running, &mut failed);
         // A program started by memspy stays a zombie until memspy waits for it.
         let has_ended = launched.as_mut().is_some_and(LaunchedProgram::has_ended);
         let gone = has_ended || !family.root_is_alive();
@@ -118,6 +95,32 @@ pub(super) fn record(
         ([], _) => Ok(()),
         (failed, _) => bail!("{} of the recordings failed: {}", failed.len(), failed.join("; ")),
     }
+}
+
+/// The processes to record, what to call them, and how often to search for new ones.
+fn family(args: &RecordArgs, pid: u32, is_exact: bool) -> Result<(ProcessTree, String, Duration)> {
+    let Some(pattern) = &args.called else {
+        let family = ProcessTree::new(pid, is_exact).map_err(|error| hints::attach(error, pid))?;
+        return Ok((family, format!("process {pid} and its descendants"), POLL_INTERVAL));
+    };
+    let family = ProcessTree::called(pattern.clone(), is_exact);
+    Ok((family, format!("processes called {pattern}"), SEARCH_INTERVAL))
+}
+
+fn without_ended(running: Vec<RankRecording>, failed: &mut Vec<String>) -> Vec<RankRecording> {
+    let (ended, on): (Vec<RankRecording>, Vec<RankRecording>) =
+        running.into_iter().partition(|recording| recording.thread.is_finished());
+    for RankRecording { label, thread } in ended {
+        let result = thread
+            .join()
+            .unwrap_or_else(|| Err(anyhow!("its recording thread ended unexpectedly")));
+        if let Err(error) = result {
+            let error = in_one_line(&error);
+            eprint_line(&format!("{label}: error: {error}"));
+            failed.push(format!("{label}: {error}"));
+        }
+    }
+    on
 }
 
 fn start(

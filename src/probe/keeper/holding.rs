@@ -41,15 +41,7 @@ pub fn keep_probes() -> io::Result<()> {
             Some(ProbeRequest::Place { number, pid, points, action }) => {
                 let Some(file) = descriptors.next() else { continue };
                 let program = descriptors.next();
-                let action = match (&action, &program) {
-                    (RequestedAction::Run { way, at_return }, Some(program)) => ProbeAction::Run {
-                        way: *way,
-                        program: program.as_fd(),
-                        at_return: *at_return,
-                    },
-                    (RequestedAction::Sample(words), _) => ProbeAction::Sample(*words),
-                    (RequestedAction::Run { .. }, None) => continue,
-                };
+                let Some(action) = probe_action(&action, program.as_ref()) else { continue };
                 let placement = Placement { file: file.as_fd(), points: &points, pid, action };
                 // No answer is a refusal; memspy then asks the kernel for the reason.
                 let Ok(placed) = placement.place() else { continue };
@@ -82,6 +74,20 @@ pub fn keep_probes() -> io::Result<()> {
         let _ = thread.join();
     }
     ended
+}
+
+/// `None`: a program is to run, but none came.
+fn probe_action<'a>(
+    requested: &RequestedAction,
+    program: Option<&'a OwnedFd>,
+) -> Option<ProbeAction<'a>> {
+    match (requested, program) {
+        (RequestedAction::Run { way, at_return }, Some(program)) => {
+            Some(ProbeAction::Run { way: *way, program: program.as_fd(), at_return: *at_return })
+        }
+        (RequestedAction::Sample(words), _) => Some(ProbeAction::Sample(*words)),
+        (RequestedAction::Run { .. }, None) => None,
+    }
 }
 
 fn end_all(placed: PlacedProbes) {

@@ -58,17 +58,7 @@ impl ObjectHeap<'_> {
         };
         let kind = object.class.kind;
         match kind {
-            ClassKind::Dict => {
-                let dicts::DictEntries { entries, has_texts_only } = self.entries_by_keys(at);
-                for (key, value) in entries {
-                    take(ReferenceKind::Key(key), value);
-                    if !has_texts_only
-                        && self.class_of(key).is_some_and(|class| class.kind != ClassKind::Text)
-                    {
-                        take(ReferenceKind::AsKey, key);
-                    }
-                }
-            }
+            ClassKind::Dict => self.references_of_dict(at, take),
             ClassKind::List | ClassKind::Tuple | ClassKind::Deque => {
                 let mut index = 0;
                 self.each_item_of(at, kind, &mut |item| {
@@ -95,25 +85,7 @@ impl ObjectHeap<'_> {
                     }
                 }
             }
-            ClassKind::Generator => {
-                if let Some(frame) = self.frame_of_generator(at) {
-                    let locals = self.locals_of_frame(frame, &mut |local| {
-                        take(ReferenceKind::Local(local.name), local.value);
-                    });
-                    let mut stack = self.stack_of_frame(frame, locals).unwrap_or_default();
-                    // A suspended coroutine has the awaited object on top.
-                    let awaited = match &*object.class.name {
-                        "coroutine" => stack.pop(),
-                        _ => None,
-                    };
-                    for value in stack {
-                        take(ReferenceKind::Field("<stack>"), value);
-                    }
-                    if let Some(awaited) = awaited {
-                        take(ReferenceKind::Field("cr_await"), awaited);
-                    }
-                }
-            }
+            ClassKind::Generator => self.references_of_generator(object, take),
             ClassKind::Frame => {
                 if let Some((frame, _)) = self.frame_of_object(at) {
                     self.locals_of_frame(frame, &mut |local| {
@@ -129,27 +101,71 @@ impl ObjectHeap<'_> {
             ClassKind::Text => {}
             ClassKind::Type | ClassKind::Instance | ClassKind::Capsule | ClassKind::Other => {}
         }
-        if matches!(object.class.kind, ClassKind::Type) {
-            if let Some(class) = self.class_at(at)
-                && class.dict.is_plausible()
+        if !matches!(kind, ClassKind::Type) {
+            self.references_of_instance(object, take);
+        } else if let Some(class) = self.class_at(at)
+            && class.dict.is_plausible()
+        {
+            take(ReferenceKind::Part, class.dict);
+        }
+    }
+
+    /// Those that its class describes: parts, items, slots, attributes.
+    fn references_of_instance(
+        &self,
+        object: &HeapObject,
+        take: &mut dyn FnMut(ReferenceKind, Addr),
+    ) {
+        let (at, class) = (object.at, &object.class);
+        for (part, name) in class.parts(&self.layout.object) {
+            let to = self.memory().pointer(part.in_target(at)).ok();
+            if let Some(to) = to.filter(|to| to.is_plausible()) {
+                take(ReferenceKind::Field(name), to);
+            }
+        }
+        for (index, to) in self.row_of(at, class) {
+            take(ReferenceKind::Item(index), to);
+        }
+        for (name, value) in self.slots_of(at, class) {
+            take(ReferenceKind::Slot(name), value);
+        }
+        for (name, value) in self.instance_entries(at, class) {
+            take(ReferenceKind::Attribute(name), value);
+        }
+    }
+
+    fn references_of_dict(&self, at: Addr, take: &mut dyn FnMut(ReferenceKind, Addr)) {
+        let dicts::DictEntries { entries, has_texts_only } = self.entries_by_keys(at);
+        for (key, value) in entries {
+            take(ReferenceKind::Key(key), value);
+            if !has_texts_only
+                && self.class_of(key).is_some_and(|class| class.kind != ClassKind::Text)
             {
-                take(ReferenceKind::Part, class.dict);
+                take(ReferenceKind::AsKey, key);
             }
-        } else {
-            for (part, name) in object.class.parts(head) {
-                if let Some(to) = pointer(part) {
-                    take(ReferenceKind::Field(name), to);
-                }
-            }
-            for (index, to) in self.row_of(at, &object.class) {
-                take(ReferenceKind::Item(index), to);
-            }
-            for (name, value) in self.slots_of(at, &object.class) {
-                take(ReferenceKind::Slot(name), value);
-            }
-            for (name, value) in self.instance_entries(at, &object.class) {
-                take(ReferenceKind::Attribute(name), value);
-            }
+        }
+    }
+
+    fn references_of_generator(
+        &self,
+        generator: &HeapObject,
+        take: &mut dyn FnMut(ReferenceKind, Addr),
+    ) {
+        let Some(frame) = self.frame_of_generator(generator.at) else { return };
+        let locals = self.locals_of_frame(frame, &mut |local| {
+            take(ReferenceKind::Local(local.name), local.value);
+        });
+        let mut stack = self.stack_of_frame(frame, locals).unwrap_or_default();
+        // A suspended coroutine has the awaited object on top.
+        let awaited = match &*generator.class.name {
+            "coroutine" => stack.pop(),
+            _ => None,
+        };
+        for value in stack {
+            take(ReferenceKind::Field("<stack>"), value);
+        }
+        if let Some(awaited) = awaited {
+            take(ReferenceKind::Field("cr_await"), awaited);
         }
     }
 

@@ -36,18 +36,7 @@ pub(in crate::python) fn find(
     let head = memory
         .vec(runtime, debug_offsets::LEN)
         .map_err(|e| InterpreterError::unreadable(pid, "_PyRuntime", runtime, e))?;
-    let hex = match debug_offsets::version(&head) {
-        Some(hex) => Some(hex),
-        None => match object.exported(memory, "Py_Version")? {
-            Some(at) => Some(
-                memory
-                    .u32(at)
-                    .map_err(|e| InterpreterError::unreadable(pid, "Py_Version", at, e))?,
-            ),
-            None => None,
-        },
-    };
-    let version = match hex {
+    let version = match version_hex(pid, memory, &object, &head)? {
         Some(0) => {
             return Err(InterpreterError::NotReady { pid, waiting_for: "its version is not set" });
         }
@@ -84,6 +73,20 @@ pub(in crate::python) fn find(
         _ => (*row, LayoutSource::Row),
     };
     Ok(Interpreter { runtime, code_type, version: version.text, layout, source })
+}
+
+fn version_hex(
+    pid: u32,
+    memory: &dyn Memory,
+    object: &LoadedObject,
+    head: &[u8],
+) -> Result<Option<u32>, InterpreterError> {
+    if let Some(hex) = debug_offsets::version(head) {
+        return Ok(Some(hex));
+    }
+    let Some(at) = object.exported(memory, "Py_Version")? else { return Ok(None) };
+    let hex = memory.u32(at);
+    hex.map(Some).map_err(|e| InterpreterError::unreadable(pid, "Py_Version", at, e))
 }
 
 pub(in crate::python) fn unknown(found: String) -> InterpreterError {

@@ -178,16 +178,8 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
                     None => class.clone(),
                 };
             }
-            Some(match kept_by(snapshot, &roots, &group) {
-                Some(root) if root.garbage => {
-                    let class = garbage.get(&root.tensor.at).cloned();
-                    (OwnerKind::Garbage, class.unwrap_or_else(|| "".into()))
-                }
-                Some(TensorRow { names, .. }) if !names.is_empty() => {
-                    (OwnerKind::Graph, names[0].clone())
-                }
-                _ => (OwnerKind::UnknownGraph, no_root.clone()),
-            })
+            let root = kept_by(snapshot, &roots, &group);
+            Some(graph_owner(root, &garbage).unwrap_or((OwnerKind::UnknownGraph, no_root.clone())))
         } else {
             known.owner(snapshot, &group)
         };
@@ -212,6 +204,19 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
     }
     join_owners(&mut items);
     items
+}
+
+fn graph_owner(
+    root: Option<&TensorRow>,
+    garbage: &FxHashMap<u64, Arc<str>>,
+) -> Option<(OwnerKind, Arc<str>)> {
+    match root? {
+        root if root.garbage => {
+            let class = garbage.get(&root.tensor.at).cloned();
+            Some((OwnerKind::Garbage, class.unwrap_or_else(|| "".into())))
+        }
+        root => Some((OwnerKind::Graph, root.names.first()?.clone())),
+    }
 }
 
 /// Joins names that differ only in an index or key: `losses[*]`.

@@ -138,117 +138,96 @@ impl RecordDecoder {
         let from = &mut body;
         match tag {
             tag::SAMPLE | tag::SAMPLE_CHANGED | tag::SAMPLE_SAME => {
-                return self.sample(tag, from, sink, tally);
+                self.sample(tag, from, sink, tally)
             }
-            tag::COUNTERS => return self.counters(from, sink, tally),
-            tag::BLOCKS => return self.snapshot(from, sink, tally),
-            tag::EVENTS => return self.events(from, sink, tally),
+            tag::COUNTERS => self.counters(from, sink, tally),
+            tag::BLOCKS => self.snapshot(from, sink, tally),
+            tag::EVENTS => self.events(from, sink, tally),
             tag::FOLLOWED | tag::FOLLOWED_AT => {
-                return self.followed(from, tag == tag::FOLLOWED_AT, sink, tally);
+                self.followed(from, tag == tag::FOLLOWED_AT, sink, tally)
             }
-            _ => {}
+            tag::FUNCTION | tag::FRAME | tag::STACK | tag::THREAD | tag::SITE | tag::SOURCE => {
+                match self.definition(tag, from)? {
+                    Some(record) => self.deliver(&record, sink, tally),
+                    None => self.skip(&mut tally.dropped),
+                }
+            }
+            _ => match self.rare(tag, from)? {
+                Some(record) => {
+                    self.deliver(&record, sink, tally)?;
+                    if let Record::End(end) = record {
+                        tally.end = Some(end);
+                    }
+                    Ok(())
+                }
+                None => self.skip(&mut tally.unknown_tags),
+            },
         }
-        let record = match tag {
-            tag::START => {
-                let start = structure::<records::WireStart<'_>>(from)?;
-                Some(Record::Start(start.of_rank(structure(from)?)))
-            }
+    }
+
+    /// `None`: it uses a lost definition.
+    fn definition(
+        &mut self,
+        tag: u8,
+        from: &mut PayloadCursor<'_>,
+    ) -> Result<Option<Record>, MalformedPayload> {
+        if tag == tag::SOURCE {
+            return Ok(self.ids.source(structure(from)?).map(Record::Source));
+        }
+        Ok(self.ids.definition(tag, from)?.map(Record::Definition))
+    }
+
+    /// `None`: an unknown tag.
+    fn rare(
+        &mut self,
+        tag: u8,
+        from: &mut PayloadCursor<'_>,
+    ) -> Result<Option<Record>, MalformedPayload> {
+        Ok(Some(match tag {
+            tag::START => start(from)?,
+            tag::DEVICE => Record::Device(structure::<records::WireDevice<'_>>(from)?.into()),
             tag::RUNTIME => {
                 let time = self.time(from)?;
-                Some(Record::Runtime(structure::<records::WireRuntime<'_>>(from)?.at(time)))
+                Record::Runtime(structure::<records::WireRuntime<'_>>(from)?.at(time))
             }
-            tag::FUNCTION | tag::FRAME | tag::STACK | tag::THREAD | tag::SITE => {
-                self.ids.definition(tag, from)?.map(Record::Definition)
-            }
-            tag::SOURCE => self.ids.source(structure(from)?).map(Record::Source),
-            tag::DEVICE => Some(Record::Device(structure::<records::WireDevice<'_>>(from)?.into())),
             tag::USAGE => {
                 let time = self.time(from)?;
-                Some(Record::Usage(structure::<records::WireDeviceUsage<'_>>(from)?.at(time)))
+                Record::Usage(structure::<records::WireDeviceUsage<'_>>(from)?.at(time))
             }
             tag::MISSED => {
                 let time = self.time(from)?;
-                Some(Record::Missed(structure::<records::WireMissed<'_>>(from)?.at(time)))
+                Record::Missed(structure::<records::WireMissed<'_>>(from)?.at(time))
             }
-            tag::EXACT => {
-                let time = self.time(from)?;
-                let exact = structure::<exact::WireExactSettings<'_>>(from)?;
-                let (knows_backward, starts_empty) = (structure(from)?, structure(from)?);
-                let native = appended::<u64>(from)?;
-                Some(Record::ExactSettings(exact.at(time, knows_backward, starts_empty, native)))
-            }
+            tag::EXACT => settings(self.time(from)?, from)?,
             tag::RECONCILED => {
                 let time = self.time(from)?;
-                Some(Record::CounterCheck(structure::<exact::WireCounterCheck>(from)?.at(time)))
+                Record::CounterCheck(structure::<exact::WireCounterCheck>(from)?.at(time))
             }
-            tag::OWNERS => {
-                let time = self.time(from)?;
-                let mut snapshot = structure::<owners::WireOwnership<'_>>(from)?.at(time)?;
-                structure::<owners::WireUnnamed>(from)?.add_to(&mut snapshot)?;
-                structure::<owners::WireAutogradOutputs>(from)?.add_to(&mut snapshot);
-                structure::<owners::WireOwnedBlocks>(from)?.add_to(&mut snapshot)?;
-                Some(Record::Ownership(snapshot))
-            }
-            tag::STEP => {
-                let time = self.time(from)?;
-                let step = structure(from)?;
-                let counted = structure::<records::WireStepOrigin>(from)?;
-                let uncertainty = structure::<Option<u64>>(from)?.map(Nanos);
-                let is_over = structure(from)?;
-                Some(Record::Step(TrainingStep { is_over, ..counted.at(time, step, uncertainty) }))
-            }
+            tag::OWNERS => ownership(self.time(from)?, from)?,
+            tag::STEP => step(self.time(from)?, from)?,
             tag::KEYFRAME => {
                 let time = self.time(from)?;
-                Some(Record::Keyframe(keyframe::decode(from, time, &self.ids, self.max_blocks)?))
+                Record::Keyframe(keyframe::decode(from, time, &self.ids, self.max_blocks)?)
             }
             tag::TRIGGERED => {
                 let time = self.time(from)?;
-                Some(Record::TriggerFired(
-                    structure::<keyframe::WireTriggerFired<'_>>(from)?.at(time),
-                ))
+                Record::TriggerFired(structure::<keyframe::WireTriggerFired<'_>>(from)?.at(time))
             }
-            tag::THROWN => {
-                let time = self.time(from)?;
-                let oom_exception = structure::<oom_exception::WireOomException<'_>>(from)?;
-                let (threads, stacks) = (&self.ids.threads, &self.ids.stacks);
-                Some(Record::OomException(oom_exception.at(
-                    time,
-                    |n| threads.get(n),
-                    |n| stacks.get(n),
-                )))
-            }
+            tag::THROWN => self.oom_exception(from)?,
             tag::GAP => {
                 let time = self.time(from)?;
-                Some(Record::Gap(structure::<records::WireGap<'_>>(from)?.at(time)))
+                Record::Gap(structure::<records::WireGap<'_>>(from)?.at(time))
             }
-            tag::END => {
-                let time = self.time(from)?;
-                let mut end = structure::<records::WireEnd<'_>>(from)?.at(time);
-                let totals: Option<exact::WireEventTotals> = structure(from)?;
-                end.totals.exact = totals.map(Into::into);
-                let totals: Option<WireFollowTotals> = structure(from)?;
-                end.totals.follow = totals.map(Into::into);
-                if let (Some(exact), Some((native, lost))) =
-                    (&mut end.totals.exact, appended::<(u64, u64)>(from)?)
-                {
-                    (exact.native, exact.native_lost) = (native, lost);
-                }
-                Some(Record::End(end))
-            }
-            _ => {
-                return self.skip(&mut tally.unknown_tags);
-            }
-        };
-        match record {
-            Some(record) => {
-                self.deliver(&record, sink, tally)?;
-                if let Record::End(end) = record {
-                    tally.end = Some(end);
-                }
-                Ok(())
-            }
-            None => self.skip(&mut tally.dropped),
-        }
+            tag::END => end(self.time(from)?, from)?,
+            _ => return Ok(None),
+        }))
+    }
+
+    fn oom_exception(&mut self, from: &mut PayloadCursor<'_>) -> Result<Record, MalformedPayload> {
+        let time = self.time(from)?;
+        let exception = structure::<oom_exception::WireOomException<'_>>(from)?;
+        let (threads, stacks) = (&self.ids.threads, &self.ids.stacks);
+        Ok(Record::OomException(exception.at(time, |n| threads.get(n), |n| stacks.get(n))))
     }
 
     fn time(&mut self, from: &mut PayloadCursor<'_>) -> Result<Nanos, MalformedPayload> {
@@ -391,6 +370,48 @@ impl RecordDecoder {
         *counted += 1;
         Ok(self.budget.spend_skipped().map_err(MalformedPayload)?)
     }
+}
+
+fn start(from: &mut PayloadCursor<'_>) -> Result<Record, MalformedPayload> {
+    let start = structure::<records::WireStart<'_>>(from)?;
+    Ok(Record::Start(start.of_rank(structure(from)?)))
+}
+
+fn settings(time: Nanos, from: &mut PayloadCursor<'_>) -> Result<Record, MalformedPayload> {
+    let settings = structure::<exact::WireExactSettings<'_>>(from)?;
+    let (knows_backward, starts_empty) = (structure(from)?, structure(from)?);
+    let native = appended::<u64>(from)?;
+    Ok(Record::ExactSettings(settings.at(time, knows_backward, starts_empty, native)))
+}
+
+fn ownership(time: Nanos, from: &mut PayloadCursor<'_>) -> Result<Record, MalformedPayload> {
+    let mut snapshot = structure::<owners::WireOwnership<'_>>(from)?.at(time)?;
+    structure::<owners::WireUnnamed>(from)?.add_to(&mut snapshot)?;
+    structure::<owners::WireAutogradOutputs>(from)?.add_to(&mut snapshot);
+    structure::<owners::WireOwnedBlocks>(from)?.add_to(&mut snapshot)?;
+    Ok(Record::Ownership(snapshot))
+}
+
+fn step(time: Nanos, from: &mut PayloadCursor<'_>) -> Result<Record, MalformedPayload> {
+    let step = structure(from)?;
+    let counted = structure::<records::WireStepOrigin>(from)?;
+    let uncertainty = structure::<Option<u64>>(from)?.map(Nanos);
+    let is_over = structure(from)?;
+    Ok(Record::Step(TrainingStep { is_over, ..counted.at(time, step, uncertainty) }))
+}
+
+fn end(time: Nanos, from: &mut PayloadCursor<'_>) -> Result<Record, MalformedPayload> {
+    let mut end = structure::<records::WireEnd<'_>>(from)?.at(time);
+    let totals: Option<exact::WireEventTotals> = structure(from)?;
+    end.totals.exact = totals.map(Into::into);
+    let totals: Option<WireFollowTotals> = structure(from)?;
+    end.totals.follow = totals.map(Into::into);
+    if let (Some(exact), Some((native, lost))) =
+        (&mut end.totals.exact, appended::<(u64, u64)>(from)?)
+    {
+        (exact.native, exact.native_lost) = (native, lost);
+    }
+    Ok(Record::End(end))
 }
 
 fn next_record<'a>(

@@ -16,7 +16,11 @@ use super::records::{self, WireBlockHead};
 use super::sample::SampleState;
 use super::varint::put;
 use super::{BlockClock, MalformedPayload, tag};
-use crate::model::{AllocationSource, Definition, Function, Record, SiteId, StackSample, ThreadId};
+use crate::model::{
+    AllocationSite, AllocationSource, Definition, EventBatch, ExactSettings, FollowedChanges,
+    Frame, Function, Keyframe, OomException, OwnershipBreakdown, Record, RecordingEnd,
+    RecordingStart, SourceText, StackNode, StackSample, Thread, TrainingStep,
+};
 use crate::trace::block::MAX_PAYLOAD;
 
 /// Why a trace cannot hold a record: source of an `io::Error` of kind `InvalidInput`.
@@ -158,143 +162,125 @@ impl RecordEncoder {
     }
 
     fn encode(&mut self, record: &Record) -> Result<u8, RejectedRecord> {
-        let out = &mut self.body;
         if let Some(time) = record.time()
             && !matches!(record, Record::Sample(_) | Record::Events(_) | Record::Followed(_))
         {
-            put(out, self.clock.encode(time.0));
+            put(&mut self.body, self.clock.encode(time.0));
         }
-        Ok(match record {
-            Record::Start(start) => {
-                self.head.period = 1_000_000_000u64.checked_div(start.rate.into()).unwrap_or(0);
-                put_struct(records::WireStart::from(start), out)?;
-                put_struct(start.rank, out)?;
-                tag::START
-            }
+        let out = &mut self.body;
+        match record {
+            Record::Start(start) => self.start(start),
             Record::Runtime(runtime) => {
-                put_struct(records::WireRuntime::from(runtime), out)?;
-                tag::RUNTIME
+                put_record(tag::RUNTIME, records::WireRuntime::from(runtime), out)
             }
-            Record::Definition(definition) => self.define(definition)?,
-            Record::Source(source) => {
-                used("function", source.function.0, self.head.functions)?;
-                let source = records::WireSource {
-                    function: source.function.0,
-                    first_line: source.first_line,
-                    text: &source.text,
-                };
-                put_struct(source, out)?;
-                tag::SOURCE
-            }
+            Record::Definition(definition) => self.define(definition),
+            Record::Source(source) => self.source(source),
             Record::Device(device) => {
-                put_struct(records::WireDevice::from(device), out)?;
-                tag::DEVICE
+                put_record(tag::DEVICE, records::WireDevice::from(device), out)
             }
-            Record::Sample(sample) => self.sample(sample)?,
+            Record::Sample(sample) => self.sample(sample),
             Record::Counters { device, counters, .. } => {
                 put(out, device.0.into());
                 self.counters.encode(device.0, counters, out)?;
-                tag::COUNTERS
+                Ok(tag::COUNTERS)
             }
             Record::Snapshot(snapshot) => {
                 put(out, snapshot.device.0.into());
                 self.blocks.encode(snapshot, out)?;
-                tag::BLOCKS
+                Ok(tag::BLOCKS)
             }
             Record::Usage(usage) => {
-                put_struct(records::WireDeviceUsage::from(usage), out)?;
-                tag::USAGE
+                put_record(tag::USAGE, records::WireDeviceUsage::from(usage), out)
             }
             Record::Missed(missed) => {
-                put_struct(records::WireMissed::from(missed), out)?;
-                tag::MISSED
+                put_record(tag::MISSED, records::WireMissed::from(missed), out)
             }
-            Record::ExactSettings(what) => {
-                put_struct(exact::WireExactSettings::from(what), out)?;
-                put_struct(what.knows_backward, out)?;
-                put_struct(what.starts_empty, out)?;
-                // Absent fields keep the form of earlier versions.
-                if let Some(native_from) = what.native_from {
-                    put_struct(native_from, out)?;
-                }
-                tag::EXACT
+            Record::ExactSettings(settings) => put_settings(settings, out),
+            Record::Events(batch) => self.events(batch),
+            Record::Followed(batch) => self.followed(batch),
+            Record::CounterCheck(check) => {
+                put_record(tag::RECONCILED, exact::WireCounterCheck::from(check), out)
             }
-            Record::Events(batch) => {
-                for site in batch.events.iter().filter_map(|event| event.site) {
-                    used("site", site.0, self.sites)?;
-                }
-                self.events.encode(&batch.events, &mut self.clock, out)?;
-                tag::EVENTS
+            Record::Ownership(snapshot) => put_ownership(snapshot, out),
+            Record::Step(step) => put_step(step, out),
+            Record::Keyframe(keyframe) => self.keyframe(keyframe),
+            Record::TriggerFired(trigger) => {
+                put_record(tag::TRIGGERED, keyframe::WireTriggerFired::from(trigger), out)
             }
-            Record::Followed(batch) => {
-                for thread in batch.changes.iter().flat_map(|change| &change.threads) {
-                    used("thread", thread.thread.0, self.threads)?;
-                    for reading in thread.sides() {
-                        reading.stack().map_or(Ok(()), |s| used("stack", s.0, self.head.stacks))?;
-                    }
-                }
-                self.followed.encode(&batch.changes, &mut self.clock, out)?;
-                if followed_addresses::any(&batch.changes) {
-                    followed_addresses::encode(&batch.changes, out)?;
-                    tag::FOLLOWED_AT
-                } else {
-                    tag::FOLLOWED
-                }
+            Record::OomException(exception) => self.oom_exception(exception),
+            Record::Gap(gap) => put_record(tag::GAP, records::WireGap::from(gap), out),
+            Record::End(end) => self.end(end),
+        }
+    }
+
+    fn start(&mut self, start: &RecordingStart) -> Result<u8, RejectedRecord> {
+        self.head.period = 1_000_000_000u64.checked_div(start.rate.into()).unwrap_or(0);
+        put_struct(records::WireStart::from(start), &mut self.body)?;
+        put_record(tag::START, start.rank, &mut self.body)
+    }
+
+    fn source(&mut self, source: &SourceText) -> Result<u8, RejectedRecord> {
+        used("function", source.function.0, self.head.functions)?;
+        let source = records::WireSource {
+            function: source.function.0,
+            first_line: source.first_line,
+            text: &source.text,
+        };
+        put_record(tag::SOURCE, source, &mut self.body)
+    }
+
+    fn events(&mut self, batch: &EventBatch) -> Result<u8, RejectedRecord> {
+        for site in batch.events.iter().filter_map(|event| event.site) {
+            used("site", site.0, self.sites)?;
+        }
+        self.events.encode(&batch.events, &mut self.clock, &mut self.body)?;
+        Ok(tag::EVENTS)
+    }
+
+    fn followed(&mut self, batch: &FollowedChanges) -> Result<u8, RejectedRecord> {
+        for thread in batch.changes.iter().flat_map(|change| &change.threads) {
+            used("thread", thread.thread.0, self.threads)?;
+            for reading in thread.sides() {
+                reading.stack().map_or(Ok(()), |s| used("stack", s.0, self.head.stacks))?;
             }
-            Record::CounterCheck(counter_check) => {
-                put_struct(exact::WireCounterCheck::from(counter_check), out)?;
-                tag::RECONCILED
-            }
-            Record::Ownership(snapshot) => {
-                put_struct(owners::WireOwnership::from(snapshot), out)?;
-                put_struct(owners::WireUnnamed::new(snapshot), out)?;
-                put_struct(owners::WireAutogradOutputs::new(snapshot), out)?;
-                put_struct(owners::WireOwnedBlocks::new(snapshot), out)?;
-                tag::OWNERS
-            }
-            Record::Step(step) => {
-                put(out, step.step);
-                put_struct(records::WireStepOrigin::from(*step), out)?;
-                put_struct(step.uncertainty.map(|within| within.0), out)?;
-                put_struct(step.is_over, out)?;
-                tag::STEP
-            }
-            Record::Keyframe(what) => {
-                for allocation_source in &what.allocation_sources {
-                    self.source_is_defined(allocation_source)?;
-                }
-                keyframe::encode(what, &mut self.body)?;
-                tag::KEYFRAME
-            }
-            Record::TriggerFired(what) => {
-                put_struct(keyframe::WireTriggerFired::from(what), out)?;
-                tag::TRIGGERED
-            }
-            Record::OomException(what) => {
-                if let Some(error) = &what.error {
-                    error.thread.map_or(Ok(()), |t| used("thread", t.0, self.threads))?;
-                    error.stack.map_or(Ok(()), |s| used("stack", s.0, self.head.stacks))?;
-                }
-                put_struct(oom_exception::WireOomException::from(what), out)?;
-                tag::THROWN
-            }
-            Record::Gap(gap) => {
-                put_struct(records::WireGap::from(gap), out)?;
-                tag::GAP
-            }
-            Record::End(end) => {
-                put_struct(records::WireEnd::from(end), out)?;
-                put_struct(end.totals.exact.as_ref().map(exact::WireEventTotals::from), out)?;
-                put_struct(end.totals.follow.as_ref().map(WireFollowTotals::from), out)?;
-                if let Some(totals) = &end.totals.exact
-                    && (totals.native, totals.native_lost) != (0, 0)
-                {
-                    put_struct((totals.native, totals.native_lost), out)?;
-                }
-                self.ended = true;
-                tag::END
-            }
-        })
+        }
+        self.followed.encode(&batch.changes, &mut self.clock, &mut self.body)?;
+        if followed_addresses::any(&batch.changes) {
+            followed_addresses::encode(&batch.changes, &mut self.body)?;
+            Ok(tag::FOLLOWED_AT)
+        } else {
+            Ok(tag::FOLLOWED)
+        }
+    }
+
+    fn keyframe(&mut self, keyframe: &Keyframe) -> Result<u8, RejectedRecord> {
+        for allocation_source in &keyframe.allocation_sources {
+            self.source_is_defined(allocation_source)?;
+        }
+        keyframe::encode(keyframe, &mut self.body)?;
+        Ok(tag::KEYFRAME)
+    }
+
+    fn oom_exception(&mut self, exception: &OomException) -> Result<u8, RejectedRecord> {
+        if let Some(error) = &exception.error {
+            error.thread.map_or(Ok(()), |t| used("thread", t.0, self.threads))?;
+            error.stack.map_or(Ok(()), |s| used("stack", s.0, self.head.stacks))?;
+        }
+        put_record(tag::THROWN, oom_exception::WireOomException::from(exception), &mut self.body)
+    }
+
+    fn end(&mut self, end: &RecordingEnd) -> Result<u8, RejectedRecord> {
+        let out = &mut self.body;
+        put_struct(records::WireEnd::from(end), out)?;
+        put_struct(end.totals.exact.as_ref().map(exact::WireEventTotals::from), out)?;
+        put_struct(end.totals.follow.as_ref().map(WireFollowTotals::from), out)?;
+        if let Some(totals) = &end.totals.exact
+            && (totals.native, totals.native_lost) != (0, 0)
+        {
+            put_struct((totals.native, totals.native_lost), out)?;
+        }
+        self.ended = true;
+        Ok(tag::END)
     }
 
     fn source_is_defined(
@@ -327,75 +313,112 @@ impl RecordEncoder {
     }
 
     fn define(&mut self, definition: &Definition) -> Result<u8, RejectedRecord> {
-        let out = &mut self.body;
-        let head = &mut self.head;
         match definition {
-            Definition::Function(id, function) => {
-                let Function { name, file, first_line, last_line, is_native } = function;
-                let function = records::WireFunction {
-                    name,
-                    file,
-                    first_line: *first_line,
-                    last_line: *last_line,
-                };
-                put_struct(function, out)?;
-                if *is_native {
-                    put_struct(true, out)?;
-                }
-                next("function", id.0, &mut head.functions)?;
-                Ok(tag::FUNCTION)
-            }
-            Definition::Frame(id, frame) => {
-                used("function", frame.function.0, head.functions)?;
-                let frame = records::WireFrame { function: frame.function.0, line: frame.line };
-                put_struct(frame, out)?;
-                next("frame", id.0, &mut head.frames)?;
-                Ok(tag::FRAME)
-            }
-            Definition::Stack(id, node) => {
-                used("frame", node.frame.0, head.frames)?;
-                if let Some(parent) = node.parent {
-                    used("stack", parent.0, head.stacks)?;
-                }
-                let stack =
-                    records::WireStack { parent: node.parent.map(|p| p.0), frame: node.frame.0 };
-                put_struct(stack, out)?;
-                next("stack", id.0, &mut head.stacks)?;
-                Ok(tag::STACK)
-            }
-            Definition::Thread(ThreadId(number), thread) => {
-                // A known thread may get a new name; a new one must have the next number.
-                if *number >= self.threads {
-                    next("thread", *number, &mut self.threads)?;
-                }
-                let thread = records::WireThread {
-                    number: *number,
-                    os_id: thread.os_id,
-                    python_id: thread.python_id,
-                    name: thread.name.as_deref(),
-                    main: thread.main,
-                };
-                put_struct(thread, out)?;
-                Ok(tag::THREAD)
-            }
+            Definition::Function(id, function) => self.define_function(id.0, function),
+            Definition::Frame(id, frame) => self.define_frame(id.0, frame),
+            Definition::Stack(id, node) => self.define_stack(id.0, node),
+            Definition::Thread(id, thread) => self.define_thread(id.0, thread),
             Definition::Reset => Err(RejectedRecord::Inexpressible {
                 why: "numbers do not restart within a trace".to_owned(),
             }),
-            Definition::Site(SiteId(number), site) => {
-                used("thread", site.thread.0, self.threads)?;
-                let stacks = [site.stack, site.forward, site.native.stack()];
-                for stack in stacks.into_iter().flatten() {
-                    used("stack", stack.0, head.stacks)?;
-                }
-                put_struct(exact::WireAllocationSite::new(*number, site), out)?;
-                if let Some(native) = exact::wire_native(site.native) {
-                    put_struct(native, out)?;
-                }
-                next("site", *number, &mut self.sites)?;
-                Ok(tag::SITE)
-            }
+            Definition::Site(id, site) => self.define_site(id.0, site),
         }
     }
+
+    fn define_function(&mut self, number: u32, function: &Function) -> Result<u8, RejectedRecord> {
+        let Function { name, file, first_line, last_line, is_native } = function;
+        let function =
+            records::WireFunction { name, file, first_line: *first_line, last_line: *last_line };
+        put_struct(function, &mut self.body)?;
+        if *is_native {
+            put_struct(true, &mut self.body)?;
+        }
+        next("function", number, &mut self.head.functions)?;
+        Ok(tag::FUNCTION)
+    }
+
+    fn define_frame(&mut self, number: u32, frame: &Frame) -> Result<u8, RejectedRecord> {
+        used("function", frame.function.0, self.head.functions)?;
+        let frame = records::WireFrame { function: frame.function.0, line: frame.line };
+        put_struct(frame, &mut self.body)?;
+        next("frame", number, &mut self.head.frames)?;
+        Ok(tag::FRAME)
+    }
+
+    fn define_stack(&mut self, number: u32, node: &StackNode) -> Result<u8, RejectedRecord> {
+        used("frame", node.frame.0, self.head.frames)?;
+        if let Some(parent) = node.parent {
+            used("stack", parent.0, self.head.stacks)?;
+        }
+        let stack = records::WireStack { parent: node.parent.map(|p| p.0), frame: node.frame.0 };
+        put_struct(stack, &mut self.body)?;
+        next("stack", number, &mut self.head.stacks)?;
+        Ok(tag::STACK)
+    }
+
+    fn define_thread(&mut self, number: u32, thread: &Thread) -> Result<u8, RejectedRecord> {
+        // A known thread may get a new name; a new one must have the next number.
+        if number >= self.threads {
+            next("thread", number, &mut self.threads)?;
+        }
+        let thread = records::WireThread {
+            number,
+            os_id: thread.os_id,
+            python_id: thread.python_id,
+            name: thread.name.as_deref(),
+            main: thread.main,
+        };
+        put_record(tag::THREAD, thread, &mut self.body)
+    }
+
+    fn define_site(&mut self, number: u32, site: &AllocationSite) -> Result<u8, RejectedRecord> {
+        used("thread", site.thread.0, self.threads)?;
+        let stacks = [site.stack, site.forward, site.native.stack()];
+        for stack in stacks.into_iter().flatten() {
+            used("stack", stack.0, self.head.stacks)?;
+        }
+        put_struct(exact::WireAllocationSite::new(number, site), &mut self.body)?;
+        if let Some(native) = exact::wire_native(site.native) {
+            put_struct(native, &mut self.body)?;
+        }
+        next("site", number, &mut self.sites)?;
+        Ok(tag::SITE)
+    }
+}
+
+fn put_settings(settings: &ExactSettings, out: &mut Vec<u8>) -> Result<u8, RejectedRecord> {
+    put_struct(exact::WireExactSettings::from(settings), out)?;
+    put_struct(settings.knows_backward, out)?;
+    put_struct(settings.starts_empty, out)?;
+    // Absent fields keep the trace as earlier versions wrote it.
+    if let Some(native_from) = settings.native_from {
+        put_struct(native_from, out)?;
+    }
+    Ok(tag::EXACT)
+}
+
+fn put_ownership(snapshot: &OwnershipBreakdown, out: &mut Vec<u8>) -> Result<u8, RejectedRecord> {
+    put_struct(owners::WireOwnership::from(snapshot), out)?;
+    put_struct(owners::WireUnnamed::new(snapshot), out)?;
+    put_struct(owners::WireAutogradOutputs::new(snapshot), out)?;
+    put_record(tag::OWNERS, owners::WireOwnedBlocks::new(snapshot), out)
+}
+
+fn put_step(step: &TrainingStep, out: &mut Vec<u8>) -> Result<u8, RejectedRecord> {
+    put(out, step.step);
+    put_struct(records::WireStepOrigin::from(*step), out)?;
+    put_struct(step.uncertainty.map(|within| within.0), out)?;
+    put_record(tag::STEP, step.is_over, out)
+}
+
+/// Puts the last or only part of a record, and returns the record's tag.
+fn put_record(
+    tag: u8,
+    value: impl bincode::Encode,
+    out: &mut Vec<u8>,
+) -> Result<u8, RejectedRecord> {
+    put_struct(value, out)?;
+    Ok(tag)
 }
 
 fn put_struct(value: impl bincode::Encode, out: &mut Vec<u8>) -> Result<(), RejectedRecord> {
