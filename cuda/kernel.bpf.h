@@ -41,7 +41,7 @@ struct {
 	__uint(max_entries, 16 << 20);
 } RING SEC(".maps");
 
-/* probe::ProbeCounts */
+/* probe::RingCounts */
 enum count { COUNT_LOST, COUNT_LOST_DESCRIPTIONS, COUNTS };
 struct {
 	__uint(type, MAP_ARRAY);

@@ -8,7 +8,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The place of a USDT argument (target::usdt::UsdtArgument). */
+/* The place of a USDT argument (target::usdt::ProbeArgument). */
 enum operand { OPERAND_NONE, OPERAND_CONSTANT, OPERAND_REGISTER, OPERAND_MEMORY };
 #define NO_INDEX 0xff
 struct argument {

@@ -8,7 +8,7 @@
 
 #include "frames.bpf.h"
 
-/* abi::StepCounterLocation */
+/* abi::CounterLocation */
 enum watched_kind { WATCHED_NOTHING, WATCHED_WORD32, WATCHED_WORD64, WATCHED_INTEGER };
 struct watched {
 	u64 at;        /* the word, or the reference to an `int` */

@@ -3,7 +3,7 @@
 //! `docs/architecture.md` describes the program: the way of one allocation, each room, the
 //! invariants, a glossary. `tests/fast/architecture.rs` checks the import order of the rooms.
 
-#![warn(missing_docs, unreachable_pub)]
+#![warn(missing_docs, unreachable_pub, clippy::module_name_repetitions)]
 // Bad input is a named error, never a panic; only faces print.
 #![cfg_attr(
     not(test),
