@@ -3,7 +3,7 @@
 
     python3 scripts/house-counts.py [ROOT]
 
-Needs only Python. Files named *_tests.rs and code below `#[cfg(test)] mod` count as tests.
+Needs only Python. Files named *tests.rs and code below `#[cfg(test)] mod` count as tests.
 """
 
 import pathlib

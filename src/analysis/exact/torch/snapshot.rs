@@ -3,7 +3,7 @@
 use super::super::extent::{BlockSizes, BlockStatistics};
 use super::super::live_blocks::{BEFORE, NO_EVENT, TrackedBlock};
 use super::{TorchDevice, TorchPeak, UNSETTLED};
-use crate::model::{AllocatorSnapshot, BlockState, Segment, SnapshotConsistency};
+use crate::model::{AllocatorSnapshot, BlockState, Nanos, Segment, SnapshotConsistency};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 impl TorchDevice {
@@ -23,68 +23,8 @@ impl TorchDevice {
         let first = self.last_snapshot.is_none();
         self.last_snapshot = Some(snapshot.time);
         let settled = snapshot.time.0.saturating_sub(UNSETTLED);
-        let allocated = || snapshot.blocks().filter(|(_, b)| b.state == BlockState::Allocated);
-        let mut suspects = FxHashSet::default();
-        let mut present: FxHashSet<u64> = FxHashSet::default();
-        for (segment, block) in allocated() {
-            let extent = extent(segment, block);
-            present.insert(block.address);
-            match self.ledger.live.get(&block.address) {
-                // If the request differs, the address was reused since the snapshot.
-                Some(known) if known.size != block.size && known.requested == block.requested => {
-                    let known = known.extent();
-                    self.held.subtract(&BlockStatistics::new(known));
-                    self.held.add(&BlockStatistics::new(BlockSizes { size: block.size, ..known }));
-                    self.has_corrected = true;
-                    self.ledger.resize(block.address, block.size);
-                }
-                Some(_) => {}
-                None if first && freed_early.get(&block.address) >= Some(&settled) => {}
-                None if first => {
-                    if freed_early.contains_key(&block.address) {
-                        self.doubtful.insert(block.address);
-                    }
-                    self.ledger.find(block.address, extent, BEFORE);
-                }
-                None if self.suspects.contains(&block.address) => {
-                    self.found += 1;
-                    self.knows_held = false;
-                    self.ledger.find(block.address, extent, NO_EVENT);
-                }
-                // The event may only be late.
-                None => {
-                    suspects.insert(block.address);
-                }
-            }
-        }
-        self.suspects = suspects;
-        let absent: Vec<(u64, TrackedBlock)> = self
-            .ledger
-            .live
-            .iter()
-            .filter(|(address, _)| !present.contains(address))
-            .map(|(&address, block)| (address, *block))
-            .collect();
-        let mut too_early_to_say = Vec::new();
-        for (address, block) in absent {
-            let is_gone = block.allocated_at < settled;
-            // On a busy machine, threads wait long inside a free. If one did while the probes were
-            // placed, its block was still in the first snapshot.
-            let began_before = self.snapshots == 2 && block.account as usize == BEFORE;
-            if self.doubtful.remove(&address) || (began_before && !self.frees_from_snapshots) {
-                if let Some(block) = self.ledger.free(address, snapshot.time.0) {
-                    self.ledger.remove_from_peak(block);
-                }
-            } else if is_gone {
-                self.gone += u64::from(!self.frees_from_snapshots);
-                self.knows_held = false;
-                self.ledger.free(address, snapshot.time.0);
-            } else if self.frees_from_snapshots {
-                // Not in this snapshot: already freed, or younger than it.
-                let block = self.ledger.free(address, snapshot.time.0);
-                too_early_to_say.extend(block.map(|block| (address, block)));
-            }
-        }
+        let present = self.add_found_blocks(snapshot, first.then_some(freed_early), settled);
+        let too_early_to_say = self.remove_gone_blocks(&present, snapshot.time, settled);
         if first
             && let Some(peak) = &mut self.peak
             && peak.levels.is_none()
@@ -105,6 +45,82 @@ impl TorchDevice {
         self.excess = self
             .excess
             .max(self.ledger.total.saturating_sub(snapshot.allocated() + self.unsettled(settled)));
+    }
+
+    /// Compares the snapshot's allocated blocks with those known; returns their addresses.
+    fn add_found_blocks(
+        &mut self,
+        snapshot: &AllocatorSnapshot,
+        freed_early: Option<&FxHashMap<u64, u64>>,
+        settled: u64,
+    ) -> FxHashSet<u64> {
+        let mut suspects = FxHashSet::default();
+        let mut present = FxHashSet::default();
+        for (segment, block) in snapshot.blocks().filter(|(_, b)| b.state == BlockState::Allocated)
+        {
+            let (address, extent) = (block.address, extent(segment, block));
+            present.insert(address);
+            if let Some(known) = self.ledger.live.get(&address) {
+                // If the request differs, the address was reused since the snapshot.
+                if known.size != block.size && known.requested == block.requested {
+                    let known = known.extent();
+                    self.held.subtract(&BlockStatistics::new(known));
+                    self.held.add(&BlockStatistics::new(BlockSizes { size: block.size, ..known }));
+                    self.has_corrected = true;
+                    self.ledger.resize(address, block.size);
+                }
+            } else if let Some(freed_early) = freed_early {
+                let freed = freed_early.get(&address);
+                if freed < Some(&settled) {
+                    if freed.is_some() {
+                        self.doubtful.insert(address);
+                    }
+                    self.ledger.find(address, extent, BEFORE);
+                }
+            } else if self.suspects.contains(&address) {
+                self.found += 1;
+                self.knows_held = false;
+                self.ledger.find(address, extent, NO_EVENT);
+            } else {
+                // The event may only be late.
+                suspects.insert(address);
+            }
+        }
+        self.suspects = suspects;
+        present
+    }
+
+    /// Removes the blocks that the snapshot lacks. Where it shows the frees, returns those of which
+    /// it cannot say whether they are freed or younger.
+    fn remove_gone_blocks(
+        &mut self,
+        present: &FxHashSet<u64>,
+        time: Nanos,
+        settled: u64,
+    ) -> Vec<(u64, TrackedBlock)> {
+        let live = self.ledger.live.iter().filter(|(address, _)| !present.contains(address));
+        let absent: Vec<(u64, TrackedBlock)> = live.map(|(at, block)| (*at, *block)).collect();
+        let mut too_early_to_say = Vec::new();
+        for (address, block) in absent {
+            // On a busy machine, threads wait long inside a free. If one did while the probes were
+            // placed, its block was still in the first snapshot.
+            let was_being_freed = self.snapshots == 2
+                && block.account as usize == BEFORE
+                && !self.frees_from_snapshots;
+            if self.doubtful.remove(&address) || was_being_freed {
+                if let Some(block) = self.ledger.free(address, time.0) {
+                    self.ledger.remove_from_peak(block);
+                }
+            } else if block.allocated_at < settled {
+                self.gone += u64::from(!self.frees_from_snapshots);
+                self.knows_held = false;
+                self.ledger.free(address, time.0);
+            } else if self.frees_from_snapshots {
+                let block = self.ledger.free(address, time.0);
+                too_early_to_say.extend(block.map(|block| (address, block)));
+            }
+        }
+        too_early_to_say
     }
 }
 
