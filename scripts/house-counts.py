@@ -87,7 +87,7 @@ for path, lines in files.items():
         followed += count * ("analysis/followed" in name)
         long_lines += len(text) > COLUMNS
         longest = max(longest, len(text))
-    if path.stem.endswith("_tests"):
+    if path.stem.endswith("tests"):
         continue
     code = [line for line in without_tests(lines)]
     bodies += [(length, f"{function}  {name}") for length, function in functions(code)]
