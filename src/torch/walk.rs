@@ -388,6 +388,19 @@ impl BlockWalk<'_, '_> {
     }
 }
 
+fn block_of(WalkNode { block, active, .. }: &WalkNode) -> Block {
+    Block {
+        address: block.address,
+        size: block.size,
+        requested: if *active { block.requested } else { 0 },
+        state: match (block.allocated, *active) {
+            (true, _) => BlockState::Allocated,
+            (false, true) => BlockState::PendingFree,
+            (false, false) => BlockState::Inactive,
+        },
+    }
+}
+
 fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
     let mut found = WalkedBlocks::default();
     let node = |place: Option<u32>| trail.nodes.get(place? as usize);
@@ -428,16 +441,7 @@ fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
                 return Err(WalkError::Inconsistent("an allocated block is not active"));
             }
             segment.size += block.size;
-            segment.blocks.push(Block {
-                address: block.address,
-                size: block.size,
-                requested: if *active { block.requested } else { 0 },
-                state: match (block.allocated, *active) {
-                    (true, _) => BlockState::Allocated,
-                    (false, true) => BlockState::PendingFree,
-                    (false, false) => BlockState::Inactive,
-                },
-            });
+            segment.blocks.push(block_of(here));
             found.sums.add(pool.small, block.allocated, *active, block.size, block.requested);
             placed += 1;
             if placed > trail.nodes.len() {

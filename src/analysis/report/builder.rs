@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::lifetimes::{BlockLifetimes, BlockSum, ReportedBlock};
-use super::pruning::{TrackDraft, TrackStacks};
+use super::pruning::{KnownBytes, TrackDraft, TrackStacks};
 use super::segment_map::{LastSnapshots, SegmentMap, SegmentMaps};
 use super::track::{KeyMoment, MemoryTrack};
 use crate::analysis::attribution::attributed_snapshot::Moment;
@@ -312,17 +312,7 @@ impl PageBuilder {
                 draft.add_churned(&mut stacks, source, moment, sum);
             }
             let known = draft.known();
-            let moments: Vec<KeyMoment> = times
-                .iter()
-                .zip(&track.counted)
-                .zip(&known)
-                .map(|((time, (counted, reserved)), known)| KeyMoment {
-                    time: *time,
-                    total: counted.unwrap_or(known.bytes),
-                    reserved: *reserved,
-                    shared: known.shared,
-                })
-                .collect();
+            let moments = key_moments(&times, &track.counted, &known);
             let missing = moments
                 .iter()
                 .zip(&known)
@@ -348,6 +338,23 @@ impl PageBuilder {
         }
         (self.profile, tracks)
     }
+}
+
+/// `counted`: allocated and reserved bytes.
+fn key_moments(
+    times: &[Nanos],
+    counted: &[(Option<u64>, Option<u64>)],
+    known: &[KnownBytes],
+) -> Vec<KeyMoment> {
+    let moments = times.iter().zip(counted).zip(known);
+    moments
+        .map(|((time, (counted, reserved)), known)| KeyMoment {
+            time: *time,
+            total: counted.unwrap_or(known.bytes),
+            reserved: *reserved,
+            shared: known.shared,
+        })
+        .collect()
 }
 
 fn sorted<K: Ord + Copy>(map: FxHashMap<K, BlockSum>) -> Vec<(K, BlockSum)> {

@@ -58,32 +58,18 @@ impl ObjectHeap<'_> {
     pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;
-        let (heap, head) = (&self.layout.heap, &self.layout.object);
+        let head = &self.layout.object;
         let pointer = |field: Field<Addr>| {
             memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
         };
         match object.class.kind {
-            ClassKind::Dict => {
-                if let Ok(entries) = dicts::owned_entries(memory, &self.layout, at) {
-                    for (key, value) in entries {
-                        take(key);
-                        take(value);
-                    }
-                }
-            }
+            ClassKind::Dict => self.owned_by_dict(at, take),
             ClassKind::List | ClassKind::Tuple | ClassKind::Set | ClassKind::Deque => {
                 self.each_item_of(at, object.class.kind, take)
             }
             ClassKind::Cell => pointer(head.shift(CELL)).into_iter().for_each(&mut *take),
             ClassKind::Function => {
-                let parts = [
-                    heap.function_globals,
-                    heap.function_defaults,
-                    heap.function_kwdefaults,
-                    heap.function_closure,
-                    heap.function_dict,
-                ];
-                parts.into_iter().filter_map(pointer).for_each(&mut *take);
+                self.function_parts().into_iter().filter_map(pointer).for_each(&mut *take);
             }
             ClassKind::Method => {
                 let parts = [METHOD_FUNCTION, METHOD_SELF].map(|field| head.shift(field));
@@ -120,5 +106,25 @@ impl ObjectHeap<'_> {
             }
             Err(_) => self.missed(),
         }
+    }
+
+    fn owned_by_dict(&self, at: Addr, take: &mut dyn FnMut(Addr)) {
+        if let Ok(entries) = dicts::owned_entries(self.memory(), &self.layout, at) {
+            for (key, value) in entries {
+                take(key);
+                take(value);
+            }
+        }
+    }
+
+    fn function_parts(&self) -> [Field<Addr>; 5] {
+        let heap = &self.layout.heap;
+        [
+            heap.function_globals,
+            heap.function_defaults,
+            heap.function_kwdefaults,
+            heap.function_closure,
+            heap.function_dict,
+        ]
     }
 }

@@ -121,16 +121,7 @@ fn attempt(
     for (event, context) in history.events.iter_mut().zip(&contexts) {
         event.stack = numbers.get(context).copied();
     }
-    if let Some(block) = input.block {
-        let of_blocks = traceback::block_contexts(memory, block, input.blocks, &mut tracebacks);
-        let wanted: Vec<Addr> =
-            of_blocks.iter().flat_map(|(_, own, segment)| [*own, *segment]).collect();
-        tracebacks.read(memory, &wanted, &mut numbers);
-        for (address, own, segment) in of_blocks {
-            history.block_stacks.extend(numbers.get(&own).map(|stack| (address, *stack)));
-            history.segment_stacks.extend(numbers.get(&segment).map(|stack| (address, *stack)));
-        }
-    }
+    add_block_stacks(memory, &input, &mut tracebacks, &mut numbers, &mut history);
     history.unreadable_stacks = tracebacks.unreadable;
     history.stacks = tracebacks.stacks;
     keep(&history);
@@ -145,4 +136,23 @@ fn attempt(
     history.overwritten = gone;
     history.events.drain(..usize::try_from(gone).unwrap_or(usize::MAX).min(history.events.len()));
     Ok(Ok(history))
+}
+
+/// Adds the stacks that allocated the live blocks and segments.
+fn add_block_stacks(
+    memory: &dyn Memory,
+    input: &HistoryInput<'_>,
+    tracebacks: &mut TracebackReader,
+    numbers: &mut FxHashMap<Addr, u32>,
+    history: &mut RecordedHistory,
+) {
+    let Some(block) = input.block else { return };
+    let of_blocks = traceback::block_contexts(memory, block, input.blocks, tracebacks);
+    let wanted: Vec<Addr> =
+        of_blocks.iter().flat_map(|(_, own, segment)| [*own, *segment]).collect();
+    tracebacks.read(memory, &wanted, numbers);
+    for (address, own, segment) in of_blocks {
+        history.block_stacks.extend(numbers.get(&own).map(|stack| (address, *stack)));
+        history.segment_stacks.extend(numbers.get(&segment).map(|stack| (address, *stack)));
+    }
 }
