@@ -25,7 +25,6 @@ mod owner_thread;
 mod owners;
 mod priority;
 mod process_tree;
-mod processor_time;
 mod quiet_moment;
 mod readers;
 mod recorder;

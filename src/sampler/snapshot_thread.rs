@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use super::processor_time::processor_time;
 use super::quiet_moment::{LastChange, QuietMoments};
 use super::worker::Worker;
 use crate::model::{AllocatorSnapshot, CudaIndex, MissReason, Nanos, SnapshotConsistency};
 use crate::target::Process;
+use crate::target::processor_time;
 use crate::torch::{AllocatorError, AllocatorReader};
 
 const MAX_QUEUED: usize = 64;

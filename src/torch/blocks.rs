@@ -13,13 +13,16 @@ use super::working_set::WorkingSet;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, CudaIndex, Metric, Nanos, Pool, SnapshotConsistency,
 };
-use crate::target::{Addr, AddressRange, Memory, MemoryError};
+use crate::target::{Addr, AddressRange, Memory, MemoryError, processor_time};
 
 const MIN_ATTEMPTS: u32 = 4;
 const QUICK_ATTEMPTS: u32 = 32;
 const MAX_ATTEMPTS: u32 = 4096;
 /// The deepest structure is a tree of at most 2^32 nodes.
 const MAX_EXTENSIONS: u32 = 64;
+/// Copies that took longer than their processor time by this much are repeated, at most so often.
+const MAX_LOST: Duration = Duration::from_millis(1);
+const MAX_LATE: u32 = 16;
 /// Failed self-checks of unchanged copies until the layout counts as wrong.
 const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
 
@@ -63,7 +66,12 @@ pub(super) struct ReadAttempts<'a> {
 }
 
 /// What an attempt found, and when the allocator was so.
-type Found = (WalkedBlocks, Nanos);
+struct Found {
+    blocks: WalkedBlocks,
+    time: Nanos,
+    /// The thread lost its processor during the copy: the time may be much later.
+    is_late: bool,
+}
 
 #[derive(Clone, Copy)]
 struct AttemptContext<'a> {
@@ -102,13 +110,13 @@ impl SnapshotReader {
     ) -> Result<AllocatorSnapshot, AllocatorError> {
         let (place, device) = (AttemptContext { memory, counters, now: attempts.now }, self.index);
         let mut spent = Duration::ZERO;
-        let (mut torn, mut broken, mut why) = (0, 0, String::new());
-        let snapshot = |retries, consistency, (found, time): Found| AllocatorSnapshot {
-            time,
+        let (mut torn, mut broken, mut late, mut why) = (0, 0, 0, String::new());
+        let snapshot = |retries, consistency, found: Found| AllocatorSnapshot {
+            time: found.time,
             device,
             retries,
             consistency,
-            segments: found.segments,
+            segments: found.blocks.segments,
         };
         while broken < MAX_INCONSISTENT && torn < MAX_ATTEMPTS {
             if torn + broken >= MIN_ATTEMPTS && spent > attempts.timeout {
@@ -119,6 +127,7 @@ impl SnapshotReader {
             let attempt = self.attempt(place, layout)?;
             spent += began.elapsed();
             match attempt {
+                Ok(found) if found.is_late && late < MAX_LATE => late += 1,
                 Ok(found) => {
                     return Ok(snapshot(torn + broken, SnapshotConsistency::Consistent, found));
                 }
@@ -144,12 +153,12 @@ impl SnapshotReader {
             return Err(self.unknown_layout(memory, version, why));
         }
         let attempts = torn + broken;
-        let (found, allocated_counter) = self
+        let (blocks, allocated_counter) = self
             .torn_walk(place, layout)
             .ok_or(AllocatorError::Torn { what: "the list of blocks", attempts })?;
-        let allocated_in_blocks = found.sums.allocated();
+        let allocated_in_blocks = blocks.sums.allocated();
         let degraded = SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter };
-        Ok(snapshot(attempts, degraded, (found, (place.now)())))
+        Ok(snapshot(attempts, degraded, Found { blocks, time: (place.now)(), is_late: false }))
     }
 
     fn unknown_layout(
@@ -179,6 +188,7 @@ impl SnapshotReader {
             Err(error) => return Ok(Err(error)),
         };
         let (head, tail) = spans(device, at, pools);
+        let (began, processor) = (Instant::now(), processor_time());
         let same = match set.copy(memory, head, tail) {
             Ok(same) => same,
             Err(MemoryError::Fault { span, .. }) if span.addr != device => {
@@ -198,10 +208,12 @@ impl SnapshotReader {
         };
         // Nothing changes during the walk: further pieces are copied only if that is still so.
         let time = now();
+        let is_late = began.elapsed() > processor_time().saturating_sub(processor) + MAX_LOST;
+        let found = |blocks| Found { blocks, time, is_late };
 
         if layout.block.is_none() {
             if counters.stat(Metric::ReservedBytes, Pool::All).current == 0 {
-                return Ok(Ok((WalkedBlocks::default(), time)));
+                return Ok(Ok(found(WalkedBlocks::default())));
             }
             let before = unlocked_totals(place, device);
             let found = discovery::block_layout(memory, device, index.0, pools);
@@ -225,8 +237,7 @@ impl SnapshotReader {
             private: layout.private,
         };
 
-        let found = extending_walk(ground, set, trail, (head, tail), place, &counters);
-        Ok(found.map(|found| (found, time)))
+        Ok(extending_walk(ground, set, trail, (head, tail), place, &counters).map(found))
     }
 
     fn torn_walk(

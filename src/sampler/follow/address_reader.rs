@@ -16,8 +16,8 @@ use super::budget::BudgetPart;
 use super::pace::{FollowPace, NextPoll};
 use crate::sampler::own_processor::OwnProcessor;
 use crate::sampler::priority::raise_priority;
-use crate::sampler::processor_time::processor_time;
 use crate::sampler::worker::{StopSignal, Worker};
+use crate::target::processor_time;
 use crate::target::{Memory, MemoryError, Process};
 use crate::torch::{AddressDelta, AddressOutcome, AddressTables};
 

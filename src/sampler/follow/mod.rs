@@ -29,10 +29,10 @@ use crate::python::StackPoller;
 use crate::sampler::free_processors::{MANY_PROCESSORS, processors};
 use crate::sampler::own_processor::OwnProcessor;
 use crate::sampler::priority::raise_priority;
-use crate::sampler::processor_time::processor_time;
 use crate::sampler::quiet_moment::LastChange;
 use crate::sampler::time_slice::shorten_time_slice;
 use crate::sampler::worker::{StopSignal, Worker};
+use crate::target::processor_time;
 use crate::target::{MemoryError, Process};
 use crate::torch::{AddressDelta, AddressTables};
 
