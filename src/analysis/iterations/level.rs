@@ -10,6 +10,8 @@ struct ObservedLevel {
     level: i64,
     /// Nothing higher was missed since the previous poll.
     is_peak: bool,
+    /// The level then: a peak may be over.
+    current: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,6 +33,8 @@ pub(in crate::analysis) struct OpenLevel {
     last_unseen: (Nanos, i64),
     /// Recent levels, the highest first.
     late: VecDeque<ObservedLevel>,
+    /// The last level that certainly belongs to this iteration or an earlier one.
+    settled: i64,
     /// The last poll, with the allocator's peak.
     before: Option<Stat>,
     now: i64,
@@ -71,7 +75,7 @@ impl OpenLevel {
         // The new peak was reached since the previous poll.
         let is_peak = before.is_some_and(|before| before.peak < stat.peak);
         let level = if is_peak { stat.peak } else { stat.current };
-        self.observe(ObservedLevel { time, level, is_peak });
+        self.observe(ObservedLevel { time, level, is_peak, current: stat.current });
         self.polls.push_back((time, stat));
         let (_, last) = self.awaited.take_if(|(end, _)| time >= *end)?;
         Some(is_unchanged(&last, &stat))
@@ -81,12 +85,12 @@ impl OpenLevel {
     pub(in crate::analysis) fn reached(&mut self, time: Nanos, level: i64) {
         self.by_events = true;
         self.now = level;
-        self.observe(ObservedLevel { time, level, is_peak: true });
+        self.observe(ObservedLevel { time, level, is_peak: true, current: level });
     }
 
     /// Higher levels may be missed.
     pub(in crate::analysis) fn on_poll(&mut self, time: Nanos, level: i64) {
-        self.observe(ObservedLevel { time, level, is_peak: false });
+        self.observe(ObservedLevel { time, level, is_peak: false, current: level });
     }
 
     pub(in crate::analysis) fn on_free(&mut self, level: i64) {
@@ -114,6 +118,7 @@ impl OpenLevel {
             } else if seen.level == self.peak {
                 self.is_exact |= seen.is_peak;
             }
+            self.settled = seen.current;
             self.late.pop_front();
         }
         while let Some((_, stat)) = self.polls.pop_front_if(|(seen, _)| *seen < time) {
@@ -153,9 +158,11 @@ impl OpenLevel {
                 .zip(after)
                 .is_some_and(|(last, after)| is_unchanged(&last, &after)),
         };
+        // The next iteration may begin before anything is freed.
+        let at_begin = doubtful.max(self.settled);
         self.unseen = match self.last_unseen {
-            (time, unseen) if time >= from => doubtful.max(unseen),
-            _ => doubtful,
+            (time, unseen) if time >= from => at_begin.max(unseen),
+            _ => at_begin,
         };
         self.late.clear();
         self.certain = self.polls.drain(..).next_back().map(|(_, stat)| stat).or(self.certain);

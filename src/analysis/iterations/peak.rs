@@ -161,6 +161,20 @@ mod tests {
     }
 
     #[test]
+    fn an_iteration_that_may_begin_high_has_no_exact_peak() {
+        let allocated = |level| CounterSnapshot { allocated: level, ..CounterSnapshot::default() };
+        for (first, exact) in [(60, false), (80, true)] {
+            let mut open = OpenLevels::default();
+            open.allocated(Nanos(1), allocated(75));
+            open.freed(50);
+            // It ended after the allocation, perhaps before the free.
+            open.end(Nanos(2), Nanos(4));
+            open.allocated(Nanos(5), allocated(first));
+            assert_eq!(peak(open.end_between_events()), (first, exact));
+        }
+    }
+
+    #[test]
     fn between_two_events_all_peaks_are_exact() {
         for frees_seen in [true, false] {
             let mut open = OpenLevels::default();
