@@ -11,9 +11,10 @@ use crate::analysis::profile::bounds::{CounterBracket, IntervalBounds};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::timeline::TimelinePoint;
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
-    MemoryKind, Metric, MissReason, Nanos, Pool, ProcessUsage, ReaderKind, Record, RecordSink,
-    RecordingGap, SinkResult, StackSample, StackTable, ThreadActivity,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Definition, DeviceUsage,
+    Event, EventKind, ExactSettings, FollowedChange, MemoryKind, Metric, MissReason, Nanos,
+    OwnershipBreakdown, Pool, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
+    SinkResult, StackSample, StackTable, TargetRuntime, ThreadActivity,
 };
 
 /// In periods. In a longer gap between two samples, a loop may leave a line and come back.
@@ -228,7 +229,6 @@ impl Profile {
             && time > self.open.time
             && self.open.sampled
         {
-            self.last_time = self.last_time.max(time);
             reading.after = Some((time, counters));
             return;
         }
@@ -237,7 +237,6 @@ impl Profile {
     }
 
     fn on_usage(&mut self, usage: &DeviceUsage) {
-        self.last_time = self.last_time.max(usage.time);
         let peak = self.usage.entry(usage.nvml_index).or_insert_with(|| UsagePeak {
             total: usage.total,
             used: usage.used,
@@ -282,10 +281,82 @@ fn stacks_of(seen: &[(AllocationOrigin, u64)], many: bool, stacks: &StackTable) 
 }
 
 impl Profile {
+    fn on_exact_settings(&mut self, exact: &ExactSettings) {
+        self.iterations.on_exact_settings(exact);
+        match &mut self.exact {
+            Some(profile) => profile.on_settings(exact.clone()),
+            None => {
+                let gathers_lines = self.gathers_lines();
+                let profile = ExactProfile::new(exact.clone(), self.min_lifetime, gathers_lines);
+                self.exact = Some(Box::new(profile));
+            }
+        }
+    }
+
+    fn on_followed(&mut self, changes: &[FollowedChange]) {
+        for change in changes {
+            let profile = self.profiles.entry(change.device).or_default();
+            profile.follow_level(change);
+            if !change.counters_torn {
+                let level = change.live[0].saturating_add(change.live[1]);
+                self.iterations.on_followed(change.after, change.device, level);
+            }
+        }
+        // Polls do not see the GIL.
+        let changes = if self.choice.gil_only { &[] } else { changes };
+        self.followed_changes += changes.len() as u64;
+        let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
+        for change in changes {
+            let profile = self.profiles.entry(change.device).or_default();
+            profile.follow(change, text, &self.engine, &self.host_only);
+        }
+    }
+
+    fn on_ownership(&mut self, snapshot: &OwnershipBreakdown) {
+        if let Some(exact) = &self.exact {
+            self.memory.add_work(exact.memory() as usize / 16);
+        }
+        let stood_still = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
+        let allocation_sources = match (&self.exact, snapshot.unnamed_blocks.is_empty()) {
+            (Some(exact), false) => exact.accounts_by_block(stood_still),
+            _ => Default::default(),
+        };
+        let allocation_source =
+            |device, address| allocation_sources.get(&device)?.get(&address).copied();
+        self.owners.on_ownership(snapshot, &allocation_source);
+        self.on_owned_blocks(snapshot, stood_still);
+        self.iterations.on_ownership(snapshot);
+    }
+
+    fn on_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
+        let Some(exact) = &mut self.exact else {
+            let taken = self.open_snapshots.iter().any(|(d, _)| *d == snapshot.device);
+            self.enter_tick(snapshot.time, taken);
+            self.open_snapshots.push((snapshot.device, SnapshotBlocks::new(snapshot)));
+            return;
+        };
+        // It is compared with all live blocks.
+        self.memory.add_work(exact.memory() as usize / 64);
+        exact.on_snapshot(snapshot);
+        if let Some(owned) = self.owned_before.remove(&snapshot.device) {
+            exact.set_older_owners(snapshot.device, &owned, snapshot.time);
+        }
+    }
+
+    fn on_runtime(&mut self, runtime: &TargetRuntime) {
+        let is_absent = matches!(
+            runtime.allocator,
+            AllocatorBackend::NotLoaded | AllocatorBackend::NotInitialized
+        );
+        if is_absent && self.profiles.is_empty() {
+            self.empty_at = Some(runtime.time);
+        }
+        self.runtime = Some(runtime.clone());
+    }
+
     /// Across a gap nothing is attributed, and no line stays.
     fn on_gap(&mut self, gap: &RecordingGap) {
         self.finish();
-        self.last_time = self.last_time.max(gap.to);
         self.gap_count += 1;
         if self.gaps.len() < MAX_GAPS {
             self.gaps.push(gap.clone());
@@ -360,86 +431,23 @@ impl RecordSink for Profile {
                 self.iterations.on_step(self.clock.on_counters(*time, *device, counters));
                 self.on_counters(*time, *device, counters);
             }
-            Record::ExactSettings(exact) => {
-                self.iterations.on_exact_settings(exact);
-                match &mut self.exact {
-                    Some(profile) => profile.on_settings(exact.clone()),
-                    None => {
-                        let gathers_lines = self.gathers_lines();
-                        let profile =
-                            ExactProfile::new(exact.clone(), self.min_lifetime, gathers_lines);
-                        self.exact = Some(Box::new(profile));
-                    }
-                }
-            }
+            Record::ExactSettings(exact) => self.on_exact_settings(exact),
             Record::Events(batch) => {
                 // An event can cause much work.
                 for events in batch.events.chunks(64) {
                     self.check_work()?;
                     events.iter().for_each(|event| self.on_event(event));
                 }
-                self.last_time = self.last_time.max(record.time().unwrap_or_default());
             }
-            Record::Followed(batch) => {
-                for change in &batch.changes {
-                    let profile = self.profiles.entry(change.device).or_default();
-                    profile.follow_level(change);
-                    if !change.counters_torn {
-                        let level = change.live[0].saturating_add(change.live[1]);
-                        self.iterations.on_followed(change.after, change.device, level);
-                    }
-                }
-                // Polls do not see the GIL.
-                let changes = if self.choice.gil_only { &[] } else { &batch.changes[..] };
-                self.followed_changes += changes.len() as u64;
-                let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
-                for change in changes {
-                    let profile = self.profiles.entry(change.device).or_default();
-                    profile.follow(change, text, &self.engine, &self.host_only);
-                }
-                self.last_time = self.last_time.max(record.time().unwrap_or_default());
-            }
+            Record::Followed(batch) => self.on_followed(&batch.changes),
             Record::CounterCheck(counter_check) => {
                 if let Some(exact) = &mut self.exact {
                     exact.on_counter_check(counter_check);
                 }
             }
-            Record::Ownership(snapshot) => {
-                self.last_time = self.last_time.max(snapshot.time);
-                if let Some(exact) = &self.exact {
-                    self.memory.add_work(exact.memory() as usize / 16);
-                }
-                let stood_still = Nanos(snapshot.time.0.saturating_sub(snapshot.age.0));
-                let allocation_sources = match (&self.exact, snapshot.unnamed_blocks.is_empty()) {
-                    (Some(exact), false) => exact.accounts_by_block(stood_still),
-                    _ => Default::default(),
-                };
-                let allocation_source =
-                    |device, address| allocation_sources.get(&device)?.get(&address).copied();
-                self.owners.on_ownership(snapshot, &allocation_source);
-                self.on_owned_blocks(snapshot, stood_still);
-                self.iterations.on_ownership(snapshot);
-            }
-            Record::Step(step) => {
-                self.last_time = self.last_time.max(step.time);
-                self.iterations.on_step(self.clock.on_step(*step));
-            }
-            Record::Snapshot(snapshot) if self.exact.is_some() => {
-                self.last_time = self.last_time.max(snapshot.time);
-                if let Some(exact) = &mut self.exact {
-                    // It is compared with all live blocks.
-                    self.memory.add_work(exact.memory() as usize / 64);
-                    exact.on_snapshot(snapshot);
-                    if let Some(owned) = self.owned_before.remove(&snapshot.device) {
-                        exact.set_older_owners(snapshot.device, &owned, snapshot.time);
-                    }
-                }
-            }
-            Record::Snapshot(snapshot) => {
-                let taken = self.open_snapshots.iter().any(|(d, _)| *d == snapshot.device);
-                self.enter_tick(snapshot.time, taken);
-                self.open_snapshots.push((snapshot.device, SnapshotBlocks::new(snapshot)));
-            }
+            Record::Ownership(snapshot) => self.on_ownership(snapshot),
+            Record::Step(step) => self.iterations.on_step(self.clock.on_step(*step)),
+            Record::Snapshot(snapshot) => self.on_snapshot(snapshot),
             Record::Definition(definition) => self.define(definition),
             Record::Source(source) => {
                 let before = self.sources.insert(source.function, source.clone());
@@ -448,40 +456,24 @@ impl RecordSink for Profile {
                     (self.memory.text + source.text.len() as u64).saturating_sub(before);
             }
             Record::Start(start) => self.start = Some(start.clone()),
-            Record::Runtime(runtime) => {
-                self.last_time = self.last_time.max(runtime.time);
-                let is_absent = matches!(
-                    runtime.allocator,
-                    AllocatorBackend::NotLoaded | AllocatorBackend::NotInitialized
-                );
-                if is_absent && self.profiles.is_empty() {
-                    self.empty_at = Some(runtime.time);
-                }
-                self.runtime = Some(runtime.clone());
-            }
+            Record::Runtime(runtime) => self.on_runtime(runtime),
             Record::Device(device) => device.merge_into(&mut self.devices),
             Record::Usage(usage) => self.on_usage(usage),
             Record::Missed(missed) => {
-                self.last_time = self.last_time.max(missed.time);
                 self.losses.add(missed);
                 if (missed.reader, &missed.why) == (ReaderKind::Events, &MissReason::Late) {
                     self.iterations.on_lost_events(missed.time);
                 }
             }
             Record::Keyframe(inherited) => self.on_keyframe(inherited),
-            Record::TriggerFired(triggered) => {
-                self.last_time = self.last_time.max(triggered.time);
-            }
-            Record::OomException(oom_exception) => {
-                self.last_time = self.last_time.max(oom_exception.time)
-            }
+            Record::TriggerFired(_) | Record::OomException(_) => {}
             Record::Gap(gap) => self.on_gap(gap),
             Record::End(end) => {
                 self.finish();
-                self.last_time = self.last_time.max(end.time);
                 self.end = Some(end.clone());
             }
         }
+        self.last_time = self.last_time.max(record.time().unwrap_or_default());
         Ok(())
     }
 }
