@@ -119,7 +119,7 @@ impl WaitingPlaces {
         })
     }
 
-    /// Threads also work there; usually they wait for the device.
+    /// Whether threads also allocate at this stack: then their waits are mostly for the device.
     fn has_work(&self, stack: StackId) -> bool {
         self.counts.get(&stack).is_some_and(PlaceCounts::are_of_work)
     }
