@@ -112,7 +112,7 @@ impl WaitingPlaces {
         }
     }
 
-    /// Threads only wait there.
+    /// Whether threads only wait at this stack.
     pub(crate) fn has(&self, stack: StackId) -> bool {
         self.counts.get(&stack).is_some_and(|of| {
             of.waits > 0 && of.waits.saturating_mul(VISITS_A_WAIT) >= of.visits && !of.are_of_work()

@@ -77,7 +77,7 @@ pub fn keep_probes() -> io::Result<()> {
     ended
 }
 
-/// `None`: a program is to run, but none came.
+/// `None`: the request needs a BPF program, and none came with it.
 fn probe_action<'a>(
     requested: &RequestedAction,
     program: Option<&'a OwnedFd>,

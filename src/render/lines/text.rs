@@ -17,7 +17,7 @@ use crate::render::shared::{
 pub struct LinesOptions {
     /// Characters per line; `None` cuts nothing.
     pub width: Option<usize>,
-    /// Parts of functions' names or files; all if empty.
+    /// Only functions whose name or file contains one of these; all if empty.
     pub functions: Vec<String>,
     /// Most functions.
     pub limit: Option<usize>,
