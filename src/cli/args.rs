@@ -184,8 +184,7 @@ pub struct StackArgs {
 pub enum MomentArg {
     /// The recorded moment closest to the allocator's peak
     Peak,
-    /// The last recorded moment; for an exact trace, 'flame' shows only what was allocated while
-    /// recording and not freed
+    /// The last recorded moment
     End,
 }
 

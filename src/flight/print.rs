@@ -121,7 +121,7 @@ impl TablePrinter {
         }
     }
 
-    /// Prints the last table.
+    /// Prints the final table.
     pub fn finish(&mut self, whole: Option<&Profile>) -> SinkResult {
         if let Some((_, window, _)) = &mut self.since {
             let _ = window.is_settled();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::analysis::{Profile, ThreadChoice};
 use crate::files::FileCreation;
 use crate::model::{EndReason, Nanos, Record, RecordSink, SinkResult, TriggerFired};
-use crate::trace::{Retention, RetentionLimit, SegmentRing};
+use crate::trace::{Retention, RetentionLimit, TraceRing};
 
 use super::error::RingError;
 use super::report::{self, RingRecording};
@@ -13,7 +13,7 @@ use super::window::{StreamState, StreamWindow};
 
 /// Keeps the last part of a recording.
 pub struct RingRecorder {
-    ring: SegmentRing,
+    ring: TraceRing,
     window: StreamWindow,
     stream: StreamState,
     choice: ThreadChoice,
@@ -35,11 +35,11 @@ impl RingRecorder {
     ) -> Result<RingRecorder, RingError> {
         let folder = path.with_extension("ring");
         let ring =
-            SegmentRing::create(&folder, keep, creation.replace).map_err(|source| match folder
-                .is_dir()
-            {
-                true => RingError::SegmentsLeft { folder: folder.clone(), source },
-                false => RingError::NothingRecorded { source },
+            TraceRing::create(&folder, keep, creation.replace).map_err(|source| {
+                match folder.is_dir() {
+                    true => RingError::SegmentsLeft { folder: folder.clone(), source },
+                    false => RingError::NothingRecorded { source },
+                }
             })?;
         Ok(RingRecorder {
             ring,

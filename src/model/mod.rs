@@ -54,9 +54,9 @@ pub use native::{MixedFrame, MixedStack, MixedStacks, NativeFrame};
 pub use oom_exception::{OomException, RaisedError};
 pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{
-    CopiedTensors, CountingKind, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot,
-    NamedModule, Optimizer, OwnershipSnapshot, PoolUser, ReachedLimit, Referrer, RootModule,
-    SavedBy, SavedIn, StopTotals, TensorCategory, TensorReferrers, TensorRow,
+    CopiedTensors, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot, NamedModule,
+    Optimizer, OwnershipSnapshot, PoolUser, ReachedLimit, Referrer, RootModule, SavedBy, SavedIn,
+    StepCounterKind, StopTotals, TensorCategory, TensorReferrers, TensorRow,
 };
 pub use ownership::{
     DeviceOwners, DeviceOwnership, OwnedBlock, OwnedBytes, OwnedStorages, OwnershipBreakdown,

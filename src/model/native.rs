@@ -29,7 +29,7 @@ pub enum MixedFrame {
 pub struct MixedStack {
     /// The thread's OS id, in the process's namespace.
     pub os_id: u64,
-    /// The kernel's name.
+    /// The thread's name in the kernel.
     pub name: Option<String>,
     /// Whether it runs Python.
     pub has_python: bool,

@@ -243,14 +243,14 @@ impl OwnershipSnapshot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CountingObject {
     /// Its kind.
-    pub kind: CountingKind,
+    pub kind: StepCounterKind,
     /// Its `id()`.
     pub object: u64,
 }
 
 /// What counts, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum CountingKind {
+pub enum StepCounterKind {
     /// `global_step` of `transformers.TrainerState`.
     Trainer,
     /// `last_epoch` of a `torch.optim.lr_scheduler`: its own steps, perhaps not the optimizer's.

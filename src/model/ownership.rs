@@ -139,7 +139,7 @@ pub struct OwnershipBreakdown {
     pub pause: Option<Nanos>,
     /// Its devices.
     pub devices: Vec<DeviceOwners>,
-    /// How long before `time` it was stopped: evaluation precedes recording.
+    /// How long before `time` the memory was read; evaluating the snapshot takes that long.
     pub age: Nanos,
     /// Unnamed blocks, to find their sites; only in exact recordings.
     pub unnamed_blocks: Vec<UnnamedBlock>,

@@ -286,7 +286,7 @@ pub struct RecordingTotals {
     pub late: u64,
     /// Thread stacks read.
     pub stacks: u64,
-    /// Torn after every retry.
+    /// Stacks still torn after all retries.
     pub torn: u64,
     /// Consistent snapshots.
     pub snapshots_consistent: u64,

@@ -21,8 +21,8 @@ pub struct TaggedMemory {
     pub device: CudaIndex,
     /// `weights`, `kv_cache`, or the program's own.
     pub tag: String,
-    /// Mapped or not.
+    /// Its bytes, mapped or not.
     pub bytes: u64,
-    /// Copied to the host, unmapped on the device.
+    /// Of these, copied to the host and unmapped on the device.
     pub on_host: u64,
 }

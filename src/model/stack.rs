@@ -325,7 +325,7 @@ impl StackTable {
         (named + self.frames.len() + self.stacks.len()) as u64
     }
 
-    /// Size of the largest part.
+    /// Definitions in the largest part.
     pub fn size(&self) -> usize {
         self.stacks.len().max(self.sites.len()).max(self.frames.len()).max(self.threads.len())
     }

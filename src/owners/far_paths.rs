@@ -1,5 +1,5 @@
-//! Names tensors over long paths from a variable, and from objects that only C code or a running
-//! function's stack references.
+//! Names tensors that only long paths from a variable reach, or that hang from objects referenced
+//! only by C code or a running function's stack.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -69,7 +69,7 @@ pub struct StopEstimate {
     pub max_pause: Duration,
 }
 
-/// Receives the estimate.
+/// Called before a long stop, with its estimate.
 pub type AnnounceStop = fn(StopEstimate);
 
 /// Bytes per second on a slow machine.

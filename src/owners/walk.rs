@@ -12,8 +12,8 @@ use super::paths;
 use super::referrers;
 use super::rows::TensorRows;
 use crate::model::{
-    AllocatorSnapshot, CountingKind, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot,
-    Optimizer, PoolId, PoolUser, RootModule, TensorReferrers, TensorRow,
+    AllocatorSnapshot, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot, Optimizer,
+    PoolId, PoolUser, RootModule, StepCounterKind, TensorReferrers, TensorRow,
 };
 use crate::ownership::InUse;
 use crate::python::{HeapListing, HeapObject, InterpreterReader, ObjectHeap, PyClass};
@@ -34,7 +34,7 @@ pub(super) enum ObjectRole {
     Tensor,
     Module,
     Optimizer,
-    Counting(CountingKind),
+    Counting(StepCounterKind),
     CudaGraph,
     MemPool,
     Nothing,
@@ -306,12 +306,20 @@ fn role(heap: &ObjectHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRol
         (
             "TrainerState",
             "transformers.trainer_callback",
-            ObjectRole::Counting(CountingKind::Trainer),
+            ObjectRole::Counting(StepCounterKind::Trainer),
         ),
-        ("LRScheduler", "torch.optim.lr_scheduler", ObjectRole::Counting(CountingKind::Scheduler)),
+        (
+            "LRScheduler",
+            "torch.optim.lr_scheduler",
+            ObjectRole::Counting(StepCounterKind::Scheduler),
+        ),
         ("CUDAGraph", "torch.cuda.graphs", ObjectRole::CudaGraph),
         ("MemPool", "torch.cuda.memory", ObjectRole::MemPool),
-        ("_LRScheduler", "torch.optim.lr_scheduler", ObjectRole::Counting(CountingKind::Scheduler)),
+        (
+            "_LRScheduler",
+            "torch.optim.lr_scheduler",
+            ObjectRole::Counting(StepCounterKind::Scheduler),
+        ),
     ] {
         let is_base = |base: &Addr| {
             heap.class_at(*base).is_some_and(|base| {

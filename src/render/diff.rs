@@ -23,7 +23,8 @@ pub enum DiffRows {
     Functions,
     /// Whole stacks.
     Stacks {
-        /// Whether lines matter: only within one recording.
+        /// Whether stacks are matched by lines, too: only within one recording, because lines move
+        /// between versions of a program.
         with_lines: bool,
     },
 }

@@ -1,8 +1,9 @@
 //! Answers in the forms people and programs read: flamegraphs, tables, listings.
 //!
 //! Turns `analysis` answers into bytes on a `Write`. May import `model`, `ownership`, `analysis`,
-//! inferno, csv, flate2, parquet, textwrap, serde and serde_json. Never prints, never exits, never
-//! opens a file. Start reading at [`flame`](fn@flame) and [`lines_text`].
+//! base64, chrono, csv, flate2, inferno, parquet, prometheus_client, serde, serde_json, textwrap.
+//! Never prints, never exits, never opens a file. Start reading at [`flame`](fn@flame) and
+//! [`lines_text`].
 
 mod checkpoint;
 mod devices;

@@ -35,7 +35,7 @@ pub struct BackgroundSink<S> {
     batch: Batch,
     since: Instant,
     to_thread: Option<Sender<QueueItem>>,
-    queue: Arc<RecordQueue>,
+    queue: Arc<QueueBudget>,
     thread: Option<Worker<(S, SinkResult)>>,
 }
 
@@ -46,8 +46,9 @@ struct Batch {
     handed: Option<Instant>,
 }
 
+/// Bytes on their way to the thread; who sends waits while there are too many.
 #[derive(Default)]
-struct RecordQueue {
+struct QueueBudget {
     state: Mutex<QueueState>,
     changed: Condvar,
 }
@@ -61,7 +62,7 @@ struct QueueState {
     syncs: Option<Instant>,
 }
 
-impl RecordQueue {
+impl QueueBudget {
     /// A batch larger than the queue goes alone.
     fn enter(&self, bytes: usize) {
         let mut state = self.state.lock();
@@ -77,7 +78,7 @@ impl RecordQueue {
     }
 }
 
-struct QueueReader(Arc<RecordQueue>);
+struct QueueReader(Arc<QueueBudget>);
 
 impl QueueReader {
     fn is_late(&self, handed: Option<Instant>) -> bool {
@@ -102,7 +103,7 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
     /// Starts the thread.
     pub fn new(sink: S) -> io::Result<Self> {
         let (to_thread, batches) = channel();
-        let queue = Arc::new(RecordQueue::default());
+        let queue = Arc::new(QueueBudget::default());
         let taking = QueueReader(Arc::clone(&queue));
         let thread = Worker::spawn("writer", move |_| drain(sink, batches, &taking))?;
         Ok(BackgroundSink {

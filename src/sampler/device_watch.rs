@@ -157,7 +157,7 @@ fn read_target(
 ) -> TargetReading {
     let pid = session.readers.process.pid();
     let mut records: Vec<Record> = Vec::new();
-    // A memory sink takes every record.
+    // Pushing to a `Vec` cannot fail.
     let _ = session.record_start(host.to_owned(), 0, &mut records);
     let time = session.now();
     let usage = devices.iter().filter_map(|status| machine.usage(status, pid, time));

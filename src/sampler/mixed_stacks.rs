@@ -146,7 +146,8 @@ pub(super) fn is_interpreter(frame: &NativeFrame) -> bool {
     name.is_some_and(|name| INTERPRETER.iter().any(|it| name.starts_with(it)))
 }
 
-/// Why Python's frames cannot be placed; `None` if both have the same interpreter calls.
+/// Why Python's frames cannot be placed among the native ones; `None` if both stacks show the same
+/// calls of the interpreter.
 pub(super) fn why_apart(
     native: &[NativeFrame],
     python: &[Frame],

@@ -1,6 +1,6 @@
 //! Turns an attached target into [`Record`](crate::model::Record)s in time order.
 //! May import `model`, `abi`, `ownership`, `files`, `target`, `python`, `native`, `torch`, `gpu`,
-//! `probe`, `owners`, `suspend`; only it owns threads and sleeping.
+//! `probe`, `owners`, `suspend`; owns the threads and sleeps of a recording.
 //! Never interprets, never changes the target, stops it only to read owners, never prints.
 //! Start reading at [`Recorder`].
 

@@ -4,7 +4,7 @@
 use super::loop_variables::LoopVariables;
 use super::optimizer_counter::OptimizerCounter;
 use crate::abi::WatchedSteps;
-use crate::model::{CountingKind, CountingObject, Nanos, StepSource, TrainingStep};
+use crate::model::{CountingObject, Nanos, StepCounterKind, StepSource, TrainingStep};
 use crate::probe::RawStep;
 use crate::python::{IntegerAttribute, InterpreterReader};
 use crate::target::Process;
@@ -68,8 +68,8 @@ impl StepTracker {
         }
         self.object = found.first().and_then(|first| {
             let (clock, name) = match first.kind {
-                CountingKind::Trainer => (StepSource::Trainer, "global_step"),
-                CountingKind::Scheduler => (StepSource::Scheduler, "last_epoch"),
+                StepCounterKind::Trainer => (StepSource::Trainer, "global_step"),
+                StepCounterKind::Scheduler => (StepSource::Scheduler, "last_epoch"),
             };
             Some((clock, python?.integer_attribute(process, first.object, name)?))
         });

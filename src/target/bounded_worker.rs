@@ -52,7 +52,8 @@ impl BoundedWorker {
         self.hanging.lock().strong_count() > 0
     }
 
-    /// Runs `work` on a new thread.
+    /// Runs `work` on a new thread for at most `limit`, then abandons it. Refuses at once while an
+    /// abandoned thread still runs.
     ///
     /// # Errors
     /// Those of `work`; [`WorkerError`] if it did not end.

@@ -212,7 +212,7 @@ fn uses_cuda(process: &Path) -> bool {
         !found
     };
     let read = proc_files::each_line_of(&process.join("maps"), MAX_MAPPINGS, &mut check);
-    // It may be mapped beyond the limit.
+    // In a list cut at the limit, it may be in the rest: assume so.
     found || read.is_err_and(|error| error.kind() == std::io::ErrorKind::FileTooLarge)
 }
 

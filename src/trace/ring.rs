@@ -69,13 +69,13 @@ pub enum RetentionLimit {
 
 /// Segments, each a trace, in their own folder.
 ///
-/// A segment begins with the current state ([`SegmentRing::begin`] to [`SegmentRing::opened`]), so
+/// A segment begins with the current state ([`TraceRing::begin`] to [`TraceRing::opened`]), so
 /// it is readable alone. Segments stay however memspy ends.
-pub struct SegmentRing {
+pub struct TraceRing {
     folder: PathBuf,
     keep: Retention,
-    done: VecDeque<RingSegment>,
-    open: Option<(RingSegment, TraceWriter<File>)>,
+    done: VecDeque<RingPart>,
+    open: Option<(RingPart, TraceWriter<File>)>,
     number: u64,
     recording: RecordingNumber,
     max_bytes: u64,
@@ -84,7 +84,7 @@ pub struct SegmentRing {
 }
 
 #[derive(Debug)]
-struct RingSegment {
+struct RingPart {
     path: PathBuf,
     from: Nanos,
     bytes: u64,
@@ -92,13 +92,13 @@ struct RingSegment {
     opening: u64,
 }
 
-impl SegmentRing {
+impl TraceRing {
     /// Creates the folder. Refuses an existing one or, with `overwrite`, removes its segments.
     pub fn create(
         folder: &Path,
         keep: Retention,
         overwrite: bool,
-    ) -> Result<SegmentRing, CreateError> {
+    ) -> Result<TraceRing, CreateError> {
         let path = || folder.to_owned();
         let create = |source| CreateError::Create { path: path(), source };
         match files::create_folder(folder) {
@@ -114,7 +114,7 @@ impl SegmentRing {
             }
             Err(error) => return Err(CreateError::from_place(folder, error)),
         }
-        Ok(SegmentRing {
+        Ok(TraceRing {
             folder: folder.to_owned(),
             keep,
             recording: RecordingNumber::random(),
@@ -154,7 +154,7 @@ impl SegmentRing {
         if let Some(bytes) = self.keep.bytes() {
             writer = writer.with_block_size((bytes / SEGMENT_COUNT).max(MIN_BLOCK_BYTES) as usize);
         }
-        self.open = Some((RingSegment { path, from: now, bytes: 0, opening: 0 }, writer));
+        self.open = Some((RingPart { path, from: now, bytes: 0, opening: 0 }, writer));
         Ok(())
     }
 
@@ -264,7 +264,7 @@ impl SegmentRing {
     }
 }
 
-impl RecordSink for SegmentRing {
+impl RecordSink for TraceRing {
     fn record(&mut self, record: &Record) -> SinkResult {
         let Some((_, writer)) = &mut self.open else {
             return Err(SinkError::NotBegun);

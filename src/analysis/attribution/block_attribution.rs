@@ -110,7 +110,7 @@ impl BlockAttribution {
         Arc::new(BlockAttribution { shares: self.shares.clone(), certain: false, ..*self })
     }
 
-    /// The same with this site alone, not proven.
+    /// A copy that names `origin` as its only site, not proven.
     pub(in crate::analysis) fn attributed_to(
         &self,
         origin: AllocationOrigin,

@@ -112,14 +112,14 @@ impl WaitingPlaces {
         }
     }
 
-    /// Threads only wait there.
+    /// Whether threads only wait at this stack.
     pub(crate) fn has(&self, stack: StackId) -> bool {
         self.counts.get(&stack).is_some_and(|of| {
             of.waits > 0 && of.waits.saturating_mul(VISITS_A_WAIT) >= of.visits && !of.are_of_work()
         })
     }
 
-    /// Threads also work there; usually they wait for the device.
+    /// Whether threads also allocate at this stack: then their waits are mostly for the device.
     fn has_work(&self, stack: StackId) -> bool {
         self.counts.get(&stack).is_some_and(PlaceCounts::are_of_work)
     }

@@ -31,7 +31,7 @@ pub struct BlockEvent {
     pub stack: Option<u32>,
 }
 
-/// One device at the moment.
+/// One device's segments, stacks and events at the chosen moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceBlocks {
     /// By address; blocks cover each segment completely.

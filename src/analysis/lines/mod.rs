@@ -224,7 +224,7 @@ fn by_frame(
 ) -> FxHashMap<FrameId, LineStats> {
     let mut nodes = recording_kind::of(profile).nodes(device, columns);
     let table = profile.stacks();
-    // Callers have smaller numbers than callees: one backward pass sums subtrees.
+    // Callers have smaller numbers than callees: one pass from the end sums subtrees.
     let own: Vec<u64> = nodes.iter().map(|n| n.live).collect();
     for i in (0..nodes.len()).rev() {
         let parent = table.get_stack(StackId(i as u32)).and_then(|n| n.parent);

@@ -121,15 +121,17 @@ impl LineStats {
 
 #[derive(Debug, Clone, Copy)]
 pub(in crate::analysis) struct SumAccuracy {
-    /// Sums are true.
+    /// Sums are true: not estimated, and no event is in doubt.
     pub(in crate::analysis) exact: bool,
-    /// Frees are known.
+    /// Freed bytes are known.
     pub(in crate::analysis) frees: bool,
-    /// Values come from exact events.
+    /// Current values are from exact events, at a line's end; else from samples.
     pub(in crate::analysis) events: bool,
+    /// Levels may be marked exact, and have upper limits.
     pub(in crate::analysis) levels: bool,
+    /// The least and the most of one execution of a line are known.
     pub(in crate::analysis) runs: bool,
-    /// Active bytes fell with each free.
+    /// No free was pending: active bytes fell with each.
     pub(in crate::analysis) active: bool,
 }
 

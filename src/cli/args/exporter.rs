@@ -32,7 +32,8 @@ pub struct ExporterArgs {
     /// can read it through a browser
     #[arg(long, value_name = "NAME")]
     pub allow_host: Vec<String>,
-    /// Go on when the job has ended, without its series, until Ctrl-C [default: end with the job]
+    /// Keep serving after the job ends, without its series, until Ctrl-C [default: end with the
+    /// job]
     #[arg(long)]
     pub wait: bool,
     /// Samples a second, of counters and stacks; each scrape gets the last one. Fewer samples make

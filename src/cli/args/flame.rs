@@ -32,7 +32,8 @@ pub struct FlameArgs {
     #[arg(long, value_name = "N", help_heading = "What is drawn", value_parser = gpu)]
     pub gpu: Option<u32>,
     /// The moment to draw: peak, end, oom (when the job last ran out of memory), or a time since
-    /// the recording began (12.5s)
+    /// the recording began (12.5s). Of an exact trace, end shows only what was allocated while
+    /// recording
     #[arg(long, value_name = "MOMENT", value_parser = moment, default_value = "peak", help_heading = "What is drawn")]
     pub at: FlameMoment,
     /// Draw what was allocated from this time on (12.5s) and is live at --to (exact traces)
@@ -42,11 +43,10 @@ pub struct FlameArgs {
     #[arg(long, value_name = "TIME", value_parser = time, requires = "from", help_heading = "What is drawn")]
     pub to: Option<Duration>,
     /// Draw everything that was allocated while recording, or between --from and --to, freed or
-    /// not, instead of what was live at one moment (not with -r)
+    /// not, instead of what was live at one moment (not for traces recorded with -r)
     #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
     pub total_allocated: bool,
-    /// Draw only the bytes whose stack is proven (of traces that followed the allocator: not with
-    /// -r or --exact)
+    /// Draw only the bytes whose stack is proven (only traces recorded by following)
     #[arg(long, conflicts_with_all = ["min_lifetime", "memory"])]
     pub proven: bool,
     /// Leave out blocks that were freed sooner than this (500ms, 2s; exact traces)

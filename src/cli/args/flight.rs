@@ -54,8 +54,8 @@ pub struct OomArgs {
     /// File to write; %p becomes the pid, %h the host name [default: standard output]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
-    /// Report the last moment that met it (repeat for more) [default: the
-    /// conditions of the recording, and oom]
+    /// Report the last moment at which CONDITION was met (repeat for more) [default: the conditions
+    /// of the recording, and oom]
     #[arg(long, value_name = "CONDITION")]
     pub until: Vec<TriggerCondition>,
     /// How stacks are chosen

@@ -16,7 +16,7 @@ use crate::sampler::CommandPattern;
     mut_arg("max_stop", |arg| arg.requires("owners")),
     mut_arg("max_time", |arg| arg.requires("owners")),
     mut_arg("no_stop", |arg| arg.conflicts_with("owners").help(
-        "Never stop the job. Recording does not, except for --owners, with which this is refused"
+        "Never stop the job. Only --owners stops it, so the two cannot be combined"
     ))
 )]
 #[command(group = ArgGroup::new("exactly").args(["exact", "mode"]).multiple(true))]
@@ -62,11 +62,11 @@ pub struct RecordArgs {
     /// besides
     #[arg(long, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub follow: bool,
-    /// Follow the allocator, with at most this much of one processor (20, 50%), on average;
-    /// resolving names costs extra (docs/follow.md). A job that cannot be followed is sampled. A
-    /// lower budget attributes less memory. Above 100 a second thread reads the allocated
-    /// addresses, which shows which block was freed. With -s and --match all processes share the
-    /// budget evenly [default: 10 with fewer than four processors, 50 with fewer than eight, else
+    /// Follow the allocator, using at most PERCENT (20, 50%) of a processor on average. 100 is one
+    /// processor; above that, a second thread reads addresses and so knows which block was freed.
+    /// Less means fewer attributed bytes. Naming stacks costs extra (docs/follow.md). A job that
+    /// cannot be followed is sampled. With -s and --match all processes share the budget evenly, at
+    /// most 200 each [default: 10 with fewer than four processors, 50 with fewer than eight, else
     /// 100 for every eight processors]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub cpu: Option<f64>,

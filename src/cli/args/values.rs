@@ -95,7 +95,7 @@ pub(super) fn file_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A line of a file.
+/// `FILE:LINE`.
 pub(super) fn marker(text: &str) -> Result<MarkerLine, String> {
     let parsed = text.rsplit_once(':').and_then(|(file, line)| {
         let line = line.parse().ok().filter(|line| *line > 0)?;

@@ -19,7 +19,8 @@ const MAX_THREADS: usize = 64;
 /// Descriptors of one request, in closing order within each group.
 type PlacedProbes = Vec<Vec<OwnedFd>>;
 
-/// Keeps probes for the process at the socket on standard input; fails without one.
+/// Places and ends probes as the process at the other end of standard input, a socket, requests;
+/// fails if that is no socket.
 pub fn keep_probes() -> io::Result<()> {
     // Only memspy may end it.
     let _ = SigSet::all().thread_block();
@@ -76,7 +77,7 @@ pub fn keep_probes() -> io::Result<()> {
     ended
 }
 
-/// `None`: a program is to run, but none came.
+/// `None`: the request needs a BPF program, and none came with it.
 fn probe_action<'a>(
     requested: &RequestedAction,
     program: Option<&'a OwnedFd>,

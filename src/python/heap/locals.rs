@@ -14,7 +14,7 @@ const MAX_KINDS_LEN: usize = 1 << 20;
 const STACK: &str = "<stack>";
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h).
 const IN_CELL: u8 = 0x40 | 0x80;
-/// `_PyStackRef` tag (3.14+).
+/// Tag bits of a `_PyStackRef` (3.14+).
 pub(in crate::python) const TAG: u64 = 3;
 /// `PyCellObject.ob_ref` (3.8 to 3.15).
 pub(super) const CELL: Field<Addr> = Field::at(16);

@@ -29,7 +29,7 @@ impl ScatterRead {
         ReadSlot(self.spans.len() - 1)
     }
 
-    /// Skips pieces after an unreadable one ([`Self::fault`]).
+    /// Reads the pieces up to the first unreadable one ([`Self::fault`]).
     pub(in crate::python) fn read(&mut self, memory: &dyn Memory) -> Result<(), MemoryError> {
         if self.bytes.len() < self.wanted {
             self.bytes.resize(self.wanted, 0);

@@ -43,7 +43,7 @@ pub struct ExportMomentJson {
     pub estimated: bool,
     /// How the stacks of the bytes allocated while recording are known.
     pub attribution: AttributionJson,
-    /// Live bytes: the sum of those of the stacks.
+    /// Live bytes, summed over all stacks.
     pub live_bytes: u64,
     /// The true peak of allocated bytes; `null` where no counters were recorded.
     pub peak_bytes: Option<u64>,

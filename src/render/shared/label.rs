@@ -25,14 +25,14 @@ pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
     relative.filter(|r| !r.is_empty()).unwrap_or(file)
 }
 
-/// The names of frames.
+/// How frames are named.
 #[derive(Clone, Copy)]
 pub struct FrameLabels<'a> {
     /// The table.
     pub stacks: &'a StackTable,
     /// The job's working directory.
     pub directory: Option<&'a str>,
-    /// Full paths of files.
+    /// Files are named by full paths, not relative to `directory`.
     pub full_filenames: bool,
 }
 

@@ -218,7 +218,7 @@ fn reserved_grew(grown: &ReservedIn) -> String {
     format!("reserved grew by {} in {:.1} s{by}", bytes(grown.bytes), grown.seconds)
 }
 
-/// What keeps a growing owner alive.
+/// The command that shows what keeps a growing owner alive, or first whether it grows.
 fn why(growth: &OwnerGrowth, pid: u32) -> String {
     match growth.group.example.as_ref().filter(|_| !growth.may_be_one_step()) {
         Some(name) => suggestion_on(pid, "referrers", &[name]),

@@ -31,6 +31,7 @@ impl FrameChains {
     }
 }
 
+/// Copies of code objects when they are met for the first time.
 #[derive(Default)]
 pub(super) struct CodeCopies {
     met: FxHashSet<u64>,

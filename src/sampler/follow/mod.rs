@@ -51,6 +51,7 @@ const BUCKETS: usize = 1024;
 const BUCKET_NANOS: u64 = 100;
 const WAIT_FOR_ALLOCATOR: Duration = Duration::from_millis(5);
 
+/// What the polling thread and the recorder share.
 struct PollerShared {
     plans: AtomicU64,
     plan: Mutex<PollPlan>,

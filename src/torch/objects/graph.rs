@@ -52,7 +52,7 @@ pub struct SavedTensor {
 pub struct AutogradNode {
     /// Its address.
     pub at: Addr,
-    /// `AddmmBackward0`; for Python the `THPFunction`'s, or `PyNode`.
+    /// Such as `AddmmBackward0`; of a Python function its own name, or `PyNode` if unreadable.
     pub class: Arc<str>,
     /// Next in backward.
     pub next: Vec<Addr>,

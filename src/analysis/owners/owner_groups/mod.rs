@@ -75,7 +75,7 @@ pub struct OwnerGroup {
     pub members: u64,
     /// Name of the largest storage.
     pub largest: String,
-    /// Empty in recordings.
+    /// Addresses of the storages' bytes; empty when read from a recording.
     pub addresses: Vec<u64>,
     /// A tensor for `memspy referrers`.
     pub example: Option<String>,

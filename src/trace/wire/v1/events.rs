@@ -33,14 +33,15 @@ const HAS_LEVELS: u8 = 16;
 const PEAK_FOLLOWS: u8 = 32;
 const REST_FOLLOWS: u8 = 64;
 const SAME_DEVICE: u8 = 128;
-/// Of PyTorch's frees.
+/// Only with [`FREED_TORCH`]; with [`ALLOCATED_TORCH`] the bit is [`HAS_LEVELS`].
 const IN_BACKWARD: u8 = 16;
 
-/// In the last column, sizes of PyTorch's blocks.
+/// The last column, block sizes: no block, one of the requested size rounded up to `UNIT`, or one
+/// whose size follows.
 const NO_BLOCK: u64 = 0;
 const ROUNDED_BLOCK: u64 = 1;
 const BLOCK_FOLLOWS: u64 = 2;
-/// PyTorch rounds requested sizes up to it.
+/// PyTorch rounds requested sizes up to a multiple of it.
 const UNIT: u64 = 512;
 
 const TOO_MANY: MalformedPayload = MalformedPayload("more events than fit into one record");
