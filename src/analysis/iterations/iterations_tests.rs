@@ -42,7 +42,7 @@ fn lost_events_leave_no_peak_proven() {
         iterations.on_step(step(time.0, 0, number));
         let now = CounterSnapshot { allocated: 10, ..CounterSnapshot::default() };
         iterations.on_counter_snapshot(time, CudaIndex(0), now);
-        iterations.on_freed(CudaIndex(0), 0);
+        iterations.on_freed(Nanos(0), CudaIndex(0), 0);
     }
     let exact = |it: &Iteration| it.levels[&CudaIndex(0)].exact;
     let seen: Vec<bool> = iterations.done().iter().map(exact).collect();

@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 
 use crate::model::{Nanos, Stat};
 
+/// Older frees are forgotten: the end of an iteration is known to some milliseconds.
+const MAX_FREES: usize = 1 << 12;
+
 #[derive(Debug, Clone, Copy)]
 struct ObservedLevel {
     time: Nanos,
@@ -34,7 +37,9 @@ pub(in crate::analysis) struct OpenLevel {
     /// Recent levels, the highest first.
     late: VecDeque<ObservedLevel>,
     /// The last level that certainly belongs to this iteration or an earlier one.
-    settled: i64,
+    settled: (Nanos, i64),
+    /// Recent frees, with the level after each.
+    frees: VecDeque<(Nanos, i64)>,
     /// The last poll, with the allocator's peak.
     before: Option<Stat>,
     now: i64,
@@ -50,7 +55,8 @@ pub(in crate::analysis) struct OpenLevel {
 impl OpenLevel {
     pub(in crate::analysis) fn memory(&self) -> u64 {
         let late = self.late.capacity() * size_of::<ObservedLevel>();
-        (late + self.polls.capacity() * size_of::<(Nanos, Stat)>()) as u64
+        let frees = self.frees.capacity() * size_of::<(Nanos, i64)>();
+        (late + frees + self.polls.capacity() * size_of::<(Nanos, Stat)>()) as u64
     }
 
     /// At the first poll after the previous iteration's end, returns whether nothing changed since
@@ -93,8 +99,23 @@ impl OpenLevel {
         self.observe(ObservedLevel { time, level, is_peak: false, current: level });
     }
 
-    pub(in crate::analysis) fn on_free(&mut self, level: i64) {
+    pub(in crate::analysis) fn on_free(&mut self, time: Nanos, level: i64) {
         (self.now, self.falls_are_seen) = (level, true);
+        if self.frees.len() == MAX_FREES {
+            self.frees.pop_front();
+        }
+        self.frees.push_back((time, level));
+    }
+
+    /// The level at `time`, or a higher one of the last allocation before.
+    fn level_at(&mut self, time: Nanos) -> i64 {
+        let last = self.frees.partition_point(|(freed, _)| *freed < time).checked_sub(1);
+        let freed = last.and_then(|last| self.frees.get(last).copied());
+        self.frees.clear();
+        match freed {
+            Some((freed, level)) if freed >= self.settled.0 => level,
+            _ => self.settled.1,
+        }
     }
 
     /// By a poll, if frees have no events.
@@ -118,7 +139,7 @@ impl OpenLevel {
             } else if seen.level == self.peak {
                 self.is_exact |= seen.is_peak;
             }
-            self.settled = seen.current;
+            self.settled = (seen.time, seen.current);
             self.late.pop_front();
         }
         while let Some((_, stat)) = self.polls.pop_front_if(|(seen, _)| *seen < time) {
@@ -159,7 +180,7 @@ impl OpenLevel {
                 .is_some_and(|(last, after)| is_unchanged(&last, &after)),
         };
         // The next iteration may begin before anything is freed.
-        let at_begin = doubtful.max(self.settled);
+        let at_begin = doubtful.max(self.level_at(from));
         self.unseen = match self.last_unseen {
             (time, unseen) if time >= from => at_begin.max(unseen),
             _ => at_begin,

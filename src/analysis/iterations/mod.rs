@@ -254,8 +254,8 @@ impl IterationBuilder {
         }
     }
 
-    pub(crate) fn on_freed(&mut self, device: CudaIndex, level: i64) {
-        self.open.entry(device).or_default().freed(level);
+    pub(crate) fn on_freed(&mut self, time: Nanos, device: CudaIndex, level: i64) {
+        self.open.entry(device).or_default().freed(time, level);
     }
 
     pub(crate) fn on_sample_window(&mut self, time: Nanos) {

@@ -68,9 +68,9 @@ impl OpenLevels {
         self.reserved.reached(time, now.reserved);
     }
 
-    pub(in crate::analysis) fn freed(&mut self, level: i64) {
+    pub(in crate::analysis) fn freed(&mut self, time: Nanos, level: i64) {
         self.frees_seen = true;
-        self.allocated.on_free(level);
+        self.allocated.on_free(time, level);
     }
 
     pub(in crate::analysis) fn on_poll(&mut self, time: Nanos, level: i64) {
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn an_iteration_that_may_begin_high_has_no_exact_peak() {
         let allocated = |level| CounterSnapshot { allocated: level, ..CounterSnapshot::default() };
-        for (first, exact) in [(60, false), (80, true)] {
+        // The iteration before ended after the allocation, perhaps before the free.
+        for (freed, first, exact) in [(3, 60, false), (3, 80, true), (2, 60, true)] {
             let mut open = OpenLevels::default();
             open.allocated(Nanos(1), allocated(75));
-            open.freed(50);
-            // It ended after the allocation, perhaps before the free.
-            open.end(Nanos(2), Nanos(4));
+            open.freed(Nanos(freed), 50);
+            open.end(Nanos(3), Nanos(4));
             open.allocated(Nanos(5), allocated(first));
             assert_eq!(peak(open.end_between_events()), (first, exact));
         }
@@ -187,7 +187,7 @@ mod tests {
             };
             allocate(&mut open, 30);
             if frees_seen {
-                open.freed(10);
+                open.freed(Nanos(1), 10);
             }
             assert_eq!(peak(open.end_between_events()), (30, true));
             allocate(&mut open, 20);
@@ -197,7 +197,7 @@ mod tests {
             allocate(&mut open, 40);
             assert_eq!(peak(open.end_between_events()), (50, true));
             if frees_seen {
-                open.freed(35);
+                open.freed(Nanos(5), 35);
                 let begun = open.end_between_events();
                 assert_eq!((peak(begun), begun.allocated), ((40, true), 35));
             }

@@ -382,7 +382,7 @@ impl Profile {
         if let Some(device) = freed_on
             && let Some(level) = exact.allocated_now(device)
         {
-            self.iterations.on_freed(device, level);
+            self.iterations.on_freed(event.time, device, level);
             self.on_level(event.time, device, level, None);
         }
         if let EventKind::Allocated {
