@@ -18,7 +18,7 @@ use crate::analysis::followed::pool_change::{
     MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
 };
 use crate::analysis::followed::replayed_group::{
-    BlockSource, DroppedAt, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
+    BlockSource, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
 };
 use crate::model::{AddressedBlock, CounterDelta, FollowedAddresses, Pool};
 
@@ -365,16 +365,7 @@ impl FollowReplay<'_> {
             all_known: &|| false,
         };
         let is_only = replayed.live.len() == 1;
-        let dropped = freed.pool.line_step.and_then(|step| {
-            let (node, variables) = self.dropped.get(step, self.text)?;
-            let nth = self.visit.dropped(step.thread(), node);
-            Some(DroppedAt { variables, nth, stacks: self.text.stacks })
-        });
-        let chosen = replayed.choose(&moment, dropped);
-        if chosen.is_some_and(|(_, is_variable)| is_variable) {
-            self.visit.drops();
-        }
-        let chosen = chosen.map(|(at, _)| {
+        let chosen = replayed.choose(&moment).map(|at| {
             let address = replayed.live.get(at).and_then(ReplayedBlock::address);
             replayed.remove(at, site, moment.time, is_only);
             address

@@ -18,9 +18,6 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
 use crate::analysis::followed::block_places::{BlockPlaces, UnplacedFrees};
-use crate::analysis::followed::dropped_variables::{
-    DroppedByStatement, ProgramText, StatementVisit,
-};
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};
 use crate::analysis::followed::gradient_frees::GradientFrees;
@@ -29,7 +26,7 @@ use crate::analysis::followed::pool_change::{
     MAX_AT_ONCE, MIN_BLOCK, PoolChange, allocated, even_group, sole_group,
 };
 use crate::analysis::followed::replayed_group::{
-    BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
+    BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
 };
 use crate::analysis::followed::seen_frees::SeenFrees;
 use crate::model::{CounterDelta, Pool};
@@ -91,9 +88,6 @@ impl ReplayResult {
 pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) sites: &'a FreeSites,
     pub(super) gradients: &'a GradientFrees,
-    pub(super) dropped: &'a mut DroppedByStatement,
-    pub(super) text: ProgramText<'a>,
-    pub(super) visit: StatementVisit,
     pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
     pub(super) places: BlockPlaces,
     /// Frees of which no block was found.
@@ -123,8 +117,6 @@ impl<'a> FollowReplay<'a> {
         blocks: impl Iterator<Item = SnapshotBlock>,
         sites: &'a FreeSites,
         gradients: &'a GradientFrees,
-        dropped: &'a mut DroppedByStatement,
-        text: ProgramText<'a>,
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
         let mut places = BlockPlaces::default();
@@ -149,9 +141,6 @@ impl<'a> FollowReplay<'a> {
         FollowReplay {
             sites,
             gradients,
-            dropped,
-            text,
-            visit: StatementVisit::default(),
             groups,
             places,
             unplaced: UnplacedFrees::default(),
@@ -276,14 +265,7 @@ impl<'a> FollowReplay<'a> {
                     last: self.last,
                     all_known: &|| most_of(&group, unclear, false) == 0,
                 };
-                let dropped = change.line_step.and_then(|step| {
-                    let (node, variables) = self.dropped.get(step, self.text)?;
-                    let nth = self.visit.dropped(step.thread(), node);
-                    Some(DroppedAt { variables, nth, stacks: self.text.stacks })
-                });
-                if replayed.free(&moment, dropped) {
-                    self.visit.drops();
-                }
+                replayed.free(&moment);
             }
         }
     }

@@ -7,7 +7,6 @@ use super::allocated_totals::AllocatedTotals;
 use super::allocation_places::ReachSums;
 use super::buffer_alignment::MadeBuffer;
 use super::change_origins::allocated_kind;
-use super::dropped_variables::LineStep;
 use super::free_sites::FreeSite;
 use super::freed_allocations::FreedBlocks;
 use super::kind_origins::{KindOrigins, Sighting};
@@ -41,8 +40,6 @@ pub(super) struct FollowedStep {
     pub(super) allocations: u64,
     /// What it freed most likely, as in an earlier iteration.
     pub(super) freed: Option<FreedBlocks>,
-    /// From which line to which the program went, where something was freed.
-    pub(super) line_step: Option<LineStep>,
     /// Whether something was freed in `zero_grad`.
     pub(super) frees_gradients: bool,
     /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.

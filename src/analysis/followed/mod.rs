@@ -23,8 +23,7 @@
 //!    What it freed is what the same freed before, counted back in allocations (`freed_allocations.rs`), if it fits.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
-//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`), with the source text where the program
-//!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
+//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
 //!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`), and where they do not, earlier iterations do (`known_frees.rs`), or what became of other blocks of each maker (`seen_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
@@ -53,13 +52,11 @@
 mod addressed_changes;
 pub(super) mod allocated_totals;
 pub(super) mod allocation_places;
-mod assignment_index;
 mod block_places;
 mod buffer_alignment;
 pub(super) mod change_origins;
 mod change_window;
 mod contention;
-pub(super) mod dropped_variables;
 mod engine_waits;
 pub(super) mod follow_replay;
 mod followed_states;
@@ -69,7 +66,7 @@ pub(super) mod free_sites;
 mod freed_allocations;
 pub(super) mod freed_groups;
 mod freed_matching;
-mod generated_buffers;
+pub(super) mod generated_buffers;
 pub(super) mod gradient_frees;
 mod group_settlement;
 pub(super) mod highest_moment;
@@ -113,13 +110,13 @@ use crate::analysis::followed::change_origins::{
     free_site, makers, went_on,
 };
 use crate::analysis::followed::contention::Contention;
-use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
 use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites};
 use crate::analysis::followed::freed_allocations::{FreedAllocations, FreedBlocks};
+use crate::analysis::followed::generated_buffers::ProgramText;
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
@@ -163,8 +160,6 @@ pub(crate) struct FollowedSteps {
     numbers: FxHashMap<u64, u64>,
     states: FollowedStates,
     gradients: GradientFrees,
-    line_steps: LineSteps,
-    dropped: DroppedByStatement,
     buffers: BufferAlignment,
     loops: LoopOrder,
     pairs: PairsInCall,
@@ -222,12 +217,6 @@ impl FollowedSteps {
         let seen_last = self.seen_last.filter(|_| origins.is_empty());
         let of_program = |origin: &&AllocationOrigin| locks.may_vote(**origin);
         self.seen_last = origins.iter().rfind(of_program).copied().or(self.seen_last);
-        let freeing = match (&origins[..], site) {
-            _ if change.frees() == 0 => None,
-            ([AllocationOrigin::Stack(thread, _), ..], _) => Some(*thread),
-            ([], [Some(AllocationOrigin::Below(thread, _)), _]) => Some(thread),
-            _ => None,
-        };
         let makers = makers(change, &origins);
         let contested = self.contention.add(change, locks.are_several(&makers));
         let apart = whole.after.0.saturating_sub(whole.before.0);
@@ -347,7 +336,6 @@ impl FollowedSteps {
             site,
             allocations,
             freed,
-            line_step: None,
             frees_gradients,
             returned: None,
             addresses: change.addresses.as_deref().cloned().map(Arc::new),
@@ -356,12 +344,6 @@ impl FollowedSteps {
         known.append(&mut self.buffers.add(number, change, &makers, text));
         for (of, buffers) in known {
             self.made_by_lines(of, &buffers);
-        }
-        for (of, step) in self.line_steps.add(number, change, is_next, freeing, stacks) {
-            let index = of.checked_sub(self.first).map(|index| index as usize);
-            if let Some(changed) = index.and_then(|index| self.steps.get_mut(index)) {
-                changed.line_step = Some(step);
-            }
         }
         let origin = allocated.and_then(|_| likely.as_ref().unwrap_or(&charge).only_stack());
         // Where it stood there before the block, it was not made ahead of this line.

@@ -7,7 +7,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
 };
@@ -37,7 +36,6 @@ impl FollowedSteps {
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
         (is_complete, above): (bool, u64),
-        text: ProgramText<'_>,
     ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Vec<HighestMoment>) {
         let known: FxHashSet<(BlockGroup, u64)> = blocks
             .iter()
@@ -62,8 +60,7 @@ impl FollowedSteps {
         let is_kept = is_complete && until.steps.iter().any(|step| step.addresses.is_some());
         let stretch = is_kept.then(|| FollowedStretch::new(Arc::clone(until), before.clone()));
         let before = before.into_iter();
-        let mut replay =
-            FollowReplay::new(before, &self.sites, &self.gradients, &mut self.dropped, text);
+        let mut replay = FollowReplay::new(before, &self.sites, &self.gradients);
         let above = is_complete.then_some(above);
         let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
         let ReplayResult { mut attributions, unexplained, freed, choices, numbers } =
@@ -95,7 +92,6 @@ impl FollowedSteps {
         until: &UntilMap,
         live: LiveBytes,
         blocks: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
-        text: ProgramText<'_>,
     ) -> Vec<(u64, Arc<BlockAttribution>)> {
         let Some(rested) = rested_part(&until.steps) else { return Vec::new() };
         let mut by_kind: FxHashMap<BlockGroup, Vec<(u64, Arc<BlockAttribution>)>> =
@@ -104,7 +100,7 @@ impl FollowedSteps {
             by_kind.entry(kind).or_default().push((address, attribution));
         }
         let counts = by_kind.iter().map(|(kind, blocks)| (*kind, blocks.len())).collect();
-        let Some(alive) = self.alive_at_level(live, rested, &counts, text) else {
+        let Some(alive) = self.alive_at_level(live, rested, &counts) else {
             return Vec::new();
         };
         let mut changed = Vec::new();
@@ -124,17 +120,14 @@ impl FollowedSteps {
         live: LiveBytes,
         rested: f64,
         counts: &FxHashMap<BlockGroup, usize>,
-        text: ProgramText<'_>,
     ) -> Option<Arc<AliveKinds>> {
         if let Some(known) = self.states.known(live) {
             return known;
         }
-        let FollowedSteps {
-            states, sites, gradients, dropped, allocation_sources: origins, ..
-        } = self;
+        let FollowedSteps { states, sites, gradients, allocation_sources: origins, .. } = self;
         let moments = states.moments(live, rested).filter_map(|(stretch, at)| {
             let blocks = stretch.blocks.iter().cloned();
-            let mut replay = FollowReplay::new(blocks, sites, gradients, dropped, text);
+            let mut replay = FollowReplay::new(blocks, sites, gradients);
             let mut alive = stretch.until.alive_at(at, &mut replay, origins)?;
             charge_likely(&mut alive, origins);
             Some(alive)

@@ -181,7 +181,6 @@ impl UntilMap {
                 returned,
                 site,
                 freed,
-                line_step: step.line_step,
                 frees_gradients: step.frees_gradients,
             })
         };
