@@ -29,9 +29,6 @@ impl FollowReplay<'_> {
         changes: &[WindowChange<'_>],
         addresses: &FollowedAddresses,
     ) {
-        if self.known_window(changes, addresses) {
-            return;
-        }
         self.is_addressed = true;
         let mut window = Window::new(self.changes + 1, self.step + 1);
         let allocations = self.allocations;
@@ -56,8 +53,7 @@ impl FollowReplay<'_> {
         }
         let is_there = |address: &&u64| !in_map.iter().any(|block| block.address == **address);
         let taken_back = addresses.freed.iter().filter(is_there);
-        let taken_back: Vec<BlockGroup> =
-            taken_back.filter_map(|address| self.take_back(*address, &mut window)).collect();
+        taken_back.for_each(|address| self.take_back(*address, &mut window));
         for block in &allocated {
             self.evict(block);
         }
@@ -72,14 +68,8 @@ impl FollowReplay<'_> {
         let is_all = self.allocations - allocations == addresses.allocated.len() as u64;
         window.is_sure =
             is_all && changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
-        let reused = self.free_known(changes, allocations, &taken_back, &mut window);
         self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
-        for (address, group) in reused {
-            if !self.places.has(address) {
-                self.give_untaken(address, group, &window);
-            }
-        }
         for pool in [Pool::Small, Pool::Large] {
             self.free_rest(pool, &mut window);
         }
@@ -100,7 +90,6 @@ impl FollowReplay<'_> {
         }
         self.changes += 1;
         let last_before = self.last;
-        let is_one = allocated(pools) == 1;
         for (number, pool) in pools.iter().enumerate() {
             self.is_open |= pool.is_open;
             if pool.delta.allocations <= 0 {
@@ -113,9 +102,6 @@ impl FollowReplay<'_> {
                     replayed.last = self.last;
                     for _ in 0..count {
                         replayed.push(self.changes, pool.attribution.clone(), pool.returned);
-                    }
-                    if is_one {
-                        self.number_last(group, self.allocations);
                     }
                     window.made.push(group);
                 }
@@ -153,7 +139,6 @@ impl FollowReplay<'_> {
                 let replayed = self.groups.entry(group).or_default();
                 replayed.last = self.last;
                 replayed.push(self.changes, pool.attribution.clone(), None);
-                self.number_last(group, self.allocations);
                 window.made.push(group);
             }
             self.allocations = self.allocations.saturating_add(allocated(part));
@@ -260,11 +245,11 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// An address was taken back: what was there was freed in the window. Gives its group.
-    fn take_back(&mut self, address: u64, window: &mut Window<'_>) -> Option<BlockGroup> {
-        let group = self.places.remove(address)?;
-        let replayed = self.groups.get_mut(&group)?;
-        let at = replayed.at_address(address)?;
+    /// An address was taken back: what was there was freed in the window.
+    fn take_back(&mut self, address: u64, window: &mut Window<'_>) {
+        let Some(group) = self.places.remove(address) else { return };
+        let Some(replayed) = self.groups.get_mut(&group) else { return };
+        let Some(at) = replayed.at_address(address) else { return };
         window.found(group);
         let freed = window.take_free(group);
         let (site, time) =
@@ -273,7 +258,6 @@ impl FollowReplay<'_> {
             self.seen_frees.add(group, &site, maker);
         }
         replayed.remove(at, site, time, true);
-        Some(group)
     }
 
     /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and have no new address.

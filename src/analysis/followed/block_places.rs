@@ -31,10 +31,6 @@ impl BlockPlaces {
         self.0.get(&address).copied()
     }
 
-    pub(super) fn has(&self, address: u64) -> bool {
-        self.0.contains_key(&address)
-    }
-
     /// The blocks that lie where this one lies, or at a part of it.
     pub(super) fn under(&self, block: &AddressedBlock) -> impl Iterator<Item = (u64, BlockGroup)> {
         let end = block.address.saturating_add(block.size.max(1));
@@ -65,11 +61,6 @@ impl UnplacedFrees {
                 self.0.push_back((freed.pool.pool, (freed_bytes / frees) as u64, site, time));
             }
         }
-    }
-
-    /// Whether one of them can have been a block of `group`.
-    pub(super) fn has(&self, group: BlockGroup) -> bool {
-        self.position(group).is_some()
     }
 
     /// Takes the last one that can have been: where the program was, and when.

@@ -14,14 +14,6 @@ pub(in crate::analysis) struct WindowChange<'a> {
 }
 
 impl<'a> WindowChange<'a> {
-    /// Its parts, or itself where it is not divided.
-    pub(super) fn one_by_one(&self) -> &[[PoolChange<'a>; 2]] {
-        match &self.parts[..] {
-            [] => std::slice::from_ref(&self.pools),
-            parts => parts,
-        }
-    }
-
     /// The blocks that its parts allocated, if these tell each of them.
     pub(super) fn blocks_of_parts(&self) -> Option<Vec<(BlockGroup, PoolChange<'a>)>> {
         let is_one = |part: &[PoolChange<'_>; 2]| allocated(part) <= 1;

@@ -43,8 +43,6 @@ pub(in crate::analysis) struct SnapshotBlock {
     pub(in crate::analysis) stays: Stays,
     /// Whether the map with which the replay ends does not have it: what was at its address was freed for sure.
     pub(in crate::analysis) is_gone: bool,
-    /// Which allocation of the recording it is, where that is known.
-    pub(in crate::analysis) number: Option<u64>,
 }
 
 /// The blocks of one group in the map that ends the replay.
@@ -67,8 +65,6 @@ pub(in crate::analysis) struct ReplayResult {
     pub(in crate::analysis) freed: Vec<(BlockGroup, FreeSite, AllocationOrigin)>,
     /// Frees that may have been of a block with another origin.
     pub(in crate::analysis) choices: Vec<(BlockGroup, FreeChoice)>,
-    /// Which allocation of the recording the block at an address is.
-    pub(in crate::analysis) numbers: FxHashMap<u64, u64>,
 }
 
 impl ReplayResult {
@@ -93,9 +89,7 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     /// Frees of which no block was found.
     pub(super) unplaced: UnplacedFrees,
     pub(super) seen_frees: SeenFrees,
-    /// The group of each allocation, by its number in the recording.
-    pub(super) numbered: FxHashMap<u64, BlockGroup>,
-    /// How many blocks were allocated until now since the recording began.
+    /// How many blocks were allocated until now.
     pub(super) allocations: u64,
     pub(super) changes: usize,
     /// The change of the recording that is replayed.
@@ -120,13 +114,10 @@ impl<'a> FollowReplay<'a> {
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
         let mut places = BlockPlaces::default();
-        let mut numbered = FxHashMap::default();
-        for SnapshotBlock { group, address, attribution, batch, stays, is_gone, number } in blocks {
+        for SnapshotBlock { group, address, attribution, batch, stays, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
             let (returned, given) = (None, None);
-            let block =
-                ReplayedBlock { from, attribution, returned, is_gone, batch, stays, number, given };
-            numbered.extend(number.map(|number| (number, group)));
+            let block = ReplayedBlock { from, attribution, returned, is_gone, batch, stays, given };
             let of_group = groups.entry(group).or_default();
             if is_gone && !block.attribution.certain {
                 *of_group.gone.entry(batch).or_default() += 1;
@@ -145,7 +136,6 @@ impl<'a> FollowReplay<'a> {
             places,
             unplaced: UnplacedFrees::default(),
             seen_frees: SeenFrees::default(),
-            numbered,
             allocations: 0,
             changes: 0,
             step: 0,
@@ -187,10 +177,9 @@ impl<'a> FollowReplay<'a> {
 
     fn apply(&mut self, change: &[PoolChange<'_>]) {
         self.changes += 1;
-        let is_one = allocated(change) == 1;
         for pool in change {
             self.is_open |= pool.is_open;
-            self.allocate(pool, is_one);
+            self.allocate(pool);
         }
         self.allocations = self.allocations.saturating_add(allocated(change));
         for pool in change {
@@ -198,8 +187,8 @@ impl<'a> FollowReplay<'a> {
         }
     }
 
-    /// Takes what was allocated in one pool; `is_one` where it is one block in both.
-    fn allocate(&mut self, change: &PoolChange<'_>, is_one: bool) {
+    /// Takes what was allocated in one pool.
+    fn allocate(&mut self, change: &PoolChange<'_>) {
         let count = change.delta.allocations;
         if count <= 0 {
             return;
@@ -224,18 +213,6 @@ impl<'a> FollowReplay<'a> {
                 if is_clear { change.attribution.clone() } else { change.attribution.uncertain() };
             replayed.allocate(self.changes, attribution, change.returned);
         }
-        if is_one {
-            self.number_last(group, self.allocations);
-        }
-    }
-
-    /// The block of a group that was allocated last is allocation `number` of the recording.
-    pub(super) fn number_last(&mut self, group: BlockGroup, number: u64) {
-        let last = self.groups.get_mut(&group).and_then(|replayed| replayed.live.last_mut());
-        if let Some(block) = last {
-            block.number = Some(number);
-            self.numbered.insert(number, group);
-        }
     }
 
     fn free(&mut self, change: &PoolChange<'_>) {
@@ -243,10 +220,6 @@ impl<'a> FollowReplay<'a> {
         let Some(found) = self.freed_groups(change.pool, &frees) else { return };
         if !found.is_clear || change.is_open || !self.unclear_allocations.is_empty() {
             self.unclear_frees.push((change.pool, change.delta));
-        }
-        if let Some(freed) = self.freed_before(change) {
-            freed.into_iter().for_each(|(group, number)| self.free_numbered(group, number, change));
-            return;
         }
         let unclear = &self.unclear_allocations;
         for group in found.groups {
@@ -334,9 +307,6 @@ impl<'a> FollowReplay<'a> {
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
     ) -> ReplayResult {
         let mut result = ReplayResult::default();
-        let of_block = |block: &ReplayedBlock| block.address().zip(block.number);
-        result.numbers =
-            self.groups.values().flat_map(|group| &group.live).filter_map(of_block).collect();
         for (group, mut addresses) in blocks {
             let mut replayed = self.groups.remove(&group).unwrap_or_default();
             replayed.revive(group, self.sites);

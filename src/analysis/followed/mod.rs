@@ -20,11 +20,10 @@
 //!    waits. One that waits for the autograd engine does so for longer (`engine_waits.rs`), and one that is deep in calls does not leave them and come back within a millisecond. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
 //!    A change of several blocks is divided as the same was before at this level of bytes or place (`repeated_steps.rs`), by what is known of that now (`known_makers.rs`), else in the usual order (`usual_order.rs`).
-//!    What it freed is what the same freed before, counted back in allocations (`freed_allocations.rs`), if it fits.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
-//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`), and where they do not, earlier iterations do (`known_frees.rs`), or what became of other blocks of each maker (`seen_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`), and where they do not, what became of other blocks of each maker (`seen_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
@@ -63,16 +62,13 @@ mod followed_states;
 mod followed_step;
 pub(super) mod frame_returns;
 pub(super) mod free_sites;
-mod freed_allocations;
 pub(super) mod freed_groups;
-mod freed_matching;
 pub(super) mod generated_buffers;
 pub(super) mod gradient_frees;
 mod group_settlement;
 pub(super) mod highest_moment;
 mod kept_steps;
 pub(super) mod kind_origins;
-mod known_frees;
 mod known_makers;
 mod last_stacks;
 mod line_pairs;
@@ -95,8 +91,6 @@ mod usual_order;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::host_only::HostStacks;
 use crate::analysis::attribution::rules::BlockGroup;
@@ -115,7 +109,6 @@ use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites};
-use crate::analysis::followed::freed_allocations::{FreedAllocations, FreedBlocks};
 use crate::analysis::followed::generated_buffers::ProgramText;
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
@@ -155,9 +148,6 @@ pub(crate) struct FollowedSteps {
     allocation_sources: KindOrigins,
     sums: AllocationSums,
     past: PastSteps<PastStep>,
-    freed: FreedAllocations,
-    /// Which allocation of the recording the blocks of the last map are, by address, where that is known.
-    numbers: FxHashMap<u64, u64>,
     states: FollowedStates,
     gradients: GradientFrees,
     buffers: BufferAlignment,
@@ -302,24 +292,10 @@ impl FollowedSteps {
         }
         let likely = allocated
             .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, sighting));
-        let past = PastStep {
-            places,
-            charge: likely.clone().unwrap_or_else(|| charge.clone()),
-            site,
-            freed: None,
-        };
-        if open {
-            self.freed.forget();
-        }
-        let allocations = self.freed.allocations();
+        let past =
+            PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
         let first_past = self.past.next_number();
-        let freed = self.remember(before, level, pools, past, parts.as_deref());
-        let known = |past: u64| self.past.get(past)?.freed.clone();
-        for (number, freed) in self.freed.complete(change.addresses.as_deref(), known) {
-            if let Some(past) = self.past.get_mut(number) {
-                past.freed = Some(freed);
-            }
-        }
+        self.remember(before, level, pools, past, parts.as_deref());
         self.steps.push_back(FollowedStep {
             from: change.before.0,
             to: change.after.0,
@@ -334,8 +310,6 @@ impl FollowedSteps {
             past: first_past..self.past.next_number(),
             charge: charge.clone(),
             site,
-            allocations,
-            freed,
             frees_gradients,
             returned: None,
             addresses: change.addresses.as_deref().cloned().map(Arc::new),
@@ -387,8 +361,7 @@ impl FollowedSteps {
         of == *thread && last != *stack
     }
 
-    /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself. Gives what the
-    /// like of it freed in an earlier iteration.
+    /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself.
     fn remember(
         &mut self,
         mut before: ReachSums,
@@ -396,8 +369,7 @@ impl FollowedSteps {
         whole: PoolDeltas,
         past: PastStep,
         parts: Option<&[PastPart<PastStep>]>,
-    ) -> Option<FreedBlocks> {
-        let mut freed = None;
+    ) {
         let itself;
         let one_by_one = match parts {
             Some(parts) => parts,
@@ -407,22 +379,14 @@ impl FollowedSteps {
             }
         };
         for (nth, part) in one_by_one.iter().enumerate() {
-            let (pools, past) = &**part;
+            let pools = &part.0;
             if nth > 0 {
                 before = self.sums.places(None);
             }
             self.sums.add([&pools[0], &pools[1]]);
-            let number = self.past.push(&before, level, *pools, |like| {
-                freed = past.freed.clone().or_else(|| like?.freed.clone());
-                if freed.is_some() == past.freed.is_some() {
-                    return part.clone();
-                }
-                Arc::new((*pools, PastStep { freed: freed.clone(), ..past.clone() }))
-            });
-            self.freed.add(number, pools);
+            self.past.push(&before, level, part.clone());
             level = live_after(level, pools);
         }
-        freed.filter(|_| parts.is_none())
     }
 
     /// Notes which frames have returned, and in which changes their variables can have been dropped: `next` is the one to come.

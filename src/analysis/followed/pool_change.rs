@@ -26,8 +26,6 @@ pub(in crate::analysis) struct PoolChange<'a> {
     pub(in crate::analysis) returned: Option<(usize, usize)>,
     /// Where the program was.
     pub(in crate::analysis) site: FreeSite,
-    /// How many allocations ago the blocks were allocated that it freed, in both pools, as in an earlier iteration (`freed_allocations.rs`).
-    pub(in crate::analysis) freed: Option<&'a [u64]>,
     /// Whether what it freed are gradients.
     pub(in crate::analysis) frees_gradients: bool,
 }

@@ -54,8 +54,6 @@ pub(super) struct ReplayedBlock {
     pub(super) is_gone: bool,
     pub(super) batch: usize,
     pub(super) stays: Stays,
-    /// Which allocation of the recording it is, where that is known.
-    pub(super) number: Option<u64>,
     /// Which address the tables of the allocator say that it was given.
     pub(super) given: Option<GivenAddress>,
 }
@@ -211,14 +209,8 @@ impl GroupReplay {
             is_gone: false,
             batch: 0,
             stays: Stays::Unknown,
-            number: None,
             given: None,
         });
-    }
-
-    /// Where the block is that is allocation `number` of the recording.
-    pub(super) fn numbered(&self, number: u64) -> Option<usize> {
-        self.live.iter().rposition(|block| block.number == Some(number))
     }
 
     /// Where the block is that is at this address.

@@ -52,8 +52,7 @@ impl FollowedSteps {
                 (Some(false), false) => Stays::Likely,
                 (Some(false) | None, true) => Stays::Always,
             };
-            let number = self.numbers.get(&address).copied();
-            SnapshotBlock { group, address, attribution, batch, stays, is_gone, number }
+            SnapshotBlock { group, address, attribution, batch, stays, is_gone }
         });
         let before: Vec<SnapshotBlock> = before.collect();
         // Without addresses too many frees are guessed in the midst of an iteration.
@@ -63,9 +62,7 @@ impl FollowedSteps {
         let mut replay = FollowReplay::new(before, &self.sites, &self.gradients);
         let above = is_complete.then_some(above);
         let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
-        let ReplayResult { mut attributions, unexplained, freed, choices, numbers } =
-            replay.finish(blocks);
-        self.numbers = numbers;
+        let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
         if is_complete {
             self.learn(until, freed, choices);
         }

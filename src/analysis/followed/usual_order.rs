@@ -57,7 +57,7 @@ pub(super) fn usual_order(
         part[pool].allocations = 1;
         part[pool].allocated_bytes = left.0.size as i64;
         part[pool].requested_bytes = left.0.requested as i64;
-        parts.push((part, PastStep { places: ReachSums::default(), charge, site, freed: None }));
+        parts.push((part, PastStep { places: ReachSums::default(), charge, site }));
     }
     let (last, _) = parts.last_mut()?;
     set_frees(last, pools);
