@@ -254,9 +254,6 @@ impl FollowReplay<'_> {
         let freed = window.take_free(group);
         let (site, time) =
             freed.map_or(([None; 2], 0), |of| (of.pool.site, of.pool.attribution.allocated_at));
-        if let Some(maker) = replayed.live[at].attribution.only_stack() {
-            self.seen_frees.add(group, &site, maker);
-        }
         replayed.remove(at, site, time, true);
     }
 
@@ -342,8 +339,6 @@ impl FollowReplay<'_> {
             time: freed.pool.attribution.allocated_at,
             site,
             usual: self.sites.usual(group, &site),
-            goes_elsewhere: &|maker| self.seen_frees.go_elsewhere(group, &site, maker),
-            gradients: Some(self.gradients).filter(|_| freed.pool.frees_gradients),
             last: if in_same_change { freed.last_before } else { freed.last },
             // What most likely stayed is left: rather does a new block have no address yet.
             all_known: &|| false,

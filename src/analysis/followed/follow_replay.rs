@@ -20,7 +20,6 @@ use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
 use crate::analysis::followed::block_places::{BlockPlaces, UnplacedFrees};
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};
-use crate::analysis::followed::gradient_frees::GradientFrees;
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
 use crate::analysis::followed::pool_change::{
     MAX_AT_ONCE, MIN_BLOCK, PoolChange, allocated, even_group, sole_group,
@@ -28,7 +27,6 @@ use crate::analysis::followed::pool_change::{
 use crate::analysis::followed::replayed_group::{
     BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
 };
-use crate::analysis::followed::seen_frees::SeenFrees;
 use crate::model::{CounterDelta, Pool};
 
 /// A block of the map with which a replay begins.
@@ -83,12 +81,10 @@ impl ReplayResult {
 #[derive(Debug)]
 pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) sites: &'a FreeSites,
-    pub(super) gradients: &'a GradientFrees,
     pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
     pub(super) places: BlockPlaces,
     /// Frees of which no block was found.
     pub(super) unplaced: UnplacedFrees,
-    pub(super) seen_frees: SeenFrees,
     /// How many blocks were allocated until now.
     pub(super) allocations: u64,
     pub(super) changes: usize,
@@ -110,7 +106,6 @@ impl<'a> FollowReplay<'a> {
     pub(in crate::analysis) fn new(
         blocks: impl Iterator<Item = SnapshotBlock>,
         sites: &'a FreeSites,
-        gradients: &'a GradientFrees,
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
         let mut places = BlockPlaces::default();
@@ -131,11 +126,9 @@ impl<'a> FollowReplay<'a> {
         }
         FollowReplay {
             sites,
-            gradients,
             groups,
             places,
             unplaced: UnplacedFrees::default(),
-            seen_frees: SeenFrees::default(),
             allocations: 0,
             changes: 0,
             step: 0,
@@ -231,10 +224,6 @@ impl<'a> FollowReplay<'a> {
                     time: change.attribution.allocated_at,
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
-                    goes_elsewhere: &|maker| {
-                        self.seen_frees.go_elsewhere(group, &change.site, maker)
-                    },
-                    gradients: Some(self.gradients).filter(|_| change.frees_gradients),
                     last: self.last,
                     all_known: &|| most_of(&group, unclear, false) == 0,
                 };

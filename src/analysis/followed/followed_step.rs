@@ -35,8 +35,6 @@ pub(super) struct FollowedStep {
     pub(super) past: Range<u64>,
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
-    /// Whether something was freed in `zero_grad`.
-    pub(super) frees_gradients: bool,
     /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.
     pub(super) returned: Option<(u64, u64)>,
     /// The addresses that were read after it.

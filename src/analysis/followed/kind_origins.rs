@@ -42,12 +42,8 @@ pub(in crate::analysis) struct KindOrigins {
 pub(in crate::analysis) struct Sighting {
     /// Whether another stack than those that are charged may have made it.
     pub(super) is_doubtful: bool,
-    /// Whether the thread had made nothing yet on the line where it was seen before.
-    pub(super) has_arrived: bool,
     /// Who made all of the last allocations at its place ([`KindOrigins::recent`]).
     pub(super) recent: Option<AllocationOrigin>,
-    /// The place right behind the block before it (`place_behind`).
-    pub(super) follows: Option<u64>,
     /// The place right behind the last few blocks (`MakerSequence`).
     pub(super) sequence: Option<u64>,
     /// Where the program was seen last, if nobody was seen beside this one.
@@ -262,7 +258,7 @@ impl KindOrigins {
         };
         let clear = || self.maker_by_places(&by_place, sighting.sequence, of_kind).filter(is_near);
         let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
-        let mut at_place = known.filter_map(|votes| votes.origin(charge, of_kind));
+        let mut at_place = known.filter_map(|votes| votes.origin(charge));
         let clear_in_call = |seen: &[(AllocationOrigin, u64)]| {
             let maker = || of_kind.clear_maker(seen, &self.calls, &self.lines);
             (is_open && sighting.is_new).then(maker).flatten()
@@ -273,10 +269,6 @@ impl KindOrigins {
             let may = |maker: AllocationOrigin| self.calls.are_near(maker, last);
             let of_place = by_place.iter().find_map(|votes| votes.most(may));
             clear_in_call(&[(last, 1)]).or(of_place).or_else(|| of_kind.most(may))
-        };
-        let behind = || {
-            let (maker, _) = self.usual(kind, sighting.follows?, charge)?;
-            (!self.lines.makes_smaller(maker, kind.size, &self.calls)).then_some(maker)
         };
         let [before, after] = sighting.sides;
         // A line that the thread had not reached yet, or had left.
@@ -293,11 +285,9 @@ impl KindOrigins {
             .or_else(|| sighting.is_doubtful.then(clear).flatten().filter(may_be))
             .or_else(|| at_place.find(may_be))
             .or_else(|| sighting.recent.filter(|maker| sighting.is_doubtful && is_near(maker)))
-            .or_else(|| is_open.then(behind).flatten().filter(may_be))
-            .or_else(|| of_kind.origin_anywhere(charge, sighting.has_arrived))
+            .or_else(|| of_kind.origin(charge))
             .or_else(|| self.lines.maker(charge, &self.calls));
-        let in_call = || is_open.then(|| of_kind.makers_in_call(charge, &self.calls)).flatten();
-        let shares = origin.map(|origin| vec![(origin, 1)]).or_else(in_call)?;
+        let shares = vec![(origin?, 1)];
         Some(Arc::new(BlockAttribution { shares, certain: false, ..*charge }))
     }
 }

@@ -22,8 +22,8 @@
 //!    A change of several blocks is divided as the same was before at this level of bytes or place (`repeated_steps.rs`), by what is known of that now (`known_makers.rs`), else in the usual order (`usual_order.rs`).
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
-//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
-//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`), and where they do not, what became of other blocks of each maker (`seen_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`). Where the addresses were read
+//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
@@ -64,7 +64,6 @@ pub(super) mod frame_returns;
 pub(super) mod free_sites;
 pub(super) mod freed_groups;
 pub(super) mod generated_buffers;
-pub(super) mod gradient_frees;
 mod group_settlement;
 pub(super) mod highest_moment;
 mod kept_steps;
@@ -81,7 +80,6 @@ pub(super) mod pool_change;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
-mod seen_frees;
 mod snapshot_charges;
 mod stack_calls;
 mod stack_votes;
@@ -110,7 +108,6 @@ use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_p
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites};
 use crate::analysis::followed::generated_buffers::ProgramText;
-use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::loop_order::LoopOrder;
@@ -149,7 +146,6 @@ pub(crate) struct FollowedSteps {
     sums: AllocationSums,
     past: PastSteps<PastStep>,
     states: FollowedStates,
-    gradients: GradientFrees,
     buffers: BufferAlignment,
     loops: LoopOrder,
     pairs: PairsInCall,
@@ -203,7 +199,6 @@ impl FollowedSteps {
             origins => free_site(origins, stacks),
         };
         self.last_site = site;
-        let frees_gradients = change.frees() > 0 && frees_gradients(&origins, stacks);
         let seen_last = self.seen_last.filter(|_| origins.is_empty());
         let of_program = |origin: &&AllocationOrigin| locks.may_vote(**origin);
         self.seen_last = origins.iter().rfind(of_program).copied().or(self.seen_last);
@@ -230,7 +225,6 @@ impl FollowedSteps {
             origins.into_iter().chain(unseen).map(|origin| (origin, 1)).collect()
         };
         let is_doubtful = !is_whole || shares.len() > 1 || between != BetweenPolls::Stayed;
-        let has_arrived = self.has_arrived(&shares);
         let charge = Arc::new(BlockAttribution {
             shares,
             span: Some(apart),
@@ -238,7 +232,6 @@ impl FollowedSteps {
             certain,
             contested,
         });
-        self.gradients.saw(&charge, stacks, engine);
         let open = change.totals_reset || change.counters_torn;
         let allocated = allocated_kind(&change.small, &change.large).filter(|_| !open);
         let places = allocated.map_or_else(ReachSums::default, |kind| self.sums.places(Some(kind)));
@@ -272,16 +265,7 @@ impl FollowedSteps {
             seen.find(|origin| stood(*origin, whole)[side])
         };
         let sides = [side(0), side(1)];
-        let sighting = Sighting {
-            is_doubtful,
-            has_arrived,
-            recent,
-            follows,
-            sequence,
-            seen_last,
-            sides,
-            is_new,
-        };
+        let sighting = Sighting { is_doubtful, recent, sequence, seen_last, sides, is_new };
         if let Some(kind) = allocated {
             self.allocation_sources.saw(kind, &places, [follows, sequence], &charge, whole);
         }
@@ -310,7 +294,6 @@ impl FollowedSteps {
             past: first_past..self.past.next_number(),
             charge: charge.clone(),
             site,
-            frees_gradients,
             returned: None,
             addresses: change.addresses.as_deref().cloned().map(Arc::new),
         });
@@ -347,18 +330,6 @@ impl FollowedSteps {
         if let Some((thread, stack)) = stood(|thread| thread.after).filter(|_| before.is_none()) {
             self.frames.allocate(thread, stack, number);
         }
-    }
-
-    /// Whether the thread has made no block yet on the line where it was seen before a change: the last one was made on another.
-    fn has_arrived(&self, shares: &[(AllocationOrigin, u64)]) -> bool {
-        let (
-            Some((_, AllocationOrigin::Stack(of, last))),
-            [(AllocationOrigin::Stack(thread, stack), _), ..],
-        ) = (self.last_made, shares)
-        else {
-            return false;
-        };
-        of == *thread && last != *stack
     }
 
     /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself.

@@ -26,8 +26,6 @@ pub(in crate::analysis) struct PoolChange<'a> {
     pub(in crate::analysis) returned: Option<(usize, usize)>,
     /// Where the program was.
     pub(in crate::analysis) site: FreeSite,
-    /// Whether what it freed are gradients.
-    pub(in crate::analysis) frees_gradients: bool,
 }
 
 /// How many blocks a change allocated in both pools.

@@ -2,11 +2,9 @@
 //!
 //! It is the youngest of these, in order:
 //!
-//! 1. in `zero_grad`, those that the autograd engine made (`gradient_frees.rs`);
-//! 2. those that a function allocated and held in a variable: it returned in this change;
-//! 3. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
-//! 4. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was. Rather none of a maker whose
-//!    blocks were seen to go elsewhere (`seen_frees.rs`).
+//! 1. those that a function allocated and held in a variable: it returned in this change;
+//! 2. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
+//! 3. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was.
 //!
 //! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
 //! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken
@@ -25,7 +23,6 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::followed::free_sites::FreeSite;
-use crate::analysis::followed::gradient_frees::GradientFrees;
 
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
 const IN_USE_FOR: u64 = 100_000;
@@ -103,10 +100,6 @@ pub(super) struct FreeMoment<'a> {
     pub(super) site: FreeSite,
     /// Whose blocks of the group are freed there.
     pub(super) usual: Option<AllocationOrigin>,
-    /// Whether the blocks of a maker are freed elsewhere as a rule.
-    pub(super) goes_elsewhere: &'a dyn Fn(AllocationOrigin) -> bool,
-    /// In `zero_grad`: who makes gradients.
-    pub(super) gradients: Option<&'a GradientFrees>,
     /// The change that allocated last in any group.
     pub(super) last: Option<usize>,
     /// Whether all allocations of the group until now are known.
@@ -310,23 +303,13 @@ impl GroupReplay {
             let within = block.returned.filter(|(from, to)| (*from..=*to).contains(&moment.change));
             within.is_some()
         };
-        let gradient = moment.gradients.and_then(|gradients| {
-            youngest(&|b| self.can_free(b) && gradients.is_gradient(&b.attribution))
-        });
-        if let Some(gradient) = gradient {
-            return Some(gradient);
-        }
         let mut chosen = youngest(&|b| returned(b) && !is_in_use(b));
         if moment.usual.is_some() {
             chosen = chosen
                 .or_else(|| youngest(&|b| usual(b) && !is_in_use(b)))
                 .or_else(|| youngest(&usual));
         }
-        let goes_here = |block: &ReplayedBlock| {
-            block.attribution.only_stack().is_none_or(|maker| !(moment.goes_elsewhere)(maker))
-        };
         chosen
-            .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b) && goes_here(b)))
             .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b)))
             .or_else(|| youngest(&|b| self.can_free(b)))
             .or_else(|| youngest(&|b| b.stays == Stays::Unknown))

@@ -59,7 +59,7 @@ impl FollowedSteps {
         let is_kept = is_complete && until.steps.iter().any(|step| step.addresses.is_some());
         let stretch = is_kept.then(|| FollowedStretch::new(Arc::clone(until), before.clone()));
         let before = before.into_iter();
-        let mut replay = FollowReplay::new(before, &self.sites, &self.gradients);
+        let mut replay = FollowReplay::new(before, &self.sites);
         let above = is_complete.then_some(above);
         let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
         let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
@@ -121,10 +121,10 @@ impl FollowedSteps {
         if let Some(known) = self.states.known(live) {
             return known;
         }
-        let FollowedSteps { states, sites, gradients, allocation_sources: origins, .. } = self;
+        let FollowedSteps { states, sites, allocation_sources: origins, .. } = self;
         let moments = states.moments(live, rested).filter_map(|(stretch, at)| {
             let blocks = stretch.blocks.iter().cloned();
-            let mut replay = FollowReplay::new(blocks, sites, gradients);
+            let mut replay = FollowReplay::new(blocks, sites);
             let mut alive = stretch.until.alive_at(at, &mut replay, origins)?;
             charge_likely(&mut alive, origins);
             Some(alive)

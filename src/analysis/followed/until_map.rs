@@ -179,7 +179,6 @@ impl UntilMap {
                 attribution,
                 returned,
                 site,
-                frees_gradients: step.frees_gradients,
             })
         };
         let of_part =
