@@ -27,18 +27,16 @@
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
-//! 7. A block of which nothing is known is charged to who makes such blocks near the place where the program was seen last, for a loop can be called from several places; else to the stack that came into question for more than half of the allocations of
+//! 7. A block of which nothing is known is charged to the stack that came into question for more than half of the allocations of
 //!    its kind so far at the same place in the program's run (`allocation_places.rs`), else at all, if no other came half as
 //!    often. One with several candidates goes to the candidate that was seen both before and after allocations of its kind,
-//!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
-//!    others were always before. Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
-//!    allocations of its kind at this place made it, also if it was not seen beside this one. A thread that went from one line that makes such blocks to
-//!    another made it by the latter, unless it had made nothing yet by the first. Where nobody stood on both sides of the allocations at this place, who stood after them twice as often as any other made them: who comes
-//!    later is seen after them as well, where a poll is late. Nobody is at a place who was hardly ever seen there, or at a narrower one of the same block. Where the sums do not tell, the makers of the last blocks do
-//!    (`maker_sequence.rs`): the layers of a model come in the same order, whatever the sizes. Where the thread was only seen on lines that make no such block, in a call in which one or two others
-//!    do (`stack_calls.rs`), these made it; so did one line alone, while the program does something new, where those on which it was seen hardly make any blocks
-//!    (`line_votes.rs`): a fast loop, as in `model.half()`. A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
-//!    loop did, who usually makes the one behind the last (`place_behind`), and which line of the call makes blocks at all (`line_votes.rs`). None of it by a line that the thread had not
+//!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it.
+//!    Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
+//!    allocations of its kind at this place made it, also if it was not seen beside this one.
+//!    Nobody is at a place who was hardly ever seen there, or at a narrower one of the same block. Where the sums do not tell, the makers of the last blocks do
+//!    (`maker_sequence.rs`): the layers of a model come in the same order, whatever the sizes.
+//!    A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
+//!    loop did, and which line of the call makes blocks at all (`line_votes.rs`). None of it by a line that the thread had not
 //!    reached yet, had left, or cannot have been on because it was in the call of another one; nor, where another comes into question, by a line that makes far smaller blocks only. That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
@@ -131,8 +129,6 @@ pub(crate) struct FollowedSteps {
     last_site: FreeSite,
     last_stacks: LastStacks,
     engine_waits: EngineWaits,
-    /// The last stack that came into question for a change.
-    seen_last: Option<AllocationOrigin>,
     /// The last block and who made it, where that is most likely one stack.
     last_made: Option<(BlockGroup, AllocationOrigin)>,
     /// Who made the last few.
@@ -199,9 +195,6 @@ impl FollowedSteps {
             origins => free_site(origins, stacks),
         };
         self.last_site = site;
-        let seen_last = self.seen_last.filter(|_| origins.is_empty());
-        let of_program = |origin: &&AllocationOrigin| locks.may_vote(**origin);
-        self.seen_last = origins.iter().rfind(of_program).copied().or(self.seen_last);
         let makers = makers(change, &origins);
         let contested = self.contention.add(change, locks.are_several(&makers));
         let apart = whole.after.0.saturating_sub(whole.before.0);
@@ -259,13 +252,12 @@ impl FollowedSteps {
         let recent = self.allocation_sources.recent(&places);
         let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
         let sequence = allocated.and_then(|kind| self.sequence.place(kind));
-        let is_new = self.past.is_new();
         let side = |side: usize| {
             let mut seen = charge.shares.iter().map(|share| share.0);
             seen.find(|origin| stood(*origin, whole)[side])
         };
         let sides = [side(0), side(1)];
-        let sighting = Sighting { is_doubtful, recent, sequence, seen_last, sides, is_new };
+        let sighting = Sighting { is_doubtful, recent, sequence, sides };
         if let Some(kind) = allocated {
             self.allocation_sources.saw(kind, &places, [follows, sequence], &charge, whole);
         }

@@ -116,11 +116,6 @@ impl<T: Clone> PastSteps<T> {
         self.first + self.steps.len() as u64
     }
 
-    /// Whether the last change was like none of an earlier iteration.
-    pub(in crate::analysis) fn is_new(&self) -> bool {
-        self.repeats == 0
-    }
-
     /// Keeps a change as the last one; gives its number.
     fn keep(&mut self, level: LiveBytes, part: PastPart<T>) -> u64 {
         if self.steps.len() == MAX_PAST {

@@ -1,16 +1,12 @@
 //! How often each stack stood beside the allocations of one kind, or of one place, and who made these by that.
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::followed::line_votes::LineVotes;
-use crate::analysis::followed::stack_calls::StackCalls;
 use crate::model::{FollowedChange, FollowedThread, StackReading};
 
 /// Polls at most so far apart tell on which side of an allocation a stack stood, in nanoseconds: a loop that sleeps takes longer to come round.
 const VOTES_WITHIN: u64 = 30_000;
 /// Stacks that are remembered of one kind or place.
 const MAX_MAKERS: usize = 16;
-/// Allocations of a kind after which one that always stands after them is likely to have made them.
-const MIN_AFTER: u32 = 3;
 /// Allocations at a place after which it counts more than all of the kind.
 pub(super) const MIN_AT_PLACE: u32 = 3;
 /// A stack seen so many times as often as every other, on both sides of the allocations of a place, is the place.
@@ -112,21 +108,14 @@ impl StackVotes {
         self.all >= MIN_TELLING && seen.saturating_mul(HARDLY_EVER) < self.all
     }
 
-    /// Who makes these allocations, whoever was seen beside one of them, if that is clear: who stood on both sides, else who stood after them
-    /// twice as often as any other, and not before. Who comes later is seen after them as well, where a poll is late.
-    pub(super) fn clear_origin(&self, of_kind: &StackVotes) -> Option<AllocationOrigin> {
+    /// Who makes these allocations, whoever was seen beside one of them, if that is clear: who stood on both sides.
+    pub(super) fn clear_origin(&self) -> Option<AllocationOrigin> {
         let best = self.of.iter().max_by_key(|vote| vote.on_both_sides())?;
         let both = best.on_both_sides();
         let mut others = self.of.iter().filter(|vote| vote.origin != best.origin);
-        if both >= MIN_AT_PLACE && others.all(|vote| vote.on_both_sides() <= both / CLEARLY) {
-            return Some(best.origin);
-        }
-        let first = self.of.iter().max_by_key(|vote| vote.after)?;
-        let mut later = self.of.iter().filter(|vote| vote.origin != first.origin);
-        let came = both <= first.after / CLEARLY
-            && later.all(|vote| vote.after <= first.after / 2)
-            && self.came_often(first, of_kind);
-        came.then_some(first.origin)
+        let is_clear =
+            both >= MIN_AT_PLACE && others.all(|vote| vote.on_both_sides() <= both / CLEARLY);
+        is_clear.then_some(best.origin)
     }
 
     /// Who stood after these allocations twice as often as any other, and hardly ever before them, where most of the polls were far apart.
@@ -150,51 +139,19 @@ impl StackVotes {
         self.of.iter().find(|vote| vote.origin == origin)
     }
 
-    /// Whether a stack stood after enough of these allocations to have made them. It takes more where another of their stacks is known to make
-    /// such blocks elsewhere, and this one hardly.
-    fn came_often(&self, vote: &StackVote, of_kind: &StackVotes) -> bool {
-        let hardly = of_kind.on_both_sides(vote.origin).saturating_mul(CLEARLY);
-        let is_doubted = self.of.iter().any(|other| of_kind.on_both_sides(other.origin) > hardly);
-        vote.after >= if is_doubted { 2 * MIN_AFTER } else { MIN_AFTER }
-    }
-
-    /// Of those that may have made these allocations the one that came into question for most of them, if that is clear.
-    pub(super) fn most(&self, may: impl Fn(AllocationOrigin) -> bool) -> Option<AllocationOrigin> {
-        let makers = || self.of.iter().filter(|vote| may(vote.origin));
-        let most = makers().max_by_key(|vote| vote.all)?;
-        let all = makers().map(|vote| vote.all).fold(0, u32::saturating_add).min(self.all);
+    /// The one that came into question for most of these allocations, if that is clear.
+    fn most(&self) -> Option<AllocationOrigin> {
+        let most = self.of.iter().max_by_key(|vote| vote.all)?;
+        let all = self.of.iter().map(|vote| vote.all).fold(0, u32::saturating_add).min(self.all);
         let is_clear = most.all > all / 2
-            && makers().all(|v| v.origin == most.origin || v.all <= most.all / 2);
+            && self.of.iter().all(|v| v.origin == most.origin || v.all <= most.all / 2);
         is_clear.then_some(most.origin)
-    }
-
-    /// Who makes such blocks in the calls in which the thread was seen, if it is one line, and those on which it was seen hardly make any blocks: a
-    /// fast loop came round between two polls, or the thread was on its way.
-    pub(super) fn clear_maker(
-        &self,
-        seen: &[(AllocationOrigin, u64)],
-        calls: &StackCalls,
-        lines: &LineVotes,
-    ) -> Option<AllocationOrigin> {
-        let seen = || seen.iter().map(|share| share.0);
-        let is_within = |maker| seen().all(|seen| calls.is_within(maker, seen));
-        let makers = || self.of.iter().filter(|vote| is_within(vote.origin));
-        let best = makers().max_by_key(|vote| vote.on_both_sides())?;
-        let both = best.on_both_sides();
-        let others = makers().map(|vote| vote.origin).filter(|of| *of != best.origin);
-        let of_line = |origin| lines.on_both_sides(origin, calls);
-        let makes_few = |origin| {
-            let own = self.on_both_sides(origin);
-            own <= both / 2 && of_line(origin) <= of_line(best.origin) / CLEARLY
-        };
-        let is_clear = both >= MIN_CLEAR && others.chain(seen()).all(makes_few);
-        is_clear.then_some(best.origin)
     }
 
     /// Whose an allocation with this charge is, if that is clear.
     pub(super) fn origin(&self, charge: &BlockAttribution) -> Option<AllocationOrigin> {
         match charge.shares[..] {
-            [(AllocationOrigin::NotSeen, _)] => self.most(|_| true),
+            [(AllocationOrigin::NotSeen, _)] => self.most(),
             [_] => None,
             _ => {
                 let is_candidate = |vote: &&StackVote| {

@@ -46,7 +46,7 @@ pub(super) fn usual_order(
         let open =
             left.iter_mut().enumerate().filter_map(|(pool, left)| Some((pool, left.as_mut()?)));
         let next = open.filter(|(_, (_, count))| *count > 0).filter_map(|(pool, left)| {
-            let (maker, votes) = origins.usual(left.0, place_behind(left.0, last), charge)?;
+            let (maker, votes) = origins.usual(place_behind(left.0, last), charge)?;
             Some((votes, pool, left, maker))
         });
         let (_, pool, left, maker) = next.max_by_key(|(votes, ..)| *votes)?;
