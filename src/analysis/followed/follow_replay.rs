@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
-use crate::analysis::followed::block_places::{BlockPlaces, UnplacedFrees};
+use crate::analysis::followed::block_places::BlockPlaces;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
@@ -67,11 +67,11 @@ pub(in crate::analysis) struct ReplayResult {
 
 impl ReplayResult {
     fn add_frees(&mut self, group: BlockGroup, frees: Vec<ReplayedFree>) {
-        for ReplayedFree { block, site, time, is_open, made_before, .. } in frees {
+        for ReplayedFree { block, site, time, is_open, .. } in frees {
             let freed = block.attribution;
             self.freed.extend(freed.only_stack().map(|origin| (group, site, origin)));
             if is_open && site != [None; 2] {
-                self.choices.push((group, FreeChoice { site, time, made_before, freed }));
+                self.choices.push((group, FreeChoice { site, time, freed }));
             }
         }
     }
@@ -83,8 +83,6 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) sites: &'a FreeSites,
     pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
     pub(super) places: BlockPlaces,
-    /// Frees of which no block was found.
-    pub(super) unplaced: UnplacedFrees,
     /// How many blocks were allocated until now.
     pub(super) allocations: u64,
     pub(super) changes: usize,
@@ -128,7 +126,6 @@ impl<'a> FollowReplay<'a> {
             sites,
             groups,
             places,
-            unplaced: UnplacedFrees::default(),
             allocations: 0,
             changes: 0,
             step: 0,
@@ -233,7 +230,7 @@ impl<'a> FollowReplay<'a> {
     }
 
     /// The groups of what was freed in one pool; `None` where nothing was.
-    pub(super) fn freed_groups(&mut self, pool: Pool, frees: &PoolFrees) -> Option<FoundFrees> {
+    fn freed_groups(&mut self, pool: Pool, frees: &PoolFrees) -> Option<FoundFrees> {
         let live = |group: &BlockGroup| self.groups.get(group).map_or(0, |g| g.live.len());
         self.freed.find(frees, live, || {
             let youngest = |group: &GroupReplay| {

@@ -33,8 +33,6 @@ pub(in crate::analysis) struct FreeChoice {
     pub(in crate::analysis) site: FreeSite,
     /// When, in nanoseconds since the recording began.
     pub(in crate::analysis) time: u64,
-    /// It was allocated before this time.
-    pub(in crate::analysis) made_before: u64,
     /// The block taken for the one that was freed.
     pub(in crate::analysis) freed: Arc<BlockAttribution>,
 }
@@ -158,11 +156,8 @@ impl FreeSites {
                 continue;
             }
             let usual = self.usual(group, &choice.site).filter(|usual| !freed.contains(usual));
-            // Of one origin, blocks are taken one for the other from step to step: the one that is alive may look younger. Not so one that is
-            // known to be too young.
             let is_usual = |(_, block): &(u64, Arc<BlockAttribution>)| {
-                let is_too_young = (choice.made_before..choice.time).contains(&block.allocated_at);
-                usual.is_some() && block.only_stack() == usual && !is_too_young
+                usual.is_some() && block.only_stack() == usual
             };
             if let Some(at) = blocks.iter().position(is_usual) {
                 let (address, _) = blocks.remove(at);
@@ -192,13 +187,13 @@ mod tests {
         Arc::new(BlockAttribution { shares, allocated_at, ..(*BlockAttribution::before()).clone() })
     }
 
-    /// One of stack 2 was taken for freed at 60 where as a rule those of stack 1 are: the freed one was `made_before` a time.
-    fn with_choice(made_before: u64) -> FreeSites {
+    /// One of stack 2 was taken for freed at 60 where as a rule those of stack 1 are.
+    fn with_choice() -> FreeSites {
         let site = [Some(AllocationOrigin::Below(ThreadId(0), StackId(9))), None];
         let mut sites = FreeSites::default();
         (0..MIN_FREES).for_each(|_| sites.add(GROUP, &site, origin(1)));
         let freed = block(2, 10);
-        sites.remember(GROUP, FreeChoice { site, time: 60, made_before, freed });
+        sites.remember(GROUP, FreeChoice { site, time: 60, freed });
         sites
     }
 
@@ -209,14 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_too_young_was_not_the_one_freed() {
-        assert_eq!(corrected(with_choice(60)), [origin(2)], "what is usually freed there was");
-        assert_eq!(corrected(with_choice(40)), []);
+    fn what_is_usually_freed_there_was_freed() {
+        assert_eq!(corrected(with_choice()), [origin(2)]);
     }
 
     #[test]
     fn a_choice_of_a_group_that_is_known_by_other_means_changes_nothing_later() {
-        let mut sites = with_choice(60);
+        let mut sites = with_choice();
         sites.settle(GROUP);
         assert_eq!((sites.open_groups().count(), sites.all_choices), (0, 0));
         assert_eq!(corrected(sites), []);

@@ -54,19 +54,6 @@ impl GroupReplay {
             self.live.push(block);
         }
         self.live.sort_by_key(|block| block.attribution.allocated_at);
-        if wrong.is_empty() {
-            self.freed_only_older();
-        }
-    }
-
-    /// The addresses of the map before that are gone account for all that was freed: nothing that was allocated since is among it.
-    fn freed_only_older(&mut self) {
-        let blocks = self.live.iter().chain(self.frees.iter().map(|free| &free.block));
-        let older = blocks.filter(|block| block.is_from_map());
-        let Some(last) = older.map(|block| block.attribution.allocated_at).max() else { return };
-        for free in &mut self.frees {
-            free.made_before = free.made_before.min(last + 1);
-        }
     }
 
     /// Gives the addresses of a batch that are left to the blocks of it that are alive.

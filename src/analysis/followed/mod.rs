@@ -104,7 +104,7 @@ use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
 use crate::analysis::followed::frame_returns::OpenFrames;
-use crate::analysis::followed::free_sites::{FreeSite, FreeSites};
+use crate::analysis::followed::free_sites::FreeSites;
 use crate::analysis::followed::generated_buffers::ProgramText;
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
@@ -126,7 +126,6 @@ pub(crate) struct FollowedSteps {
     /// The number of the first of them.
     first: u64,
     frames: OpenFrames,
-    last_site: FreeSite,
     last_stacks: LastStacks,
     engine_waits: EngineWaits,
     /// The last block and who made it, where that is most likely one stack.
@@ -189,12 +188,7 @@ impl FollowedSteps {
         let ChangeSources { origins, certain, is_whole, waited } = found;
         let below = waited.then(|| went_on(change, facts, locks)).flatten();
         self.allocation_sources.calls.add(&origins, stacks);
-        // Where no stack could be read the program moved fast, and most likely within the same call.
-        let site = match &origins[..] {
-            [] => self.last_site,
-            origins => free_site(origins, stacks),
-        };
-        self.last_site = site;
+        let site = free_site(&origins, stacks);
         let makers = makers(change, &origins);
         let contested = self.contention.add(change, locks.are_several(&makers));
         let apart = whole.after.0.saturating_sub(whole.before.0);

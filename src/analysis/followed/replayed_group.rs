@@ -86,8 +86,6 @@ pub(super) struct ReplayedFree {
     pub(super) time: u64,
     /// Whether it may have been one with another origin.
     pub(super) is_open: bool,
-    /// It was allocated before this time.
-    pub(super) made_before: u64,
     /// Whether its address was seen to be taken back.
     pub(super) is_seen: bool,
 }
@@ -221,7 +219,7 @@ impl GroupReplay {
         let block = self.live.remove(at);
         self.take_address(&block);
         let (is_open, is_seen) = (false, false);
-        let free = ReplayedFree { block, site, time, is_open, made_before: time, is_seen };
+        let free = ReplayedFree { block, site, time, is_open, is_seen };
         self.frees.push_mut(free)
     }
 

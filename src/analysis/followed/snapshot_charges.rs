@@ -14,8 +14,7 @@ use crate::analysis::followed::followed_states::{
     AliveKinds, FollowedStretch, charge_alike, most_alike, rested_part,
 };
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite};
-use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
-use crate::analysis::followed::kind_origins::KindOrigins;
+use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::repeated_steps::LiveBytes;
 use crate::analysis::followed::replayed_group::Stays;
 use crate::analysis::followed::{FollowedSteps, UntilMap};
@@ -61,7 +60,7 @@ impl FollowedSteps {
         let before = before.into_iter();
         let mut replay = FollowReplay::new(before, &self.sites);
         let above = is_complete.then_some(above);
-        let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
+        let highest = until.replay(&mut replay, &self.allocation_sources, above);
         let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
         if is_complete {
             self.learn(until, freed, choices);
@@ -75,9 +74,6 @@ impl FollowedSteps {
                 left.entry(group).or_default().push(address);
             }
             until.charge_left(left, lived_on, &mut attributions);
-        }
-        for moment in &mut highest {
-            charge_likely(&mut moment.blocks, &self.allocation_sources);
         }
         (attributions, highest.into_iter().filter_map(HighestMoment::add_up).collect())
     }
@@ -125,9 +121,7 @@ impl FollowedSteps {
         let moments = states.moments(live, rested).filter_map(|(stretch, at)| {
             let blocks = stretch.blocks.iter().cloned();
             let mut replay = FollowReplay::new(blocks, sites);
-            let mut alive = stretch.until.alive_at(at, &mut replay, origins)?;
-            charge_likely(&mut alive, origins);
-            Some(alive)
+            stretch.until.alive_at(at, &mut replay, origins)
         });
         let alive = most_alike(moments, counts).map(Arc::new);
         self.states.remember(live, alive.clone());
@@ -172,14 +166,5 @@ impl FollowedSteps {
         }
         let correct = |(group, blocks)| self.sites.correct(group, blocks);
         open.into_iter().flat_map(correct).collect()
-    }
-}
-
-/// Charges blocks that a replay has alive as rule 7 tells.
-fn charge_likely(blocks: &mut [AliveBlock], origins: &KindOrigins) {
-    for block in blocks {
-        if let Some(likely) = origins.likely_anywhere(block.kind, &block.attribution) {
-            block.attribution = likely;
-        }
     }
 }
