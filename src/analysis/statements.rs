@@ -54,30 +54,8 @@ impl StatementLines {
         StatementLines { first_line, numbers }
     }
 
-    /// First and last line of the statement at `line`.
-    pub(in crate::analysis) fn range(&self, line: u32) -> Option<(u32, u32)> {
-        let number = *self.numbers.get(line.checked_sub(self.first_line)? as usize)?;
-        let first = self.numbers.partition_point(|other| *other < number);
-        let end = self.numbers.partition_point(|other| *other <= number);
-        // A trace may say `u32::MAX`.
-        let line = |index: usize| self.first_line.saturating_add(index as u32);
-        Some((line(first), line(end.saturating_sub(1))))
-    }
-
     pub(in crate::analysis) fn number(&self, line: u32) -> Option<usize> {
         self.numbers.get(line.checked_sub(self.first_line)? as usize).copied()
-    }
-
-    pub(in crate::analysis) fn first_lines<'a>(
-        &self,
-        text: &'a str,
-    ) -> impl Iterator<Item = &'a str> {
-        let mut next = 0;
-        text.lines().zip(&self.numbers).filter_map(move |(line, number)| {
-            let is_first = *number == next;
-            next += usize::from(is_first);
-            is_first.then_some(line)
-        })
     }
 }
 
@@ -123,6 +101,6 @@ mod tests {
     #[test]
     fn source_starting_at_the_last_possible_line_does_not_overflow() {
         let statements = StatementLines::new("x = (\n1)\n", u32::MAX);
-        assert_eq!(statements.range(u32::MAX), Some((u32::MAX, u32::MAX)));
+        assert_eq!(statements.number(u32::MAX), Some(0));
     }
 }

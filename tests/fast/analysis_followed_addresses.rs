@@ -224,32 +224,6 @@ fn like_blocks_are_freed_as_in_earlier_iterations() {
     assert_eq!(known.certain.unwrap_or(0), 0, "what happened before may have been otherwise now");
 }
 
-/// Something else was freed as well, as in no iteration before, and the second youngest is not the
-/// freed block.
-#[test]
-fn earlier_iterations_help_where_a_window_is_partly_known() {
-    let mut script = Script::new();
-    // Its address is unknown, so a block of its size must be chosen.
-    script.allocates(4, 3_000, stood(2));
-    for _ in 0..3 {
-        script.allocates_at(0, 0);
-        script.allocates_at(1, 2);
-        script.addresses = read(1, &[], &[2]);
-        script.frees(2);
-        script.allocates_at(3, 2);
-        for at in [0, 2] {
-            script.addresses = read(1, &[], &[at]);
-            script.frees(2);
-        }
-    }
-    script.allocates_at(0, 0);
-    script.change(and_frees(2, 4, 2), 3_000, went(0, 3));
-    script.addresses = read(2, &[2], &[]);
-    script.frees(4);
-    let (stacks, _) = script.end(&[(0, 2), (2, 2)]);
-    assert_eq!(stacks, in_mib(&[("f", 2), ("f g", 2)]));
-}
-
 /// The 4 MiB were freed before the block was allocated: that free did not end it.
 #[test]
 fn a_known_free_is_not_taken_for_another() {

@@ -1,69 +1,15 @@
 //! Which of several like blocks was freed, and what a delta of several blocks was: a made-up
 //! recording for each rule, with the defect that the rule fixes.
 
-use crate::analysis_followed::{MIB, Script, allocated, at, freed, in_mib, stood, went};
+use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood, went};
 use memspy::model::{
     Definition, FollowedThread, Frame, FrameId, Function, FunctionId, Record, SnapshotConsistency,
-    SourceText, StackId, StackNode, StackReading,
+    StackId, StackNode,
 };
 
 impl Script {
     fn frees_at(&mut self, mib: u64, threads: Vec<FollowedThread>) {
         self.change(freed(1, mib), 3_000, threads);
-    }
-
-    /// A function `forward` of five lines. Stacks 6 to 10 are its lines 1 to 5, 11 to 13 what lines
-    /// 1 to 3 call.
-    fn forward(&mut self) {
-        let names = ["forward", "make_q", "make_k", "make_v"];
-        for (id, name) in (3..).zip(names) {
-            let function = Function {
-                name: name.into(),
-                file: "b.py".into(),
-                first_line: 1,
-                last_line: 5,
-                is_native: false,
-            };
-            self.take(Record::Definition(Definition::Function(FunctionId(id), function)));
-        }
-        let text =
-            "q = make_q(x)\nk = make_k(x)\nv = make_v(x)\nq, k = rotate(q, k)\nreturn q, k, v";
-        let function = FunctionId(3);
-        self.take(Record::Source(SourceText { function, first_line: 1, text: text.into() }));
-        let lines = (1..=5).map(|line| (Frame { function: FunctionId(3), line }, None));
-        let called =
-            (0..3).map(|i| (Frame { function: FunctionId(4 + i), line: 1 }, Some(StackId(6 + i))));
-        for (i, (frame, parent)) in (0..).zip(lines.chain(called)) {
-            self.take(Record::Definition(Definition::Frame(FrameId(3 + i), frame)));
-            let node = StackNode { parent, frame: FrameId(3 + i) };
-            self.take(Record::Definition(Definition::Stack(StackId(6 + i), node)));
-        }
-    }
-
-    /// A function `adapt` of three lines. Stacks 6 to 8 are its lines, 9 and 10 what lines 1 and 2
-    /// call.
-    fn adapt(&mut self, caller: Option<StackId>) {
-        for (id, name) in (3..).zip(["adapt", "base", "adapter"]) {
-            let function = Function {
-                name: name.into(),
-                file: "b.py".into(),
-                first_line: 1,
-                last_line: 3,
-                is_native: false,
-            };
-            self.take(Record::Definition(Definition::Function(FunctionId(id), function)));
-        }
-        let text = "result = base(x)\nresult = result + adapter(x) * scale\nreturn result";
-        let function = FunctionId(3);
-        self.take(Record::Source(SourceText { function, first_line: 1, text: text.into() }));
-        let lines = (1..=3).map(|line| (Frame { function: FunctionId(3), line }, caller));
-        let called =
-            (0..2).map(|i| (Frame { function: FunctionId(4 + i), line: 1 }, Some(StackId(6 + i))));
-        for (i, (frame, parent)) in (0..).zip(lines.chain(called)) {
-            self.take(Record::Definition(Definition::Frame(FrameId(3 + i), frame)));
-            let node = StackNode { parent, frame: FrameId(3 + i) };
-            self.take(Record::Definition(Definition::Stack(StackId(6 + i), node)));
-        }
     }
 
     /// A function's line as the next stack, below `parent`, its caller's stack.
@@ -72,17 +18,6 @@ impl Script {
         self.take(Record::Definition(Definition::Frame(FrameId(stack - 3), frame)));
         let node = StackNode { parent: parent.map(StackId), frame: FrameId(stack - 3) };
         self.take(Record::Definition(Definition::Stack(StackId(stack), node)));
-    }
-
-    /// What `adapt` allocates and frees up to its assignment, which drops `base`'s block: the
-    /// adapter's result is scaled and added, and both are freed before the name is assigned.
-    fn adapts(&mut self, base: u32, adapter: u32, assignment: u32) {
-        for stack in [base, adapter, adapter, assignment] {
-            self.allocates(2, 3_000, stood(stack));
-        }
-        self.frees_at(2, stood(assignment));
-        self.allocates(2, 3_000, stood(assignment));
-        self.frees_at(2, stood(assignment));
     }
 
     /// Allocations of one iteration: MiB and stack.
@@ -175,94 +110,6 @@ fn state_of_two_possible_lines_is_not_left_with_gradients() {
     let (stacks, known) = script.end(&[(4, 2), (6, 2)]);
     assert_eq!(stacks, in_mib(&[("f", 2), ("g f g", 2)]));
     assert_eq!(known.certain, Some(0));
-}
-
-/// `q, k = rotate(q, k)` frees the old `q` and `k`. The two youngest blocks were taken, one of
-/// which `v` still has: 201 MB of transformers' Trainer on other lines.
-#[test]
-fn blocks_dropped_by_an_assignment_of_several_names_are_freed() {
-    let (make_q, make_k, make_v, assignment, after) = (11, 12, 13, 9, 10);
-    for is_known_at_once in [true, false] {
-        let mut script = Script::new();
-        script.forward();
-        for stack in [make_q, make_k, make_v] {
-            script.allocates(2, 3_000, stood(stack));
-        }
-        script.allocates(6, 3_000, stood(assignment));
-        if is_known_at_once {
-            script.change(freed(2, 4), 3_000, went(assignment, after));
-        } else {
-            let torn = at(0, StackReading::Whole(StackId(assignment)), StackReading::Torn);
-            script.change(freed(2, 4), 3_000, vec![torn]);
-            script.allocates(4, 3_000, stood(after));
-            script.frees_at(4, stood(after));
-        }
-        let (stacks, known) = script.end(&[(4, 2), (6, 6)]);
-        assert_eq!(stacks, in_mib(&[("forward", 6), ("forward make_v", 2)]));
-        assert_eq!(known.certain, Some(6 * MIB));
-    }
-}
-
-/// `result = result + adapter(x) * scale` frees the old `result`. What the adapter keeps for its
-/// backward pass is younger, and was taken: 176 MB of a LoRA on other lines.
-#[test]
-fn blocks_dropped_by_an_assignment_of_one_name_are_freed() {
-    let (base, adapter, assignment, after) = (9, 10, 7, 8);
-    for is_seen_to_move in [true, false] {
-        let mut script = Script::new();
-        script.adapt(None);
-        script.step = 30_000;
-        script.adapts(base, adapter, assignment);
-        if is_seen_to_move {
-            script.frees_at(2, went(assignment, after));
-        } else {
-            script.frees_at(2, stood(assignment));
-            script.allocates(4, 3_000, stood(after));
-            script.frees_at(4, stood(after));
-        }
-        let (stacks, known) = script.end(&[(2, 2), (8, 2)]);
-        assert_eq!(stacks, in_mib(&[("adapt", 2), ("adapt adapter", 2)]));
-        assert_eq!(known.certain, Some(0));
-    }
-}
-
-/// The function allocates nothing after the assignment, so the program is next seen in its caller:
-/// 302 MB of 3.7 GB of what adapters keep were on other lines.
-#[test]
-fn blocks_dropped_by_a_functions_last_assignment_are_freed() {
-    let (caller, base, adapter, assignment, next) = (0, 9, 10, 7, 11);
-    let mut script = Script::new();
-    script.adapt(Some(StackId(caller)));
-    script.line(next, None, 0, 3);
-    script.step = 30_000;
-    script.adapts(base, adapter, assignment);
-    script.frees_at(2, stood(assignment));
-    script.allocates(4, 3_000, stood(next));
-    script.frees_at(4, stood(next));
-    let (stacks, known) = script.end(&[(2, 2), (8, 2)]);
-    assert_eq!(stacks, in_mib(&[("f adapt", 2), ("f adapt adapter", 2)]));
-    assert_eq!(known.certain, Some(0));
-}
-
-/// `q, k = rotate(q, k)`: `q` was freed between two polls, the first of which still saw the program
-/// in `rotate`.
-#[test]
-fn blocks_dropped_just_after_a_call_returns_are_freed() {
-    let (make_q, make_k, make_v, assignment, after, rotate) = (11, 12, 13, 9, 10, 14);
-    let mut script = Script::new();
-    script.forward();
-    script.line(rotate, Some(assignment), 0, 2);
-    for stack in [make_q, make_k, make_v] {
-        script.allocates(2, 3_000, stood(stack));
-    }
-    script.allocates(6, 3_000, stood(rotate));
-    script.frees_at(2, went(rotate, assignment));
-    script.frees_at(2, stood(assignment));
-    script.allocates(4, 3_000, stood(after));
-    script.frees_at(4, stood(after));
-    let (stacks, known) = script.end(&[(4, 2), (6, 6)]);
-    assert_eq!(stacks, in_mib(&[("forward f", 6), ("forward make_v", 2)]));
-    assert_eq!(known.certain, Some(6 * MIB));
 }
 
 /// A block in one snapshot but not in the next seemed live in the replay if a younger one was like

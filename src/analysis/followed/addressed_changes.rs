@@ -13,12 +13,9 @@ use crate::analysis::followed::change_window::{
     SeveralAllocations, Window, WindowChange, WindowFree,
 };
 use crate::analysis::followed::follow_replay::FollowReplay;
-use crate::analysis::followed::freed_groups::PoolFrees;
-use crate::analysis::followed::pool_change::{
-    MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
-};
+use crate::analysis::followed::pool_change::{MAX_SMALL_BLOCK, PoolChange, allocated, sole_group};
 use crate::analysis::followed::replayed_group::{
-    BlockSource, DroppedAt, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
+    BlockSource, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
 };
 use crate::model::{AddressedBlock, CounterDelta, FollowedAddresses, Pool};
 
@@ -29,9 +26,6 @@ impl FollowReplay<'_> {
         changes: &[WindowChange<'_>],
         addresses: &FollowedAddresses,
     ) {
-        if self.known_window(changes, addresses) {
-            return;
-        }
         self.is_addressed = true;
         let mut window = Window::new(self.changes + 1, self.step + 1);
         let allocations = self.allocations;
@@ -56,8 +50,7 @@ impl FollowReplay<'_> {
         }
         let is_there = |address: &&u64| !in_map.iter().any(|block| block.address == **address);
         let taken_back = addresses.freed.iter().filter(is_there);
-        let taken_back: Vec<BlockGroup> =
-            taken_back.filter_map(|address| self.take_back(*address, &mut window)).collect();
+        taken_back.for_each(|address| self.take_back(*address, &mut window));
         for block in &allocated {
             self.evict(block);
         }
@@ -72,19 +65,15 @@ impl FollowReplay<'_> {
         let is_all = self.allocations - allocations == addresses.allocated.len() as u64;
         window.is_sure =
             is_all && changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
-        let reused = self.free_known(changes, allocations, &taken_back, &mut window);
         self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
-        for (address, group) in reused {
-            if !self.places.has(address) {
-                self.give_untaken(address, group, &window);
+        for pool in [Pool::Small, Pool::Large] {
+            // Blocks that were freed may have been any of the pool.
+            if window.is_open(pool) {
+                self.doubt(pool);
             }
         }
-        for pool in [Pool::Small, Pool::Large] {
-            self.free_rest(pool, &mut window);
-        }
         self.open_unplaced(&window);
-        self.unplaced.add(&window);
         for (pool, _) in unclear.into_iter().filter(|(_, is_unclear)| *is_unclear) {
             let of_pool = self.groups.iter_mut().filter(|(group, _)| group.pool == pool);
             of_pool.for_each(|(_, replayed)| replayed.doubt_all());
@@ -100,7 +89,6 @@ impl FollowReplay<'_> {
         }
         self.changes += 1;
         let last_before = self.last;
-        let is_one = allocated(pools) == 1;
         for (number, pool) in pools.iter().enumerate() {
             self.is_open |= pool.is_open;
             if pool.delta.allocations <= 0 {
@@ -114,21 +102,13 @@ impl FollowReplay<'_> {
                     for _ in 0..count {
                         replayed.push(self.changes, pool.attribution.clone(), pool.returned);
                     }
-                    if is_one {
-                        self.number_last(group, self.allocations);
-                    }
                     window.made.push(group);
                 }
                 None => {
                     let parts = parts.iter().map(|part| part[number]).collect();
                     let change = self.changes;
-                    let shares = &pool.attribution.shares;
-                    let is_one_each = shares.len() as i64 == pool.delta.allocations
-                        && shares.len() > 1
-                        && even_group(pool).is_some();
-                    let makers = if is_one_each { shares.clone() } else { Vec::new() };
                     let pool = *pool;
-                    window.several.push(SeveralAllocations { change, pool, parts, makers });
+                    window.several.push(SeveralAllocations { change, pool, parts });
                 }
             }
         }
@@ -153,7 +133,6 @@ impl FollowReplay<'_> {
                 let replayed = self.groups.entry(group).or_default();
                 replayed.last = self.last;
                 replayed.push(self.changes, pool.attribution.clone(), None);
-                self.number_last(group, self.allocations);
                 window.made.push(group);
             }
             self.allocations = self.allocations.saturating_add(allocated(part));
@@ -247,33 +226,28 @@ impl FollowReplay<'_> {
             if lying.is_from_map() && !lying.is_gone && !is_there {
                 continue;
             }
-            match self.unplaced.take(group) {
-                None if !is_there && !lying.is_from_map() => lying.given = None,
-                None if !is_there => continue,
-                freed => {
-                    let (site, time) = freed.unwrap_or_default();
-                    replayed.doubt();
-                    replayed.remove(at, site, time, true);
-                }
+            if is_there {
+                replayed.doubt();
+                replayed.remove(at, [None; 2], 0, true);
+            } else if lying.is_from_map() {
+                continue;
+            } else {
+                lying.given = None;
             }
             self.places.remove(address);
         }
     }
 
-    /// An address was taken back: what was there was freed in the window. Gives its group.
-    fn take_back(&mut self, address: u64, window: &mut Window<'_>) -> Option<BlockGroup> {
-        let group = self.places.remove(address)?;
-        let replayed = self.groups.get_mut(&group)?;
-        let at = replayed.at_address(address)?;
+    /// An address was taken back: what was there was freed in the window.
+    fn take_back(&mut self, address: u64, window: &mut Window<'_>) {
+        let Some(group) = self.places.remove(address) else { return };
+        let Some(replayed) = self.groups.get_mut(&group) else { return };
+        let Some(at) = replayed.at_address(address) else { return };
         window.found(group);
         let freed = window.take_free(group);
         let (site, time) =
             freed.map_or(([None; 2], 0), |of| (of.pool.site, of.pool.attribution.allocated_at));
-        if let Some(maker) = replayed.live[at].attribution.only_stack() {
-            self.seen_frees.add(group, &site, maker);
-        }
         replayed.remove(at, site, time, true);
-        Some(group)
     }
 
     /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and have no new address.
@@ -289,12 +263,7 @@ impl FollowReplay<'_> {
             let new = by_group.get(&group).map_or(0, Vec::len);
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
             for _ in 0..count {
-                let only = self.only_freed(group.pool, window.hidden(group.pool));
-                let is_other = only.is_some_and(|only| only != group);
-                if !window.may_hide(group)
-                    || is_other
-                    || self.free_one_hidden(group, window).is_none()
-                {
+                if !window.may_hide(group) || !self.free_one_hidden(group, window) {
                     break;
                 }
                 window.found(group);
@@ -302,25 +271,11 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// The group of the block that was freed, if it was one, and such a block is alive.
-    fn only_freed(&self, pool: Pool, freed: &CounterDelta) -> Option<BlockGroup> {
-        let [size, requested] = [freed.freed_bytes, freed.freed_requested_bytes];
-        let group = BlockGroup { size: size as u64, requested: requested as u64, pool };
-        let is_alive = |of_group: &GroupReplay| !of_group.live.is_empty();
-        (freed.frees == 1 && self.groups.get(&group).is_some_and(is_alive)).then_some(group)
-    }
-
     /// Frees one block of a group of which the window allocated more than have new addresses: one of these that lived within the window,
-    /// or an older one whose address one of these has now. `None` if none can be; else its address, if none of the group has it now.
-    fn free_one_hidden(
-        &mut self,
-        group: BlockGroup,
-        window: &mut Window<'_>,
-    ) -> Option<Option<u64>> {
-        let freed = window.take_free(group)?;
-        let is_only_one = self.groups.get(&group)?.live.len() == 1;
-        let is_taken = is_only_one && self.has_taker(group.pool, freed.change, window);
-        let replayed = self.groups.get_mut(&group)?;
+    /// or an older one whose address one of these has now. Says whether one can be.
+    fn free_one_hidden(&mut self, group: BlockGroup, window: &mut Window<'_>) -> bool {
+        let Some(freed) = window.take_free(group) else { return false };
+        let Some(replayed) = self.groups.get_mut(&group) else { return false };
         let are_alike = replayed.are_alike();
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
@@ -338,9 +293,6 @@ impl FollowReplay<'_> {
         if later.is_empty() {
             let own = match unplaced(replayed, window.first).first().copied() {
                 Some(own) => replayed.live.split_off(own),
-                // Or the only one, whose address a block of another group has now. Of several it is not known which: a buffer of
-                // generated code that was taken for freed has no maker in the next map.
-                None if is_taken => std::mem::take(&mut replayed.live),
                 // Or one of which the address is not known.
                 None => {
                     let all = std::mem::take(&mut replayed.live);
@@ -358,23 +310,12 @@ impl FollowReplay<'_> {
             time: freed.pool.attribution.allocated_at,
             site,
             usual: self.sites.usual(group, &site),
-            goes_elsewhere: &|maker| self.seen_frees.go_elsewhere(group, &site, maker),
-            gradients: Some(self.gradients).filter(|_| freed.pool.frees_gradients),
             last: if in_same_change { freed.last_before } else { freed.last },
             // What most likely stayed is left: rather does a new block have no address yet.
             all_known: &|| false,
         };
         let is_only = replayed.live.len() == 1;
-        let dropped = freed.pool.line_step.and_then(|step| {
-            let (node, variables) = self.dropped.get(step, self.text)?;
-            let nth = self.visit.dropped(step.thread(), node);
-            Some(DroppedAt { variables, nth, stacks: self.text.stacks })
-        });
-        let chosen = replayed.choose(&moment, dropped);
-        if chosen.is_some_and(|(_, is_variable)| is_variable) {
-            self.visit.drops();
-        }
-        let chosen = chosen.map(|(at, _)| {
+        let chosen = replayed.choose(&moment).map(|at| {
             let address = replayed.live.get(at).and_then(ReplayedBlock::address);
             replayed.remove(at, site, moment.time, is_only);
             address
@@ -394,73 +335,13 @@ impl FollowReplay<'_> {
             }
         }
         // Without one it lived within the window.
-        let Some(address) = chosen? else { return Some(None) };
-        if let Some(taker) = replayed.live.get_mut(taker) {
-            taker.given = Some(GivenAddress { address, is_sure: is_only });
-            return Some(None);
-        }
-        self.places.remove(address);
-        Some(Some(address))
-    }
-
-    /// Frees what is left of the window: what was allocated several at once and freed, or blocks whose addresses such allocations have now.
-    fn free_rest(&mut self, pool: Pool, window: &mut Window<'_>) {
-        let Some(first) = window.first_free(pool).map(|freed| freed.change) else { return };
-        let unfound = window.unfound(pool, first);
-        let mut left = *window.hidden(pool);
-        left.frees -= unfound.allocations;
-        left.freed_bytes -= unfound.allocated_bytes;
-        left.freed_requested_bytes -= unfound.requested_bytes;
-        if left.frees < 0 || left.freed_bytes < 0 {
-            return self.doubt(pool);
-        }
-        let frees = PoolFrees::new(pool, &left);
-        let Some(found) = self.freed_groups(pool, &frees) else { return };
-        if !found.is_clear {
-            self.doubt(pool);
-        }
-        let mut untaken = Vec::new();
-        for group in found.groups {
-            // An allocation of several at once has its address now.
-            if let Some((change, charge)) = window.take_of_several(group) {
-                let replayed = self.groups.entry(group).or_default();
-                replayed.push(change, charge, None);
-            }
-            if let Some(Some(address)) = self.free_one_hidden(group, window) {
-                untaken.push((address, group));
+        if let Some(Some(address)) = chosen {
+            match replayed.live.get_mut(taker) {
+                Some(taker) => taker.given = Some(GivenAddress { address, is_sure: is_only }),
+                None => drop(self.places.remove(address)),
             }
         }
-        // What is left of several at once was not freed either.
-        while let Some((group, change, charge)) = window.take_rest_of_several(pool, first) {
-            self.groups.entry(group).or_default().push(change, charge, None);
-            window.made.push(group);
-        }
-        for (address, group) in untaken {
-            self.give_untaken(address, group, window);
-        }
-    }
-
-    /// Whether the window allocated a block of the pool in change `from` or later that has no address yet: it may have that of a block freed before it.
-    fn has_taker(&self, pool: Pool, from: usize, window: &Window<'_>) -> bool {
-        let has_one = |group: &&BlockGroup| {
-            let replayed = self.groups.get(group);
-            replayed.is_some_and(|replayed| !unplaced(replayed, from).is_empty())
-        };
-        window.made.iter().filter(|group| group.pool == pool).any(|group| has_one(&group))
-    }
-
-    /// The tables have the address of a block that was freed still: one like it took it, or a smaller one. (A larger one can, too; taken for that, blocks of a model that generates got addresses of others.)
-    fn give_untaken(&mut self, address: u64, of: BlockGroup, window: &Window<'_>) {
-        let alike = window.made.iter().filter(|group| **group == of);
-        let smaller =
-            window.made.iter().filter(|group| group.pool == of.pool && group.size <= of.size);
-        for &group in alike.chain(smaller) {
-            let Some(replayed) = self.groups.get_mut(&group) else { continue };
-            let Some(&at) = unplaced(replayed, window.first).first() else { continue };
-            replayed.live[at].given = Some(GivenAddress { address, is_sure: false });
-            self.places.insert(address, group);
-            return;
-        }
+        chosen.is_some()
     }
 
     /// Any block of the pool may be another one now.

@@ -4,15 +4,10 @@
 //! where it lies that they were freed, also where the tables of addresses told nothing of it then: one that took the address of a larger one is no new
 //! address to them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use super::change_window::Window;
-use super::free_sites::FreeSite;
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::model::{AddressedBlock, CounterDelta, Pool};
-
-/// Frees remembered of which no block was found.
-const MAX_UNPLACED: usize = 64;
+use crate::model::AddressedBlock;
 
 /// The group of the block at each address, where that is known.
 #[derive(Debug, Default)]
@@ -31,10 +26,6 @@ impl BlockPlaces {
         self.0.get(&address).copied()
     }
 
-    pub(super) fn has(&self, address: u64) -> bool {
-        self.0.contains_key(&address)
-    }
-
     /// The blocks that lie where this one lies, or at a part of it.
     pub(super) fn under(&self, block: &AddressedBlock) -> impl Iterator<Item = (u64, BlockGroup)> {
         let end = block.address.saturating_add(block.size.max(1));
@@ -45,47 +36,10 @@ impl BlockPlaces {
     }
 }
 
-/// The last frees of which no block was found: the pool and the size of one block each, where the program was, and when.
-#[derive(Debug, Default)]
-pub(super) struct UnplacedFrees(VecDeque<(Pool, u64, FreeSite, u64)>);
-
-impl UnplacedFrees {
-    /// Takes those of a window.
-    pub(super) fn add(&mut self, window: &Window<'_>) {
-        for freed in window.unfound_frees() {
-            let CounterDelta { frees, freed_bytes, .. } = freed.left;
-            if freed_bytes <= 0 || freed_bytes % frees != 0 {
-                continue;
-            }
-            let (site, time) = (freed.pool.site, freed.pool.attribution.allocated_at);
-            for _ in 0..frees.min(MAX_UNPLACED as i64) {
-                if self.0.len() == MAX_UNPLACED {
-                    self.0.pop_front();
-                }
-                self.0.push_back((freed.pool.pool, (freed_bytes / frees) as u64, site, time));
-            }
-        }
-    }
-
-    /// Whether one of them can have been a block of `group`.
-    pub(super) fn has(&self, group: BlockGroup) -> bool {
-        self.position(group).is_some()
-    }
-
-    /// Takes the last one that can have been: where the program was, and when.
-    pub(super) fn take(&mut self, group: BlockGroup) -> Option<(FreeSite, u64)> {
-        let (.., site, time) = self.0.remove(self.position(group)?)?;
-        Some((site, time))
-    }
-
-    fn position(&self, group: BlockGroup) -> Option<usize> {
-        self.0.iter().rposition(|(pool, size, ..)| (*pool, *size) == (group.pool, group.size))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Pool;
 
     #[test]
     fn a_block_lies_on_all_that_share_a_byte_with_it() {

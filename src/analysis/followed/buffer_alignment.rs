@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::dropped_variables::ProgramText;
-use super::generated_buffers::{BufferLine, GeneratedBuffers};
+use super::generated_buffers::{BufferLine, GeneratedBuffers, ProgramText};
 use super::line_pairs::{UnplacedChange, pairs};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::model::{FollowedChange, Frame, FunctionId, StackId, StackReading, ThreadId};

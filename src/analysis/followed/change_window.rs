@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::pool_change::{PoolChange, allocated, sole_group};
 use crate::model::{CounterDelta, Pool};
@@ -14,14 +14,6 @@ pub(in crate::analysis) struct WindowChange<'a> {
 }
 
 impl<'a> WindowChange<'a> {
-    /// Its parts, or itself where it is not divided.
-    pub(super) fn one_by_one(&self) -> &[[PoolChange<'a>; 2]] {
-        match &self.parts[..] {
-            [] => std::slice::from_ref(&self.pools),
-            parts => parts,
-        }
-    }
-
     /// The blocks that its parts allocated, if these tell each of them.
     pub(super) fn blocks_of_parts(&self) -> Option<Vec<(BlockGroup, PoolChange<'a>)>> {
         let is_one = |part: &[PoolChange<'_>; 2]| allocated(part) <= 1;
@@ -101,8 +93,6 @@ pub(super) struct SeveralAllocations<'a> {
     pub(super) pool: PoolChange<'a>,
     /// What they are likely to have been.
     pub(super) parts: Vec<PoolChange<'a>>,
-    /// Who each of them was made by, where they are alike and there are as many stacks that may have allocated them.
-    pub(super) makers: Vec<(AllocationOrigin, u64)>,
 }
 
 impl<'a> Window<'a> {
@@ -129,33 +119,11 @@ impl<'a> Window<'a> {
             |part: &PoolChange<'_>| sole_group(part).is_some_and(|(of_part, _)| of_part == group);
         // Where not all are alive, the youngest are.
         let part = several.parts.iter().rposition(is_it);
-        let charge = match (part, several.makers.pop()) {
-            (Some(part), _) => several.parts.remove(part).attribution.clone(),
-            (None, Some(maker)) => Arc::new(BlockAttribution {
-                shares: vec![maker],
-                certain: false,
-                ..**several.pool.attribution
-            }),
-            (None, None) => several.pool.attribution.clone(),
+        let charge = match part {
+            Some(part) => several.parts.remove(part).attribution.clone(),
+            None => several.pool.attribution.clone(),
         };
         Some((several.change, charge))
-    }
-
-    /// The first block of a pool that was allocated together with others in change `from` or later and has no address yet: taken out of these.
-    pub(super) fn take_rest_of_several(
-        &mut self,
-        pool: Pool,
-        from: usize,
-    ) -> Option<(BlockGroup, usize, Arc<BlockAttribution>)> {
-        let is_it = |of: &&SeveralAllocations<'_>| {
-            of.pool.pool == pool && of.change >= from && of.pool.delta.allocations > 0
-        };
-        let group = self.several.iter().filter(is_it).find_map(|several| {
-            let mut groups = several.parts.iter().chain([&several.pool]).filter_map(sole_group);
-            groups.next().map(|(group, _)| group)
-        })?;
-        let (change, charge) = self.take_of_several(group)?;
-        Some((group, change, charge))
     }
 
     /// Notes what a change freed in one pool.
@@ -165,11 +133,6 @@ impl<'a> Window<'a> {
         hidden.freed_bytes += freed.left.freed_bytes;
         hidden.freed_requested_bytes += freed.left.freed_requested_bytes;
         self.frees.push(freed);
-    }
-
-    /// What was freed of which no block was found, change by change.
-    pub(super) fn unfound_frees(&self) -> impl Iterator<Item = &WindowFree<'a>> {
-        self.frees.iter().filter(|freed| freed.left.frees > 0)
     }
 
     /// What was freed in a pool and no block was found for until now.
@@ -226,17 +189,13 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Blocks of a pool that were allocated several at once, in a change before `change`, and have no address: they were freed within the window.
-    pub(super) fn unfound(&self, pool: Pool, change: usize) -> CounterDelta {
-        let mut sum = CounterDelta::default();
-        let of_pool = self.several.iter().filter(|several| several.pool.pool == pool);
-        for several in of_pool.filter(|several| several.change < change) {
-            let delta = &several.pool.delta;
-            sum.allocations += delta.allocations;
-            sum.allocated_bytes += delta.allocated_bytes;
-            sum.requested_bytes += delta.requested_bytes;
-        }
-        sum
+    /// Whether no block was found for something that was freed in a pool, or no address for something that was allocated.
+    pub(super) fn is_open(&self, pool: Pool) -> bool {
+        let is_left = |several: &SeveralAllocations<'_>| {
+            several.pool.pool == pool && several.pool.delta.allocations > 0
+        };
+        self.first_free(pool).is_some()
+            && (self.hidden(pool).frees != 0 || self.several.iter().any(is_left))
     }
 }
 

@@ -17,21 +17,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
-use crate::analysis::followed::block_places::{BlockPlaces, UnplacedFrees};
-use crate::analysis::followed::dropped_variables::{
-    DroppedByStatement, ProgramText, StatementVisit,
-};
+use crate::analysis::followed::block_places::BlockPlaces;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};
-use crate::analysis::followed::gradient_frees::GradientFrees;
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
 use crate::analysis::followed::pool_change::{
     MAX_AT_ONCE, MIN_BLOCK, PoolChange, allocated, even_group, sole_group,
 };
 use crate::analysis::followed::replayed_group::{
-    BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
+    BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
 };
-use crate::analysis::followed::seen_frees::SeenFrees;
 use crate::model::{CounterDelta, Pool};
 
 /// A block of the map with which a replay begins.
@@ -46,8 +41,6 @@ pub(in crate::analysis) struct SnapshotBlock {
     pub(in crate::analysis) stays: Stays,
     /// Whether the map with which the replay ends does not have it: what was at its address was freed for sure.
     pub(in crate::analysis) is_gone: bool,
-    /// Which allocation of the recording it is, where that is known.
-    pub(in crate::analysis) number: Option<u64>,
 }
 
 /// The blocks of one group in the map that ends the replay.
@@ -70,17 +63,15 @@ pub(in crate::analysis) struct ReplayResult {
     pub(in crate::analysis) freed: Vec<(BlockGroup, FreeSite, AllocationOrigin)>,
     /// Frees that may have been of a block with another origin.
     pub(in crate::analysis) choices: Vec<(BlockGroup, FreeChoice)>,
-    /// Which allocation of the recording the block at an address is.
-    pub(in crate::analysis) numbers: FxHashMap<u64, u64>,
 }
 
 impl ReplayResult {
     fn add_frees(&mut self, group: BlockGroup, frees: Vec<ReplayedFree>) {
-        for ReplayedFree { block, site, time, is_open, made_before, .. } in frees {
+        for ReplayedFree { block, site, time, is_open, .. } in frees {
             let freed = block.attribution;
             self.freed.extend(freed.only_stack().map(|origin| (group, site, origin)));
             if is_open && site != [None; 2] {
-                self.choices.push((group, FreeChoice { site, time, made_before, freed }));
+                self.choices.push((group, FreeChoice { site, time, freed }));
             }
         }
     }
@@ -90,18 +81,9 @@ impl ReplayResult {
 #[derive(Debug)]
 pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) sites: &'a FreeSites,
-    pub(super) gradients: &'a GradientFrees,
-    pub(super) dropped: &'a mut DroppedByStatement,
-    pub(super) text: ProgramText<'a>,
-    pub(super) visit: StatementVisit,
     pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
     pub(super) places: BlockPlaces,
-    /// Frees of which no block was found.
-    pub(super) unplaced: UnplacedFrees,
-    pub(super) seen_frees: SeenFrees,
-    /// The group of each allocation, by its number in the recording.
-    pub(super) numbered: FxHashMap<u64, BlockGroup>,
-    /// How many blocks were allocated until now since the recording began.
+    /// How many blocks were allocated until now.
     pub(super) allocations: u64,
     pub(super) changes: usize,
     /// The change of the recording that is replayed.
@@ -122,19 +104,13 @@ impl<'a> FollowReplay<'a> {
     pub(in crate::analysis) fn new(
         blocks: impl Iterator<Item = SnapshotBlock>,
         sites: &'a FreeSites,
-        gradients: &'a GradientFrees,
-        dropped: &'a mut DroppedByStatement,
-        text: ProgramText<'a>,
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
         let mut places = BlockPlaces::default();
-        let mut numbered = FxHashMap::default();
-        for SnapshotBlock { group, address, attribution, batch, stays, is_gone, number } in blocks {
+        for SnapshotBlock { group, address, attribution, batch, stays, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
             let (returned, given) = (None, None);
-            let block =
-                ReplayedBlock { from, attribution, returned, is_gone, batch, stays, number, given };
-            numbered.extend(number.map(|number| (number, group)));
+            let block = ReplayedBlock { from, attribution, returned, is_gone, batch, stays, given };
             let of_group = groups.entry(group).or_default();
             if is_gone && !block.attribution.certain {
                 *of_group.gone.entry(batch).or_default() += 1;
@@ -148,15 +124,8 @@ impl<'a> FollowReplay<'a> {
         }
         FollowReplay {
             sites,
-            gradients,
-            dropped,
-            text,
-            visit: StatementVisit::default(),
             groups,
             places,
-            unplaced: UnplacedFrees::default(),
-            seen_frees: SeenFrees::default(),
-            numbered,
             allocations: 0,
             changes: 0,
             step: 0,
@@ -198,10 +167,9 @@ impl<'a> FollowReplay<'a> {
 
     fn apply(&mut self, change: &[PoolChange<'_>]) {
         self.changes += 1;
-        let is_one = allocated(change) == 1;
         for pool in change {
             self.is_open |= pool.is_open;
-            self.allocate(pool, is_one);
+            self.allocate(pool);
         }
         self.allocations = self.allocations.saturating_add(allocated(change));
         for pool in change {
@@ -209,8 +177,8 @@ impl<'a> FollowReplay<'a> {
         }
     }
 
-    /// Takes what was allocated in one pool; `is_one` where it is one block in both.
-    fn allocate(&mut self, change: &PoolChange<'_>, is_one: bool) {
+    /// Takes what was allocated in one pool.
+    fn allocate(&mut self, change: &PoolChange<'_>) {
         let count = change.delta.allocations;
         if count <= 0 {
             return;
@@ -235,18 +203,6 @@ impl<'a> FollowReplay<'a> {
                 if is_clear { change.attribution.clone() } else { change.attribution.uncertain() };
             replayed.allocate(self.changes, attribution, change.returned);
         }
-        if is_one {
-            self.number_last(group, self.allocations);
-        }
-    }
-
-    /// The block of a group that was allocated last is allocation `number` of the recording.
-    pub(super) fn number_last(&mut self, group: BlockGroup, number: u64) {
-        let last = self.groups.get_mut(&group).and_then(|replayed| replayed.live.last_mut());
-        if let Some(block) = last {
-            block.number = Some(number);
-            self.numbered.insert(number, group);
-        }
     }
 
     fn free(&mut self, change: &PoolChange<'_>) {
@@ -254,10 +210,6 @@ impl<'a> FollowReplay<'a> {
         let Some(found) = self.freed_groups(change.pool, &frees) else { return };
         if !found.is_clear || change.is_open || !self.unclear_allocations.is_empty() {
             self.unclear_frees.push((change.pool, change.delta));
-        }
-        if let Some(freed) = self.freed_before(change) {
-            freed.into_iter().for_each(|(group, number)| self.free_numbered(group, number, change));
-            return;
         }
         let unclear = &self.unclear_allocations;
         for group in found.groups {
@@ -269,27 +221,16 @@ impl<'a> FollowReplay<'a> {
                     time: change.attribution.allocated_at,
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
-                    goes_elsewhere: &|maker| {
-                        self.seen_frees.go_elsewhere(group, &change.site, maker)
-                    },
-                    gradients: Some(self.gradients).filter(|_| change.frees_gradients),
                     last: self.last,
                     all_known: &|| most_of(&group, unclear, false) == 0,
                 };
-                let dropped = change.line_step.and_then(|step| {
-                    let (node, variables) = self.dropped.get(step, self.text)?;
-                    let nth = self.visit.dropped(step.thread(), node);
-                    Some(DroppedAt { variables, nth, stacks: self.text.stacks })
-                });
-                if replayed.free(&moment, dropped) {
-                    self.visit.drops();
-                }
+                replayed.free(&moment);
             }
         }
     }
 
     /// The groups of what was freed in one pool; `None` where nothing was.
-    pub(super) fn freed_groups(&mut self, pool: Pool, frees: &PoolFrees) -> Option<FoundFrees> {
+    fn freed_groups(&mut self, pool: Pool, frees: &PoolFrees) -> Option<FoundFrees> {
         let live = |group: &BlockGroup| self.groups.get(group).map_or(0, |g| g.live.len());
         self.freed.find(frees, live, || {
             let youngest = |group: &GroupReplay| {
@@ -352,9 +293,6 @@ impl<'a> FollowReplay<'a> {
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
     ) -> ReplayResult {
         let mut result = ReplayResult::default();
-        let of_block = |block: &ReplayedBlock| block.address().zip(block.number);
-        result.numbers =
-            self.groups.values().flat_map(|group| &group.live).filter_map(of_block).collect();
         for (group, mut addresses) in blocks {
             let mut replayed = self.groups.remove(&group).unwrap_or_default();
             replayed.revive(group, self.sites);

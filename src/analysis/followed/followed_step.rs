@@ -7,9 +7,7 @@ use super::allocated_totals::AllocatedTotals;
 use super::allocation_places::ReachSums;
 use super::buffer_alignment::MadeBuffer;
 use super::change_origins::allocated_kind;
-use super::dropped_variables::LineStep;
 use super::free_sites::FreeSite;
-use super::freed_allocations::FreedBlocks;
 use super::kind_origins::{KindOrigins, Sighting};
 use super::pool_change::{MAX_SMALL_BLOCK, MIN_BLOCK};
 use super::repeated_steps::{PastPart, PoolDeltas, allocates, set_frees};
@@ -37,14 +35,6 @@ pub(super) struct FollowedStep {
     pub(super) past: Range<u64>,
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
-    /// How many blocks were allocated before it since the recording began.
-    pub(super) allocations: u64,
-    /// What it freed most likely, as in an earlier iteration.
-    pub(super) freed: Option<FreedBlocks>,
-    /// From which line to which the program went, where something was freed.
-    pub(super) line_step: Option<LineStep>,
-    /// Whether something was freed in `zero_grad`.
-    pub(super) frees_gradients: bool,
     /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.
     pub(super) returned: Option<(u64, u64)>,
     /// The addresses that were read after it.
@@ -67,8 +57,7 @@ impl FollowedStep {
     }
 
     pub(super) fn charged(&self, origins: &KindOrigins) -> ChargedStep {
-        let freed = self.freed.clone();
-        ChargedStep { charge: self.charge_by(origins), parts: self.parts_by(origins), freed }
+        ChargedStep { charge: self.charge_by(origins), parts: self.parts_by(origins) }
     }
 
     /// The same of what it most likely was, where it was several blocks.
@@ -84,7 +73,7 @@ impl FollowedStep {
             // What is known of it was seen then.
             let span = past.charge.span;
             let part = BlockAttribution { shares, span, certain: false, ..*self.charge };
-            (*pools, Arc::new(part), past.site, past.freed.clone())
+            (*pools, Arc::new(part), past.site)
         };
         Some(self.parts.as_ref()?.iter().map(of_part).collect())
     }
@@ -101,10 +90,7 @@ impl FollowedStep {
         }
         let part = |&(origin, bytes): &MadeBuffer| {
             let charge = charged(vec![(origin, 1)]);
-            (
-                one_block(bytes),
-                PastStep { places: ReachSums::default(), charge, site: self.site, freed: None },
-            )
+            (one_block(bytes), PastStep { places: ReachSums::default(), charge, site: self.site })
         };
         let mut parts: Vec<_> = buffers.iter().map(part).collect();
         let sum =
@@ -135,11 +121,10 @@ impl FollowedStep {
 pub(super) struct ChargedStep {
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) parts: Option<Vec<ChargedPart>>,
-    pub(super) freed: Option<FreedBlocks>,
 }
 
-/// A part of a change, whom it is charged to, where the program was, and what it freed where that is known.
-pub(super) type ChargedPart = (PoolDeltas, Arc<BlockAttribution>, FreeSite, Option<FreedBlocks>);
+/// A part of a change, whom it is charged to, and where the program was.
+pub(super) type ChargedPart = (PoolDeltas, Arc<BlockAttribution>, FreeSite);
 
 /// What is taken of an earlier change for one that is like it.
 #[derive(Debug, Clone)]
@@ -147,7 +132,6 @@ pub(super) struct PastStep {
     pub(super) places: ReachSums,
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
-    pub(super) freed: Option<FreedBlocks>,
 }
 
 /// The blocks that the parts of a change allocated, in order, and who made each; `None` for one of which it is not known.

@@ -19,8 +19,6 @@ const MAX_ORIGINS: usize = 12;
 /// Frees at a place after which it is clear what it frees, and how many times as often as anything else.
 const MIN_FREES: u32 = 3;
 const CLEAR_RATIO: u32 = 3;
-/// So many later blocks of an origin show that its blocks do not live long.
-const LATER: usize = 4;
 /// Choices remembered: of one origin in one group, and in all. What an optimizer's first step is wrongly taken to have lost is
 /// known to be alive only after many frees of others.
 const MAX_CHOICES: usize = 1 << 10;
@@ -35,8 +33,6 @@ pub(in crate::analysis) struct FreeChoice {
     pub(in crate::analysis) site: FreeSite,
     /// When, in nanoseconds since the recording began.
     pub(in crate::analysis) time: u64,
-    /// It was allocated before this time.
-    pub(in crate::analysis) made_before: u64,
     /// The block taken for the one that was freed.
     pub(in crate::analysis) freed: Arc<BlockAttribution>,
 }
@@ -48,8 +44,6 @@ pub(in crate::analysis) struct FreeSites {
     choices: FxHashMap<BlockGroup, FxHashMap<AllocationOrigin, VecDeque<FreeChoice>>>,
     /// How many these are.
     all_choices: usize,
-    /// When the last blocks of each origin were allocated, the last one first.
-    allocated: FxHashMap<(BlockGroup, AllocationOrigin), [u64; LATER]>,
     /// When a block was allocated last for which the origin came into question.
     possible: FxHashMap<(BlockGroup, AllocationOrigin), u64>,
 }
@@ -68,24 +62,11 @@ impl FreeSites {
                 self.possible.insert(key, time);
             }
         }
-        let Some(origin) = attribution.only_stack() else { return };
-        let key = (group, origin);
-        if self.allocated.len() >= MAX_SITES && !self.allocated.contains_key(&key) {
-            return;
-        }
-        let times = self.allocated.entry(key).or_default();
-        times.rotate_right(1);
-        times[0] = time;
     }
 
     /// Whether an origin has not allocated since, as far as is known.
     fn has_ended(&self, group: BlockGroup, origin: AllocationOrigin, since: u64) -> bool {
         self.possible.get(&(group, origin)).is_none_or(|time| *time <= since)
-    }
-
-    /// Whether an origin has gone on to allocate, time and again.
-    fn goes_on(&self, group: BlockGroup, origin: AllocationOrigin, since: u64) -> bool {
-        self.allocated.get(&(group, origin)).is_some_and(|times| times[LATER - 1] > since)
     }
 
     /// A block of this origin was freed there.
@@ -171,26 +152,17 @@ impl FreeSites {
         let mut kept = Vec::new();
         for choice in choices {
             let freed = choice.freed.possible_stacks();
-            let has_ended = freed.iter().all(|of| self.has_ended(group, *of, choice.time));
+            if !freed.iter().all(|of| self.has_ended(group, *of, choice.time)) {
+                continue;
+            }
             let usual = self.usual(group, &choice.site).filter(|usual| !freed.contains(usual));
-            let was_freed = |(_, block): &(u64, Arc<BlockAttribution>)| {
-                let origin = block.only_stack().filter(|origin| !freed.contains(origin));
-                let is_likelier = |origin| {
-                    Some(origin) == usual || (has_ended && self.goes_on(group, origin, choice.time))
-                };
-                block.allocated_at < choice.made_before && origin.is_some_and(is_likelier)
-            };
-            // Of one origin, blocks are taken one for the other from step to step: the one that is alive may look younger. Not so one that is
-            // known to be too young.
             let is_usual = |(_, block): &(u64, Arc<BlockAttribution>)| {
-                let is_too_young = (choice.made_before..choice.time).contains(&block.allocated_at);
-                has_ended && usual.is_some() && block.only_stack() == usual && !is_too_young
+                usual.is_some() && block.only_stack() == usual
             };
-            let mistaken = blocks.iter().rposition(was_freed);
-            if let Some(at) = mistaken.or_else(|| blocks.iter().position(is_usual)) {
+            if let Some(at) = blocks.iter().position(is_usual) {
                 let (address, _) = blocks.remove(at);
                 corrected.push((address, choice.freed.uncertain()));
-            } else if has_ended {
+            } else {
                 kept.push(choice);
             }
         }
@@ -215,13 +187,13 @@ mod tests {
         Arc::new(BlockAttribution { shares, allocated_at, ..(*BlockAttribution::before()).clone() })
     }
 
-    /// One of stack 2 was taken for freed at 60 where as a rule those of stack 1 are: the freed one was `made_before` a time.
-    fn with_choice(made_before: u64) -> FreeSites {
+    /// One of stack 2 was taken for freed at 60 where as a rule those of stack 1 are.
+    fn with_choice() -> FreeSites {
         let site = [Some(AllocationOrigin::Below(ThreadId(0), StackId(9))), None];
         let mut sites = FreeSites::default();
         (0..MIN_FREES).for_each(|_| sites.add(GROUP, &site, origin(1)));
         let freed = block(2, 10);
-        sites.remember(GROUP, FreeChoice { site, time: 60, made_before, freed });
+        sites.remember(GROUP, FreeChoice { site, time: 60, freed });
         sites
     }
 
@@ -232,14 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_too_young_was_not_the_one_freed() {
-        assert_eq!(corrected(with_choice(60)), [origin(2)], "what is usually freed there was");
-        assert_eq!(corrected(with_choice(40)), []);
+    fn what_is_usually_freed_there_was_freed() {
+        assert_eq!(corrected(with_choice()), [origin(2)]);
     }
 
     #[test]
     fn a_choice_of_a_group_that_is_known_by_other_means_changes_nothing_later() {
-        let mut sites = with_choice(60);
+        let mut sites = with_choice();
         sites.settle(GROUP);
         assert_eq!((sites.open_groups().count(), sites.all_choices), (0, 0));
         assert_eq!(corrected(sites), []);

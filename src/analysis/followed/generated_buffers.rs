@@ -8,7 +8,7 @@
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-use crate::model::{FunctionId, SourceText};
+use crate::model::{FunctionId, SourceText, StackTable};
 
 /// How such a function begins: a module whose text has one within it is none.
 const BEGINS: &str = "def call(";
@@ -26,6 +26,13 @@ const MAX_NAMES: usize = 64;
 const ITEM_SIZES: [u64; 5] = [1, 2, 4, 8, 16];
 /// Functions that are remembered.
 const MAX_FUNCTIONS: usize = 1 << 14;
+
+/// What the recording knows of the program's code.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProgramText<'a> {
+    pub(crate) stacks: &'a StackTable,
+    pub(crate) sources: &'a FxHashMap<FunctionId, SourceText>,
+}
 
 /// A line that makes a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::follow_replay::GroupAddresses;
 use crate::analysis::followed::free_sites::FreeSites;
 use crate::analysis::followed::replayed_group::{
-    BlockSource, GivenAddress, GroupReplay, ReplayedBlock, ReplayedFree,
+    BlockSource, GivenAddress, GroupReplay, ReplayedBlock,
 };
 
 impl GroupReplay {
@@ -54,19 +54,6 @@ impl GroupReplay {
             self.live.push(block);
         }
         self.live.sort_by_key(|block| block.attribution.allocated_at);
-        if wrong.is_empty() {
-            self.freed_only_older();
-        }
-    }
-
-    /// The addresses of the map before that are gone account for all that was freed: nothing that was allocated since is among it.
-    fn freed_only_older(&mut self) {
-        let blocks = self.live.iter().chain(self.frees.iter().map(|free| &free.block));
-        let older = blocks.filter(|block| block.is_from_map());
-        let Some(last) = older.map(|block| block.attribution.allocated_at).max() else { return };
-        for free in &mut self.frees {
-            free.made_before = free.made_before.min(last + 1);
-        }
     }
 
     /// Gives the addresses of a batch that are left to the blocks of it that are alive.
@@ -126,28 +113,5 @@ impl GroupReplay {
         };
         addresses.new.retain(|address| !settle(*address));
         addresses.known.retain(|(address, _)| !settle(*address));
-        self.revive_given(given.len(), &mut addresses.new, attributions);
-    }
-
-    /// So many blocks that seemed to be alive are not in the map: in their place others were taken for freed, which are there, at their own addresses.
-    fn revive_given(
-        &mut self,
-        mut count: usize,
-        addresses: &mut Vec<u64>,
-        attributions: &mut FxHashMap<u64, Arc<BlockAttribution>>,
-    ) {
-        addresses.retain(|address| {
-            let was_there = |free: &ReplayedFree| {
-                let given = free.block.given.filter(|_| !free.is_seen);
-                given.is_some_and(|given| given.address == *address)
-            };
-            let Some(at) = self.frees.iter().rposition(was_there).filter(|_| count > 0) else {
-                return true;
-            };
-            count -= 1;
-            let free = self.frees.swap_remove(at);
-            attributions.insert(*address, free.block.attribution.uncertain());
-            false
-        });
     }
 }

@@ -78,8 +78,6 @@ impl FollowedSteps {
         self.sums.clear();
         self.sequence.clear();
         self.past.interrupt();
-        self.freed.forget();
-        self.numbers.clear();
         self.states.clear();
     }
 

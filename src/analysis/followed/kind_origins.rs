@@ -42,20 +42,12 @@ pub(in crate::analysis) struct KindOrigins {
 pub(in crate::analysis) struct Sighting {
     /// Whether another stack than those that are charged may have made it.
     pub(super) is_doubtful: bool,
-    /// Whether the thread had made nothing yet on the line where it was seen before.
-    pub(super) has_arrived: bool,
     /// Who made all of the last allocations at its place ([`KindOrigins::recent`]).
     pub(super) recent: Option<AllocationOrigin>,
-    /// The place right behind the block before it (`place_behind`).
-    pub(super) follows: Option<u64>,
     /// The place right behind the last few blocks (`MakerSequence`).
     pub(super) sequence: Option<u64>,
-    /// Where the program was seen last, if nobody was seen beside this one.
-    pub(super) seen_last: Option<AllocationOrigin>,
     /// Where the thread stood before it and after it, as far as its stacks could be read.
     pub(super) sides: [Option<AllocationOrigin>; 2],
-    /// Whether the program did something new: the change before it was like none of an earlier iteration.
-    pub(super) is_new: bool,
 }
 
 impl KindOrigins {
@@ -132,13 +124,11 @@ impl KindOrigins {
     /// [`place_behind`]: super::allocation_places::place_behind
     pub(super) fn usual(
         &self,
-        kind: BlockGroup,
         place: u64,
         charge: &BlockAttribution,
     ) -> Option<(AllocationOrigin, u32)> {
-        let none = StackVotes::default();
         let votes = self.votes(place)?;
-        let likely = votes.clear_origin(self.by_kind.get(&kind).unwrap_or(&none))?;
+        let likely = votes.clear_origin()?;
         let call = self.calls.call(likely)?;
         let is_there = |&(origin, _): &(AllocationOrigin, u64)| {
             origin == AllocationOrigin::NotSeen || self.calls.call(origin) == Some(call)
@@ -225,17 +215,16 @@ impl KindOrigins {
         &self,
         by_place: &[&StackVotes],
         sequence: Option<u64>,
-        of_kind: &StackVotes,
     ) -> Option<AllocationOrigin> {
         // Places can be mixed up: sums over many allocations are the same a few of them later.
         let fits = |maker: &AllocationOrigin| !by_place.iter().any(|at| at.rules_out(*maker));
         let makes_blocks =
             |maker: &AllocationOrigin| self.lines.on_both_sides(*maker, &self.calls) >= MIN_CLEAR;
-        let mut at_place = by_place.iter().filter_map(|votes| votes.clear_origin(of_kind));
+        let mut at_place = by_place.iter().filter_map(|votes| votes.clear_origin());
         let arrived = by_place.iter().filter_map(|votes| votes.clear_arrival());
         at_place
             .find(fits)
-            .or_else(|| self.votes(sequence?)?.clear_origin(of_kind))
+            .or_else(|| self.votes(sequence?)?.clear_origin())
             .or_else(|| arrived.filter(makes_blocks).find(fits))
     }
 
@@ -249,7 +238,6 @@ impl KindOrigins {
         if charge.shares.len() > 1 && charge.shares.iter().all(|(_, weight)| *weight > 1) {
             return None;
         }
-        let is_open = sighting.is_doubtful || charge.shares.len() > 1;
         let is_unseen = matches!(
             charge.shares[..],
             [(AllocationOrigin::NotSeen | AllocationOrigin::Below(..), _)]
@@ -260,24 +248,9 @@ impl KindOrigins {
         let is_near = |maker: &AllocationOrigin| {
             charge.shares.iter().any(|share| self.calls.are_near(*maker, share.0))
         };
-        let clear = || self.maker_by_places(&by_place, sighting.sequence, of_kind).filter(is_near);
+        let clear = || self.maker_by_places(&by_place, sighting.sequence).filter(is_near);
         let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
-        let mut at_place = known.filter_map(|votes| votes.origin(charge, of_kind));
-        let clear_in_call = |seen: &[(AllocationOrigin, u64)]| {
-            let maker = || of_kind.clear_maker(seen, &self.calls, &self.lines);
-            (is_open && sighting.is_new).then(maker).flatten()
-        };
-        // The same loop can be called from several places.
-        let where_last = || {
-            let last = sighting.seen_last?;
-            let may = |maker: AllocationOrigin| self.calls.are_near(maker, last);
-            let of_place = by_place.iter().find_map(|votes| votes.most(may));
-            clear_in_call(&[(last, 1)]).or(of_place).or_else(|| of_kind.most(may))
-        };
-        let behind = || {
-            let (maker, _) = self.usual(kind, sighting.follows?, charge)?;
-            (!self.lines.makes_smaller(maker, kind.size, &self.calls)).then_some(maker)
-        };
+        let mut at_place = known.filter_map(|votes| votes.origin(charge));
         let [before, after] = sighting.sides;
         // A line that the thread had not reached yet, or had left.
         let is_elsewhere = |maker: AllocationOrigin| {
@@ -287,17 +260,15 @@ impl KindOrigins {
         let may_be = |maker: &AllocationOrigin| {
             self.calls.may_be_between(*maker, &charge.shares) && !is_elsewhere(*maker)
         };
-        let origin = where_last()
-            .or_else(|| clear_in_call(&charge.shares).filter(may_be))
-            .or_else(|| sighting.recent.filter(|_| is_unseen))
+        let origin = sighting
+            .recent
+            .filter(|_| is_unseen)
             .or_else(|| sighting.is_doubtful.then(clear).flatten().filter(may_be))
             .or_else(|| at_place.find(may_be))
             .or_else(|| sighting.recent.filter(|maker| sighting.is_doubtful && is_near(maker)))
-            .or_else(|| is_open.then(behind).flatten().filter(may_be))
-            .or_else(|| of_kind.origin_anywhere(charge, sighting.has_arrived))
+            .or_else(|| of_kind.origin(charge))
             .or_else(|| self.lines.maker(charge, &self.calls));
-        let in_call = || is_open.then(|| of_kind.makers_in_call(charge, &self.calls)).flatten();
-        let shares = origin.map(|origin| vec![(origin, 1)]).or_else(in_call)?;
+        let shares = vec![(origin?, 1)];
         Some(Arc::new(BlockAttribution { shares, certain: false, ..*charge }))
     }
 }

@@ -65,29 +65,6 @@ fn saw(origins: &mut KindOrigins, stack: StackId, table: &StackTable) {
     origins.saw(KIND, &ReachSums::default(), [None; 2], &charge(vec![at(stack)], true), &change);
 }
 
-/// The calls below are the same from both lines of the program.
-#[test]
-fn what_was_not_seen_was_made_where_the_program_was_last() {
-    let mut table = table();
-    let loops = [1, 2].map(|line| {
-        let program = calls(&mut table, None, line..=line)[0];
-        calls(&mut table, Some(program), 10..=25)
-    });
-    let makers = loops.each_ref().map(|stacks| stacks[15]);
-    let mut origins = KindOrigins::default();
-    (0..9).for_each(|_| saw(&mut origins, makers[0], &table));
-    (0..2).for_each(|_| saw(&mut origins, makers[1], &table));
-    origins.calls.add(&[at(loops[1][14])], &table);
-    let unseen = charge(vec![AllocationOrigin::NotSeen], false);
-    let made_by = |seen_last: Option<StackId>| {
-        let sighting = Sighting { seen_last: seen_last.map(at), ..Sighting::default() };
-        let likely = origins.likely(KIND, &ReachSums::default(), &unseen, sighting)?;
-        Some(likely.shares[0].0)
-    };
-    let made_by_both = [None, Some(loops[1][14])].map(made_by);
-    assert_eq!(made_by_both, [Some(at(makers[0])), Some(at(makers[1]))]);
-}
-
 /// `with torch.no_grad():`, and the block on the next line, in a loop that comes round in less time than the polls are apart.
 #[test]
 fn a_line_is_not_certain_where_another_of_its_call_makes_such_blocks_as_a_rule() {
@@ -103,26 +80,6 @@ fn a_line_is_not_certain_where_another_of_its_call_makes_such_blocks_as_a_rule()
         likely.is_none_or(|likely| likely.certain)
     };
     assert_eq!([waits, makes].map(certain), [false, true]);
-}
-
-/// `param.data = ...` behind the call that makes the new data, in a loop over parameters: the thread is seen there a moment later.
-#[test]
-fn what_a_new_loop_made_where_it_makes_nothing_was_made_by_the_line_that_makes_such_blocks() {
-    let mut table = table();
-    let call = calls(&mut table, None, 1..=1)[0];
-    let [assigns, converts] = [5, 6].map(|line| calls(&mut table, Some(call), line..=line)[0]);
-    let made = calls(&mut table, Some(converts), 9..=9)[0];
-    let mut origins = KindOrigins::default();
-    (0..8).for_each(|_| saw(&mut origins, made, &table));
-    // The loop came round once.
-    saw(&mut origins, assigns, &table);
-    let maker = |is_new| {
-        let sighting = Sighting { is_doubtful: true, is_new, ..Sighting::default() };
-        let seen = charge(vec![at(assigns)], false);
-        let likely = origins.likely(KIND, &ReachSums::default(), &seen, sighting)?;
-        Some(likely.shares[0].0)
-    };
-    assert_eq!([true, false].map(maker), [Some(at(made)), None]);
 }
 
 const LARGE: BlockGroup = BlockGroup { size: 1 << 20, requested: 1 << 20, pool: Pool::Small };
@@ -167,26 +124,6 @@ fn a_line_that_makes_small_blocks_only_is_not_charged_for_a_large_one() {
     assert_eq!(went(&mut origins, compares, makes, &table), [compares, makes]);
     saw(&mut origins, compares, &table);
     assert_eq!(went(&mut origins, compares, makes, &table), [makes]);
-}
-
-/// A late poll sees the lines ahead of the one that makes the large block and behind it, where small ones are made.
-#[test]
-fn the_line_ahead_is_not_charged_for_want_of_another_where_one_in_between_makes_such_blocks() {
-    let mut table = table();
-    let call = calls(&mut table, None, 1..=1)[0];
-    let [ahead, makes, compares] =
-        [5, 6, 9].map(|line| calls(&mut table, Some(call), line..=line)[0]);
-    let mut origins = KindOrigins::default();
-    (0..8).for_each(|_| saw(&mut origins, compares, &table));
-    origins.calls.add(&[at(ahead), at(makes)], &table);
-    for _ in 0..4 {
-        let seen = charge(vec![at(makes)], true);
-        let change = change(makes, makes);
-        origins.saw(LARGE, &ReachSums::default(), [None; 2], &seen, &change);
-    }
-    let seen = charge(vec![at(ahead), at(compares)], false);
-    let likely = origins.likely_anywhere(LARGE, &seen).unwrap();
-    assert_eq!(likely.shares, [(at(makes), 1 + 4)]);
 }
 
 /// Two lines make blocks of one kind, one after the other. At this place the second one was seen as a rule, for the polls come late.

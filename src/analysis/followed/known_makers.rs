@@ -2,7 +2,7 @@
 
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::buffer_alignment::MadeBuffer;
-use crate::analysis::followed::dropped_variables::ProgramText;
+use crate::analysis::followed::generated_buffers::ProgramText;
 use crate::analysis::followed::pairs_in_call::SingleBlock;
 use crate::analysis::followed::repeated_steps::allocates;
 use crate::model::FollowedChange;

@@ -108,7 +108,7 @@ mod tests {
     use crate::analysis::attribution::host_only::HostStacks;
     use crate::analysis::autograd::engine_frames::EngineFrames;
     use crate::analysis::followed::FollowedSteps;
-    use crate::analysis::followed::dropped_variables::ProgramText;
+    use crate::analysis::followed::generated_buffers::ProgramText;
     use crate::model::{
         CounterDelta, FollowedThread, Frame, Function, Nanos, StackReading, StackTable,
     };

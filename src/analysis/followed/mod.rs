@@ -20,27 +20,23 @@
 //!    waits. One that waits for the autograd engine does so for longer (`engine_waits.rs`), and one that is deep in calls does not leave them and come back within a millisecond. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
 //!    A change of several blocks is divided as the same was before at this level of bytes or place (`repeated_steps.rs`), by what is known of that now (`known_makers.rs`), else in the usual order (`usual_order.rs`).
-//!    What it freed is what the same freed before, counted back in allocations (`freed_allocations.rs`), if it fits.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
-//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`), with the source text where the program
-//!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
-//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`), and where they do not, earlier iterations do (`known_frees.rs`), or what became of other blocks of each maker (`seen_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`). Where the addresses were read
+//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
-//! 7. A block of which nothing is known is charged to who makes such blocks near the place where the program was seen last, for a loop can be called from several places; else to the stack that came into question for more than half of the allocations of
+//! 7. A block of which nothing is known is charged to the stack that came into question for more than half of the allocations of
 //!    its kind so far at the same place in the program's run (`allocation_places.rs`), else at all, if no other came half as
 //!    often. One with several candidates goes to the candidate that was seen both before and after allocations of its kind,
-//!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
-//!    others were always before. Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
-//!    allocations of its kind at this place made it, also if it was not seen beside this one. A thread that went from one line that makes such blocks to
-//!    another made it by the latter, unless it had made nothing yet by the first. Where nobody stood on both sides of the allocations at this place, who stood after them twice as often as any other made them: who comes
-//!    later is seen after them as well, where a poll is late. Nobody is at a place who was hardly ever seen there, or at a narrower one of the same block. Where the sums do not tell, the makers of the last blocks do
-//!    (`maker_sequence.rs`): the layers of a model come in the same order, whatever the sizes. Where the thread was only seen on lines that make no such block, in a call in which one or two others
-//!    do (`stack_calls.rs`), these made it; so did one line alone, while the program does something new, where those on which it was seen hardly make any blocks
-//!    (`line_votes.rs`): a fast loop, as in `model.half()`. A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
-//!    loop did, who usually makes the one behind the last (`place_behind`), and which line of the call makes blocks at all (`line_votes.rs`). None of it by a line that the thread had not
+//!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it.
+//!    Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
+//!    allocations of its kind at this place made it, also if it was not seen beside this one.
+//!    Nobody is at a place who was hardly ever seen there, or at a narrower one of the same block. Where the sums do not tell, the makers of the last blocks do
+//!    (`maker_sequence.rs`): the layers of a model come in the same order, whatever the sizes.
+//!    A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
+//!    loop did, and which line of the call makes blocks at all (`line_votes.rs`). None of it by a line that the thread had not
 //!    reached yet, had left, or cannot have been on because it was in the call of another one; nor, where another comes into question, by a line that makes far smaller blocks only. That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
@@ -53,29 +49,23 @@
 mod addressed_changes;
 pub(super) mod allocated_totals;
 pub(super) mod allocation_places;
-mod assignment_index;
 mod block_places;
 mod buffer_alignment;
 pub(super) mod change_origins;
 mod change_window;
 mod contention;
-pub(super) mod dropped_variables;
 mod engine_waits;
 pub(super) mod follow_replay;
 mod followed_states;
 mod followed_step;
 pub(super) mod frame_returns;
 pub(super) mod free_sites;
-mod freed_allocations;
 pub(super) mod freed_groups;
-mod freed_matching;
-mod generated_buffers;
-pub(super) mod gradient_frees;
+pub(super) mod generated_buffers;
 mod group_settlement;
 pub(super) mod highest_moment;
 mod kept_steps;
 pub(super) mod kind_origins;
-mod known_frees;
 mod known_makers;
 mod last_stacks;
 mod line_pairs;
@@ -88,7 +78,6 @@ pub(super) mod pool_change;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
-mod seen_frees;
 mod snapshot_charges;
 mod stack_calls;
 mod stack_votes;
@@ -97,8 +86,6 @@ mod usual_order;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::host_only::HostStacks;
@@ -113,14 +100,12 @@ use crate::analysis::followed::change_origins::{
     free_site, makers, went_on,
 };
 use crate::analysis::followed::contention::Contention;
-use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
 use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
 use crate::analysis::followed::frame_returns::OpenFrames;
-use crate::analysis::followed::free_sites::{FreeSite, FreeSites};
-use crate::analysis::followed::freed_allocations::{FreedAllocations, FreedBlocks};
-use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
+use crate::analysis::followed::free_sites::FreeSites;
+use crate::analysis::followed::generated_buffers::ProgramText;
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::loop_order::LoopOrder;
@@ -141,11 +126,8 @@ pub(crate) struct FollowedSteps {
     /// The number of the first of them.
     first: u64,
     frames: OpenFrames,
-    last_site: FreeSite,
     last_stacks: LastStacks,
     engine_waits: EngineWaits,
-    /// The last stack that came into question for a change.
-    seen_last: Option<AllocationOrigin>,
     /// The last block and who made it, where that is most likely one stack.
     last_made: Option<(BlockGroup, AllocationOrigin)>,
     /// Who made the last few.
@@ -158,13 +140,7 @@ pub(crate) struct FollowedSteps {
     allocation_sources: KindOrigins,
     sums: AllocationSums,
     past: PastSteps<PastStep>,
-    freed: FreedAllocations,
-    /// Which allocation of the recording the blocks of the last map are, by address, where that is known.
-    numbers: FxHashMap<u64, u64>,
     states: FollowedStates,
-    gradients: GradientFrees,
-    line_steps: LineSteps,
-    dropped: DroppedByStatement,
     buffers: BufferAlignment,
     loops: LoopOrder,
     pairs: PairsInCall,
@@ -212,22 +188,7 @@ impl FollowedSteps {
         let ChangeSources { origins, certain, is_whole, waited } = found;
         let below = waited.then(|| went_on(change, facts, locks)).flatten();
         self.allocation_sources.calls.add(&origins, stacks);
-        // Where no stack could be read the program moved fast, and most likely within the same call.
-        let site = match &origins[..] {
-            [] => self.last_site,
-            origins => free_site(origins, stacks),
-        };
-        self.last_site = site;
-        let frees_gradients = change.frees() > 0 && frees_gradients(&origins, stacks);
-        let seen_last = self.seen_last.filter(|_| origins.is_empty());
-        let of_program = |origin: &&AllocationOrigin| locks.may_vote(**origin);
-        self.seen_last = origins.iter().rfind(of_program).copied().or(self.seen_last);
-        let freeing = match (&origins[..], site) {
-            _ if change.frees() == 0 => None,
-            ([AllocationOrigin::Stack(thread, _), ..], _) => Some(*thread),
-            ([], [Some(AllocationOrigin::Below(thread, _)), _]) => Some(thread),
-            _ => None,
-        };
+        let site = free_site(&origins, stacks);
         let makers = makers(change, &origins);
         let contested = self.contention.add(change, locks.are_several(&makers));
         let apart = whole.after.0.saturating_sub(whole.before.0);
@@ -251,7 +212,6 @@ impl FollowedSteps {
             origins.into_iter().chain(unseen).map(|origin| (origin, 1)).collect()
         };
         let is_doubtful = !is_whole || shares.len() > 1 || between != BetweenPolls::Stayed;
-        let has_arrived = self.has_arrived(&shares);
         let charge = Arc::new(BlockAttribution {
             shares,
             span: Some(apart),
@@ -259,7 +219,6 @@ impl FollowedSteps {
             certain,
             contested,
         });
-        self.gradients.saw(&charge, stacks, engine);
         let open = change.totals_reset || change.counters_torn;
         let allocated = allocated_kind(&change.small, &change.large).filter(|_| !open);
         let places = allocated.map_or_else(ReachSums::default, |kind| self.sums.places(Some(kind)));
@@ -287,22 +246,12 @@ impl FollowedSteps {
         let recent = self.allocation_sources.recent(&places);
         let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
         let sequence = allocated.and_then(|kind| self.sequence.place(kind));
-        let is_new = self.past.is_new();
         let side = |side: usize| {
             let mut seen = charge.shares.iter().map(|share| share.0);
             seen.find(|origin| stood(*origin, whole)[side])
         };
         let sides = [side(0), side(1)];
-        let sighting = Sighting {
-            is_doubtful,
-            has_arrived,
-            recent,
-            follows,
-            sequence,
-            seen_last,
-            sides,
-            is_new,
-        };
+        let sighting = Sighting { is_doubtful, recent, sequence, sides };
         if let Some(kind) = allocated {
             self.allocation_sources.saw(kind, &places, [follows, sequence], &charge, whole);
         }
@@ -313,24 +262,10 @@ impl FollowedSteps {
         }
         let likely = allocated
             .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, sighting));
-        let past = PastStep {
-            places,
-            charge: likely.clone().unwrap_or_else(|| charge.clone()),
-            site,
-            freed: None,
-        };
-        if open {
-            self.freed.forget();
-        }
-        let allocations = self.freed.allocations();
+        let past =
+            PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
         let first_past = self.past.next_number();
-        let freed = self.remember(before, level, pools, past, parts.as_deref());
-        let known = |past: u64| self.past.get(past)?.freed.clone();
-        for (number, freed) in self.freed.complete(change.addresses.as_deref(), known) {
-            if let Some(past) = self.past.get_mut(number) {
-                past.freed = Some(freed);
-            }
-        }
+        self.remember(before, level, pools, past, parts.as_deref());
         self.steps.push_back(FollowedStep {
             from: change.before.0,
             to: change.after.0,
@@ -345,10 +280,6 @@ impl FollowedSteps {
             past: first_past..self.past.next_number(),
             charge: charge.clone(),
             site,
-            allocations,
-            freed,
-            line_step: None,
-            frees_gradients,
             returned: None,
             addresses: change.addresses.as_deref().cloned().map(Arc::new),
         });
@@ -356,12 +287,6 @@ impl FollowedSteps {
         known.append(&mut self.buffers.add(number, change, &makers, text));
         for (of, buffers) in known {
             self.made_by_lines(of, &buffers);
-        }
-        for (of, step) in self.line_steps.add(number, change, is_next, freeing, stacks) {
-            let index = of.checked_sub(self.first).map(|index| index as usize);
-            if let Some(changed) = index.and_then(|index| self.steps.get_mut(index)) {
-                changed.line_step = Some(step);
-            }
         }
         let origin = allocated.and_then(|_| likely.as_ref().unwrap_or(&charge).only_stack());
         // Where it stood there before the block, it was not made ahead of this line.
@@ -393,20 +318,7 @@ impl FollowedSteps {
         }
     }
 
-    /// Whether the thread has made no block yet on the line where it was seen before a change: the last one was made on another.
-    fn has_arrived(&self, shares: &[(AllocationOrigin, u64)]) -> bool {
-        let (
-            Some((_, AllocationOrigin::Stack(of, last))),
-            [(AllocationOrigin::Stack(thread, stack), _), ..],
-        ) = (self.last_made, shares)
-        else {
-            return false;
-        };
-        of == *thread && last != *stack
-    }
-
-    /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself. Gives what the
-    /// like of it freed in an earlier iteration.
+    /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself.
     fn remember(
         &mut self,
         mut before: ReachSums,
@@ -414,8 +326,7 @@ impl FollowedSteps {
         whole: PoolDeltas,
         past: PastStep,
         parts: Option<&[PastPart<PastStep>]>,
-    ) -> Option<FreedBlocks> {
-        let mut freed = None;
+    ) {
         let itself;
         let one_by_one = match parts {
             Some(parts) => parts,
@@ -425,22 +336,14 @@ impl FollowedSteps {
             }
         };
         for (nth, part) in one_by_one.iter().enumerate() {
-            let (pools, past) = &**part;
+            let pools = &part.0;
             if nth > 0 {
                 before = self.sums.places(None);
             }
             self.sums.add([&pools[0], &pools[1]]);
-            let number = self.past.push(&before, level, *pools, |like| {
-                freed = past.freed.clone().or_else(|| like?.freed.clone());
-                if freed.is_some() == past.freed.is_some() {
-                    return part.clone();
-                }
-                Arc::new((*pools, PastStep { freed: freed.clone(), ..past.clone() }))
-            });
-            self.freed.add(number, pools);
+            self.past.push(&before, level, part.clone());
             level = live_after(level, pools);
         }
-        freed.filter(|_| parts.is_none())
     }
 
     /// Notes which frames have returned, and in which changes their variables can have been dropped: `next` is the one to come.

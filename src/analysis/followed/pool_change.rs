@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::dropped_variables::LineStep;
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::model::{CounterDelta, Pool};
 
@@ -27,12 +26,6 @@ pub(in crate::analysis) struct PoolChange<'a> {
     pub(in crate::analysis) returned: Option<(usize, usize)>,
     /// Where the program was.
     pub(in crate::analysis) site: FreeSite,
-    /// How many allocations ago the blocks were allocated that it freed, in both pools, as in an earlier iteration (`freed_allocations.rs`).
-    pub(in crate::analysis) freed: Option<&'a [u64]>,
-    /// From which line to which it went, where that is known.
-    pub(in crate::analysis) line_step: Option<LineStep>,
-    /// Whether what it freed are gradients.
-    pub(in crate::analysis) frees_gradients: bool,
 }
 
 /// How many blocks a change allocated in both pools.

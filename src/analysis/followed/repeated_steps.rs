@@ -77,15 +77,14 @@ impl<T> Default for PastSteps<T> {
 }
 
 impl<T: Clone> PastSteps<T> {
-    /// Takes the next change; `places` tell what was allocated before it, `level` what was alive then. `part` is told what is kept of the
-    /// change of an earlier iteration that was like it. Gives the number of the change.
+    /// Takes the next change; `places` tell what was allocated before it, `level` what was alive then.
     pub(in crate::analysis) fn push(
         &mut self,
         places: &ReachSums,
         level: LiveBytes,
-        pools: PoolDeltas,
-        part: impl FnOnce(Option<&T>) -> PastPart<T>,
-    ) -> u64 {
+        part: PastPart<T>,
+    ) {
+        let pools = part.0;
         let is_like = |number| {
             Some(number).filter(|_| self.change(number).is_some_and(|past| past.part.0 == pools))
         };
@@ -95,7 +94,6 @@ impl<T: Clone> PastSteps<T> {
             Some(like) => self.context(like) as u32,
             None => 0,
         };
-        let part = part(like.and_then(|like| self.get(like)));
         self.next = like.map(|like| like + 1);
         self.recent.truncate(MAX_CONTEXT - 1);
         self.recent.push_front(pools);
@@ -111,17 +109,11 @@ impl<T: Clone> PastSteps<T> {
         }
         let freed: i64 = pools.iter().map(|pool| pool.frees).sum();
         self.frees = if allocates(&pools) { 0 } else { self.frees.saturating_add(freed) };
-        number
     }
 
     /// The number that the next change will have.
     pub(in crate::analysis) fn next_number(&self) -> u64 {
         self.first + self.steps.len() as u64
-    }
-
-    /// Whether the last change was like none of an earlier iteration.
-    pub(in crate::analysis) fn is_new(&self) -> bool {
-        self.repeats == 0
     }
 
     /// Keeps a change as the last one; gives its number.
@@ -152,11 +144,6 @@ impl<T: Clone> PastSteps<T> {
 
     fn change(&self, number: u64) -> Option<&PastChange<T>> {
         self.steps.get(self.index(number)?)
-    }
-
-    /// What is kept of a change.
-    pub(in crate::analysis) fn get(&self, number: u64) -> Option<&T> {
-        self.change(number).map(|past| &past.part.1)
     }
 
     /// What a change did.
@@ -354,7 +341,7 @@ mod tests {
     const PLACES: ReachSums = [Some(1); 4];
 
     fn push<T: Clone>(past: &mut PastSteps<T>, level: LiveBytes, pools: PoolDeltas, what: T) {
-        past.push(&PLACES, level, pools, |_| Arc::new((pools, what)));
+        past.push(&PLACES, level, Arc::new((pools, what)));
     }
 
     /// What comes before them is the same in all layers, but not how much is alive.
@@ -404,9 +391,9 @@ mod tests {
             divided.iter().map(|part| part.1).collect()
         };
         assert_eq!(made(&past), ["one", "two"]);
-        for (level, pools) in [(0, allocates(1)), (4, allocates(1)), (8, frees(2))] {
-            past.push(&PLACES, [0, level], pools, |like| Arc::new((pools, *like.unwrap())));
-        }
+        push(&mut past, [0, 0], allocates(1), "one");
+        push(&mut past, [0, 4], allocates(1), "two");
+        push(&mut past, [0, 8], frees(2), "second free");
         assert_eq!(made(&past), ["three", "four"]);
     }
 }

@@ -2,12 +2,9 @@
 //!
 //! It is the youngest of these, in order:
 //!
-//! 1. in `zero_grad`, those that the autograd engine made (`gradient_frees.rs`);
-//! 2. those that a function allocated and held in a variable: it returned in this change;
-//! 3. what the variables were that the statement assigns anew (`dropped_variables.rs`);
-//! 4. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
-//! 5. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was. Rather none of a maker whose
-//!    blocks were seen to go elsewhere (`seen_frees.rs`).
+//! 1. those that a function allocated and held in a variable: it returned in this change;
+//! 2. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
+//! 3. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was.
 //!
 //! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
 //! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken
@@ -25,10 +22,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::followed::dropped_variables::{DroppedVariables, OWN};
 use crate::analysis::followed::free_sites::FreeSite;
-use crate::analysis::followed::gradient_frees::GradientFrees;
-use crate::model::StackTable;
 
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
 const IN_USE_FOR: u64 = 100_000;
@@ -57,8 +51,6 @@ pub(super) struct ReplayedBlock {
     pub(super) is_gone: bool,
     pub(super) batch: usize,
     pub(super) stays: Stays,
-    /// Which allocation of the recording it is, where that is known.
-    pub(super) number: Option<u64>,
     /// Which address the tables of the allocator say that it was given.
     pub(super) given: Option<GivenAddress>,
 }
@@ -94,8 +86,6 @@ pub(super) struct ReplayedFree {
     pub(super) time: u64,
     /// Whether it may have been one with another origin.
     pub(super) is_open: bool,
-    /// It was allocated before this time.
-    pub(super) made_before: u64,
     /// Whether its address was seen to be taken back.
     pub(super) is_seen: bool,
 }
@@ -108,61 +98,10 @@ pub(super) struct FreeMoment<'a> {
     pub(super) site: FreeSite,
     /// Whose blocks of the group are freed there.
     pub(super) usual: Option<AllocationOrigin>,
-    /// Whether the blocks of a maker are freed elsewhere as a rule.
-    pub(super) goes_elsewhere: &'a dyn Fn(AllocationOrigin) -> bool,
-    /// In `zero_grad`: who makes gradients.
-    pub(super) gradients: Option<&'a GradientFrees>,
     /// The change that allocated last in any group.
     pub(super) last: Option<usize>,
     /// Whether all allocations of the group until now are known.
     pub(super) all_known: &'a dyn Fn() -> bool,
-}
-
-/// The variables that a statement drops where a block is freed.
-pub(super) struct DroppedAt<'a> {
-    pub(super) variables: &'a mut DroppedVariables,
-    /// How many of them it has dropped already.
-    pub(super) nth: usize,
-    pub(super) stacks: &'a StackTable,
-}
-
-impl DroppedAt<'_> {
-    /// The youngest block of the next of its variables, else of any; none while an intermediate result of its own is alive, for that
-    /// goes first.
-    fn youngest(
-        &mut self,
-        live: &[ReplayedBlock],
-        can_free: impl Fn(&ReplayedBlock) -> bool,
-    ) -> Option<usize> {
-        let names = self.variables.names().max(1);
-        let is_single = names == 1;
-        if is_single && self.nth > 0 {
-            return None;
-        }
-        let next = 1 << (self.nth % names);
-        let mut of_any = None;
-        for (at, block) in live.iter().enumerate().rev() {
-            let Some(AllocationOrigin::Stack(thread, stack)) = block.attribution.only_stack()
-            else {
-                continue;
-            };
-            if !can_free(block) {
-                continue;
-            }
-            let names = self.variables.of(thread, stack, self.stacks);
-            if names & OWN != 0 && !is_single {
-                break;
-            }
-            if names & !OWN == 0 {
-                continue;
-            }
-            if names & next != 0 {
-                return Some(at);
-            }
-            of_any = of_any.or(Some(at));
-        }
-        of_any
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,14 +200,8 @@ impl GroupReplay {
             is_gone: false,
             batch: 0,
             stays: Stays::Unknown,
-            number: None,
             given: None,
         });
-    }
-
-    /// Where the block is that is allocation `number` of the recording.
-    pub(super) fn numbered(&self, number: u64) -> Option<usize> {
-        self.live.iter().rposition(|block| block.number == Some(number))
     }
 
     /// Where the block is that is at this address.
@@ -286,7 +219,7 @@ impl GroupReplay {
         let block = self.live.remove(at);
         self.take_address(&block);
         let (is_open, is_seen) = (false, false);
-        let free = ReplayedFree { block, site, time, is_open, made_before: time, is_seen };
+        let free = ReplayedFree { block, site, time, is_open, is_seen };
         self.frees.push_mut(free)
     }
 
@@ -322,19 +255,17 @@ impl GroupReplay {
         }
     }
 
-    /// Says whether it was what a variable was that the statement assigns anew.
-    pub(super) fn free(&mut self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) -> bool {
+    pub(super) fn free(&mut self, moment: &FreeMoment<'_>) {
         self.open_addresses();
-        let Some((at, is_variable)) = self.choose(moment, dropped) else {
+        let Some(at) = self.choose(moment) else {
             self.unplaced += 1;
-            return false;
+            return;
         };
         let differs = |other: &ReplayedBlock| {
             self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
         };
         let is_open = self.live.iter().any(differs);
         self.take(at, moment.site, moment.time).is_open = is_open;
-        is_variable
     }
 
     /// A block of the map before was freed: it had one of the addresses of its batch that are gone, whichever that was.
@@ -356,12 +287,8 @@ impl GroupReplay {
         }
     }
 
-    /// Which block is freed most likely, and whether it was a variable's.
-    pub(super) fn choose(
-        &self,
-        moment: &FreeMoment<'_>,
-        dropped: Option<DroppedAt<'_>>,
-    ) -> Option<(usize, bool)> {
+    /// Which block is freed most likely.
+    pub(super) fn choose(&self, moment: &FreeMoment<'_>) -> Option<usize> {
         let is_in_use = |block: &ReplayedBlock| {
             let age = moment.time.saturating_sub(block.attribution.allocated_at);
             Some(block.from) == moment.last.map(BlockSource::Change) && age <= IN_USE_FOR
@@ -374,30 +301,13 @@ impl GroupReplay {
             let within = block.returned.filter(|(from, to)| (*from..=*to).contains(&moment.change));
             within.is_some()
         };
-        let gradient = moment.gradients.and_then(|gradients| {
-            youngest(&|b| self.can_free(b) && gradients.is_gradient(&b.attribution))
-        });
-        if let Some(gradient) = gradient {
-            return Some((gradient, false));
-        }
         let mut chosen = youngest(&|b| returned(b) && !is_in_use(b));
-        if chosen.is_none() {
-            let can_free = |b: &ReplayedBlock| self.can_free(b) && !is_in_use(b);
-            let variable = dropped.and_then(|mut at| at.youngest(&self.live, can_free));
-            if let Some(variable) = variable {
-                return Some((variable, true));
-            }
-        }
         if moment.usual.is_some() {
             chosen = chosen
                 .or_else(|| youngest(&|b| usual(b) && !is_in_use(b)))
                 .or_else(|| youngest(&usual));
         }
-        let goes_here = |block: &ReplayedBlock| {
-            block.attribution.only_stack().is_none_or(|maker| !(moment.goes_elsewhere)(maker))
-        };
         chosen
-            .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b) && goes_here(b)))
             .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b)))
             .or_else(|| youngest(&|b| self.can_free(b)))
             .or_else(|| youngest(&|b| b.stays == Stays::Unknown))
@@ -408,6 +318,5 @@ impl GroupReplay {
                 youngest(&|b| b.stays == Stays::Seldom)
                     .or_else(|| youngest(&|b| b.stays == Stays::Likely))
             })
-            .map(|at| (at, false))
     }
 }

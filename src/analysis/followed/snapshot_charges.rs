@@ -7,7 +7,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
 };
@@ -15,8 +14,7 @@ use crate::analysis::followed::followed_states::{
     AliveKinds, FollowedStretch, charge_alike, most_alike, rested_part,
 };
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite};
-use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
-use crate::analysis::followed::kind_origins::KindOrigins;
+use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::repeated_steps::LiveBytes;
 use crate::analysis::followed::replayed_group::Stays;
 use crate::analysis::followed::{FollowedSteps, UntilMap};
@@ -37,7 +35,6 @@ impl FollowedSteps {
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
         (is_complete, above): (bool, u64),
-        text: ProgramText<'_>,
     ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Vec<HighestMoment>) {
         let known: FxHashSet<(BlockGroup, u64)> = blocks
             .iter()
@@ -54,21 +51,17 @@ impl FollowedSteps {
                 (Some(false), false) => Stays::Likely,
                 (Some(false) | None, true) => Stays::Always,
             };
-            let number = self.numbers.get(&address).copied();
-            SnapshotBlock { group, address, attribution, batch, stays, is_gone, number }
+            SnapshotBlock { group, address, attribution, batch, stays, is_gone }
         });
         let before: Vec<SnapshotBlock> = before.collect();
         // Without addresses too many frees are guessed in the midst of an iteration.
         let is_kept = is_complete && until.steps.iter().any(|step| step.addresses.is_some());
         let stretch = is_kept.then(|| FollowedStretch::new(Arc::clone(until), before.clone()));
         let before = before.into_iter();
-        let mut replay =
-            FollowReplay::new(before, &self.sites, &self.gradients, &mut self.dropped, text);
+        let mut replay = FollowReplay::new(before, &self.sites);
         let above = is_complete.then_some(above);
-        let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
-        let ReplayResult { mut attributions, unexplained, freed, choices, numbers } =
-            replay.finish(blocks);
-        self.numbers = numbers;
+        let highest = until.replay(&mut replay, &self.allocation_sources, above);
+        let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
         if is_complete {
             self.learn(until, freed, choices);
         }
@@ -82,9 +75,6 @@ impl FollowedSteps {
             }
             until.charge_left(left, lived_on, &mut attributions);
         }
-        for moment in &mut highest {
-            charge_likely(&mut moment.blocks, &self.allocation_sources);
-        }
         (attributions, highest.into_iter().filter_map(HighestMoment::add_up).collect())
     }
 
@@ -95,7 +85,6 @@ impl FollowedSteps {
         until: &UntilMap,
         live: LiveBytes,
         blocks: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
-        text: ProgramText<'_>,
     ) -> Vec<(u64, Arc<BlockAttribution>)> {
         let Some(rested) = rested_part(&until.steps) else { return Vec::new() };
         let mut by_kind: FxHashMap<BlockGroup, Vec<(u64, Arc<BlockAttribution>)>> =
@@ -104,7 +93,7 @@ impl FollowedSteps {
             by_kind.entry(kind).or_default().push((address, attribution));
         }
         let counts = by_kind.iter().map(|(kind, blocks)| (*kind, blocks.len())).collect();
-        let Some(alive) = self.alive_at_level(live, rested, &counts, text) else {
+        let Some(alive) = self.alive_at_level(live, rested, &counts) else {
             return Vec::new();
         };
         let mut changed = Vec::new();
@@ -124,20 +113,15 @@ impl FollowedSteps {
         live: LiveBytes,
         rested: f64,
         counts: &FxHashMap<BlockGroup, usize>,
-        text: ProgramText<'_>,
     ) -> Option<Arc<AliveKinds>> {
         if let Some(known) = self.states.known(live) {
             return known;
         }
-        let FollowedSteps {
-            states, sites, gradients, dropped, allocation_sources: origins, ..
-        } = self;
+        let FollowedSteps { states, sites, allocation_sources: origins, .. } = self;
         let moments = states.moments(live, rested).filter_map(|(stretch, at)| {
             let blocks = stretch.blocks.iter().cloned();
-            let mut replay = FollowReplay::new(blocks, sites, gradients, dropped, text);
-            let mut alive = stretch.until.alive_at(at, &mut replay, origins)?;
-            charge_likely(&mut alive, origins);
-            Some(alive)
+            let mut replay = FollowReplay::new(blocks, sites);
+            stretch.until.alive_at(at, &mut replay, origins)
         });
         let alive = most_alike(moments, counts).map(Arc::new);
         self.states.remember(live, alive.clone());
@@ -182,14 +166,5 @@ impl FollowedSteps {
         }
         let correct = |(group, blocks)| self.sites.correct(group, blocks);
         open.into_iter().flat_map(correct).collect()
-    }
-}
-
-/// Charges blocks that a replay has alive as rule 7 tells.
-fn charge_likely(blocks: &mut [AliveBlock], origins: &KindOrigins) {
-    for block in blocks {
-        if let Some(likely) = origins.likely_anywhere(block.kind, &block.attribution) {
-            block.attribution = likely;
-        }
     }
 }

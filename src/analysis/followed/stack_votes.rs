@@ -1,16 +1,12 @@
 //! How often each stack stood beside the allocations of one kind, or of one place, and who made these by that.
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::followed::line_votes::LineVotes;
-use crate::analysis::followed::stack_calls::StackCalls;
 use crate::model::{FollowedChange, FollowedThread, StackReading};
 
 /// Polls at most so far apart tell on which side of an allocation a stack stood, in nanoseconds: a loop that sleeps takes longer to come round.
 const VOTES_WITHIN: u64 = 30_000;
 /// Stacks that are remembered of one kind or place.
 const MAX_MAKERS: usize = 16;
-/// Allocations of a kind after which one that always stands after them is likely to have made them.
-const MIN_AFTER: u32 = 3;
 /// Allocations at a place after which it counts more than all of the kind.
 pub(super) const MIN_AT_PLACE: u32 = 3;
 /// A stack seen so many times as often as every other, on both sides of the allocations of a place, is the place.
@@ -20,8 +16,6 @@ const MIN_TELLING: u32 = 16;
 const HARDLY_EVER: u32 = 16;
 /// Allocations after which a line is known to make such blocks.
 pub(super) const MIN_CLEAR: u32 = 8;
-/// Lines of one call that make blocks of one kind: with more it is not known which of them made one.
-const MAX_MAKERS_IN_CALL: usize = 2;
 
 /// The stacks that came into question for the allocations of one kind, or of one place.
 #[derive(Debug, Default)]
@@ -57,12 +51,6 @@ impl StackVote {
     /// it: one seen on both sides is the place.
     pub(super) fn on_both_sides(&self) -> u32 {
         self.before.min(self.after)
-    }
-
-    /// Its share of blocks that one of several lines made. It is more than 1, which are the parts of the two ends of a change, of which more may be
-    /// found out later.
-    fn share(&self) -> u64 {
-        1 + u64::from(self.on_both_sides())
     }
 }
 
@@ -120,21 +108,14 @@ impl StackVotes {
         self.all >= MIN_TELLING && seen.saturating_mul(HARDLY_EVER) < self.all
     }
 
-    /// Who makes these allocations, whoever was seen beside one of them, if that is clear: who stood on both sides, else who stood after them
-    /// twice as often as any other, and not before. Who comes later is seen after them as well, where a poll is late.
-    pub(super) fn clear_origin(&self, of_kind: &StackVotes) -> Option<AllocationOrigin> {
+    /// Who makes these allocations, whoever was seen beside one of them, if that is clear: who stood on both sides.
+    pub(super) fn clear_origin(&self) -> Option<AllocationOrigin> {
         let best = self.of.iter().max_by_key(|vote| vote.on_both_sides())?;
         let both = best.on_both_sides();
         let mut others = self.of.iter().filter(|vote| vote.origin != best.origin);
-        if both >= MIN_AT_PLACE && others.all(|vote| vote.on_both_sides() <= both / CLEARLY) {
-            return Some(best.origin);
-        }
-        let first = self.of.iter().max_by_key(|vote| vote.after)?;
-        let mut later = self.of.iter().filter(|vote| vote.origin != first.origin);
-        let came = both <= first.after / CLEARLY
-            && later.all(|vote| vote.after <= first.after / 2)
-            && self.came_often(first, of_kind);
-        came.then_some(first.origin)
+        let is_clear =
+            both >= MIN_AT_PLACE && others.all(|vote| vote.on_both_sides() <= both / CLEARLY);
+        is_clear.then_some(best.origin)
     }
 
     /// Who stood after these allocations twice as often as any other, and hardly ever before them, where most of the polls were far apart.
@@ -149,28 +130,6 @@ impl StackVotes {
         is_clear.then_some(first.origin)
     }
 
-    /// Whose an allocation with this charge is, wherever it was: where a thread went from one line that makes such blocks to another, it made
-    /// this one by the line that it came to. The memory comes first there, and then what fills it. Not so where it
-    /// had made nothing yet on the line that it came from.
-    pub(super) fn origin_anywhere(
-        &self,
-        charge: &BlockAttribution,
-        has_arrived: bool,
-    ) -> Option<AllocationOrigin> {
-        if let [
-            (before @ AllocationOrigin::Stack(thread, _), _),
-            (after @ AllocationOrigin::Stack(of, _), _),
-        ] = charge.shares[..]
-            && thread == of
-        {
-            let both = |&(origin, _): &(AllocationOrigin, u64)| self.on_both_sides(origin);
-            if charge.shares.iter().all(|share| both(share) > 0) {
-                return Some(if has_arrived { before } else { after });
-            }
-        }
-        self.origin(charge, self)
-    }
-
     /// In how many allocations a stack stood before, and in how many after, whichever is less.
     pub(super) fn on_both_sides(&self, origin: AllocationOrigin) -> u32 {
         self.vote(origin).map_or(0, StackVote::on_both_sides)
@@ -180,81 +139,19 @@ impl StackVotes {
         self.of.iter().find(|vote| vote.origin == origin)
     }
 
-    /// Whether a stack stood after enough of these allocations to have made them. It takes more where another of their stacks is known to make
-    /// such blocks elsewhere, and this one hardly.
-    fn came_often(&self, vote: &StackVote, of_kind: &StackVotes) -> bool {
-        let hardly = of_kind.on_both_sides(vote.origin).saturating_mul(CLEARLY);
-        let is_doubted = self.of.iter().any(|other| of_kind.on_both_sides(other.origin) > hardly);
-        vote.after >= if is_doubted { 2 * MIN_AFTER } else { MIN_AFTER }
-    }
-
-    /// Of those that may have made these allocations the one that came into question for most of them, if that is clear.
-    pub(super) fn most(&self, may: impl Fn(AllocationOrigin) -> bool) -> Option<AllocationOrigin> {
-        let makers = || self.of.iter().filter(|vote| may(vote.origin));
-        let most = makers().max_by_key(|vote| vote.all)?;
-        let all = makers().map(|vote| vote.all).fold(0, u32::saturating_add).min(self.all);
+    /// The one that came into question for most of these allocations, if that is clear.
+    fn most(&self) -> Option<AllocationOrigin> {
+        let most = self.of.iter().max_by_key(|vote| vote.all)?;
+        let all = self.of.iter().map(|vote| vote.all).fold(0, u32::saturating_add).min(self.all);
         let is_clear = most.all > all / 2
-            && makers().all(|v| v.origin == most.origin || v.all <= most.all / 2);
+            && self.of.iter().all(|v| v.origin == most.origin || v.all <= most.all / 2);
         is_clear.then_some(most.origin)
     }
 
-    /// Who makes such blocks in the calls in which the thread was seen, where it was seen on lines that make none: it was on its way to one of
-    /// these, or came from there.
-    pub(super) fn makers_in_call(
-        &self,
-        charge: &BlockAttribution,
-        calls: &StackCalls,
-    ) -> Option<Vec<(AllocationOrigin, u64)>> {
-        let mut seen = 0;
-        for (origin, _) in &charge.shares {
-            let AllocationOrigin::Stack(..) = origin else { return None };
-            let vote = self.vote(*origin);
-            if vote.is_some_and(|vote| vote.on_both_sides() > 0) {
-                return None;
-            }
-            seen = seen.max(vote.map_or(0, |vote| vote.all));
-        }
-        let is_within = |maker: AllocationOrigin| {
-            charge.shares.iter().any(|(origin, _)| calls.is_within(maker, *origin))
-        };
-        let makers =
-            || self.of.iter().filter(|vote| vote.on_both_sides() > 0 && is_within(vote.origin));
-        let made: u32 = makers().map(StackVote::on_both_sides).sum();
-        let shares: Vec<_> = makers().map(|vote| (vote.origin, vote.share())).collect();
-        (made >= 2 && seen <= made / 2 && shares.len() <= MAX_MAKERS_IN_CALL).then_some(shares)
-    }
-
-    /// Who makes such blocks in the calls in which the thread was seen, if it is one line, and those on which it was seen hardly make any blocks: a
-    /// fast loop came round between two polls, or the thread was on its way.
-    pub(super) fn clear_maker(
-        &self,
-        seen: &[(AllocationOrigin, u64)],
-        calls: &StackCalls,
-        lines: &LineVotes,
-    ) -> Option<AllocationOrigin> {
-        let seen = || seen.iter().map(|share| share.0);
-        let is_within = |maker| seen().all(|seen| calls.is_within(maker, seen));
-        let makers = || self.of.iter().filter(|vote| is_within(vote.origin));
-        let best = makers().max_by_key(|vote| vote.on_both_sides())?;
-        let both = best.on_both_sides();
-        let others = makers().map(|vote| vote.origin).filter(|of| *of != best.origin);
-        let of_line = |origin| lines.on_both_sides(origin, calls);
-        let makes_few = |origin| {
-            let own = self.on_both_sides(origin);
-            own <= both / 2 && of_line(origin) <= of_line(best.origin) / CLEARLY
-        };
-        let is_clear = both >= MIN_CLEAR && others.chain(seen()).all(makes_few);
-        is_clear.then_some(best.origin)
-    }
-
-    /// Whose an allocation with this charge is, if that is clear; `of_kind` are the votes of all allocations of its kind.
-    pub(super) fn origin(
-        &self,
-        charge: &BlockAttribution,
-        of_kind: &StackVotes,
-    ) -> Option<AllocationOrigin> {
+    /// Whose an allocation with this charge is, if that is clear.
+    pub(super) fn origin(&self, charge: &BlockAttribution) -> Option<AllocationOrigin> {
         match charge.shares[..] {
-            [(AllocationOrigin::NotSeen, _)] => self.most(|_| true),
+            [(AllocationOrigin::NotSeen, _)] => self.most(),
             [_] => None,
             _ => {
                 let is_candidate = |vote: &&StackVote| {
@@ -262,24 +159,10 @@ impl StackVotes {
                 };
                 let candidates: Vec<&StackVote> = self.of.iter().filter(is_candidate).collect();
                 let best = candidates.iter().max_by_key(|v| (v.on_both_sides(), v.after))?;
-                let others = || candidates.iter().filter(|v| v.origin != best.origin);
+                let mut others = candidates.iter().filter(|v| v.origin != best.origin);
                 let both = best.on_both_sides();
-                let clear = both > 0 && others().all(|v| v.on_both_sides() <= both / 2);
-                // Where the poll before never comes in time, what stands after is what allocated.
-                let after = both == 0
-                    && self.came_often(best, of_kind)
-                    && others().all(|v| v.after == 0 && v.before >= MIN_AFTER);
-                if clear || after {
-                    return Some(best.origin);
-                }
-                // A thread that waits between its allocations is polled seldom. It was never seen to wait after one, and what
-                // it did after the allocation was seen before it, too: that is no line behind it.
-                let last = candidates.iter().max_by_key(|v| (v.any_after, v.any_before))?;
-                let mut others = candidates.iter().filter(|v| v.origin != last.origin);
-                let is_last = last.any_after >= MIN_AFTER
-                    && last.any_before > 0
-                    && others.all(|v| v.any_after == 0 && v.any_before >= MIN_AFTER);
-                is_last.then_some(last.origin)
+                let is_clear = both > 0 && others.all(|v| v.on_both_sides() <= both / 2);
+                is_clear.then_some(best.origin)
             }
         }
     }

@@ -79,7 +79,6 @@ impl UntilMap {
         let mut moments = Vec::new();
         let mut at = 0;
         while let Some(step) = self.steps.get(at).filter(|_| at < count) {
-            replay.allocations = step.allocations;
             let end = windows.get(at).copied().flatten();
             let addresses = end.and_then(|end| self.steps.get(end)?.addresses.as_ref());
             if let (Some(end), Some(addresses)) = (end, addresses) {
@@ -172,7 +171,7 @@ impl UntilMap {
     fn replayed<'a>(&self, step: &FollowedStep, charged: &'a ChargedStep) -> WindowChange<'a> {
         let index = |number: u64| number.saturating_sub(self.first) as usize + 1;
         let returned = step.returned.map(|(from, to)| (index(from), index(to)));
-        let pool_changes = |pools: &PoolDeltas, attribution, returned, site, freed| {
+        let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
             [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| PoolChange {
                 pool,
                 delta,
@@ -180,22 +179,14 @@ impl UntilMap {
                 attribution,
                 returned,
                 site,
-                freed,
-                line_step: step.line_step,
-                frees_gradients: step.frees_gradients,
             })
         };
-        let of_part = |(pools, charge, site, freed): &'a ChargedPart| {
-            pool_changes(pools, charge, None, *site, freed.as_deref())
-        };
+        let of_part =
+            |(pools, charge, site): &'a ChargedPart| pool_changes(pools, charge, None, *site);
         let parts: Vec<_> = charged.parts.iter().flatten().map(of_part).collect();
         let returned = returned.filter(|_| charged.parts.is_none());
         let pools = [step.small, step.large];
-        let freed = charged.freed.as_deref();
-        WindowChange {
-            pools: pool_changes(&pools, &charged.charge, returned, step.site, freed),
-            parts,
-        }
+        WindowChange { pools: pool_changes(&pools, &charged.charge, returned, step.site), parts }
     }
 
     /// Rule 8.

@@ -46,7 +46,7 @@ pub(super) fn usual_order(
         let open =
             left.iter_mut().enumerate().filter_map(|(pool, left)| Some((pool, left.as_mut()?)));
         let next = open.filter(|(_, (_, count))| *count > 0).filter_map(|(pool, left)| {
-            let (maker, votes) = origins.usual(left.0, place_behind(left.0, last), charge)?;
+            let (maker, votes) = origins.usual(place_behind(left.0, last), charge)?;
             Some((votes, pool, left, maker))
         });
         let (_, pool, left, maker) = next.max_by_key(|(votes, ..)| *votes)?;
@@ -57,7 +57,7 @@ pub(super) fn usual_order(
         part[pool].allocations = 1;
         part[pool].allocated_bytes = left.0.size as i64;
         part[pool].requested_bytes = left.0.requested as i64;
-        parts.push((part, PastStep { places: ReachSums::default(), charge, site, freed: None }));
+        parts.push((part, PastStep { places: ReachSums::default(), charge, site }));
     }
     let (last, _) = parts.last_mut()?;
     set_frees(last, pools);

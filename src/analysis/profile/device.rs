@@ -15,7 +15,7 @@ use crate::analysis::attribution::counter_intervals::{CounterIntervals, PerPool}
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::followed::FollowedSteps;
-use crate::analysis::followed::dropped_variables::ProgramText;
+use crate::analysis::followed::generated_buffers::ProgramText;
 use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
 use crate::analysis::profile::bounds::CounterBracket;
 use crate::analysis::profile::device::between_maps::{ABOUT, HighestBetween};

@@ -12,8 +12,8 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
-use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::GroupAddresses;
+use crate::analysis::followed::generated_buffers::ProgramText;
 use crate::model::{FollowedChange, Pool, SnapshotConsistency};
 
 impl DeviceProfile {
@@ -105,7 +105,7 @@ impl DeviceProfile {
         }
         let above = snapshot.allocated().max(self.top).max(self.between.above());
         let (charges, highest) =
-            followed.charge(&until, before, groups, kept, (is_complete, above), text);
+            followed.charge(&until, before, groups, kept, (is_complete, above));
         self.between.keep(highest);
         take_charges(snapshot, charges);
         for block in snapshot.blocks.values_mut() {
@@ -127,7 +127,7 @@ impl DeviceProfile {
             let before = || BlockAttribution::before();
             (block.kind, address, block.attribution.clone().unwrap_or_else(before))
         });
-        let as_followed = followed.charge_as_followed(&until, live, charged, text);
+        let as_followed = followed.charge_as_followed(&until, live, charged);
         take_charges(snapshot, as_followed);
     }
 }
