@@ -67,14 +67,10 @@ impl FollowReplay<'_> {
             is_all && changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
         self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
-        for pool in [Pool::Small, Pool::Large] {
-            // Blocks that were freed may have been any of the pool.
-            if window.is_open(pool) {
-                self.doubt(pool);
-            }
-        }
         self.open_unplaced(&window);
-        for (pool, _) in unclear.into_iter().filter(|(_, is_unclear)| *is_unclear) {
+        // What was freed and not found may have been any block of the pool.
+        let is_doubtful = |(pool, is_unclear): &(Pool, bool)| *is_unclear || window.is_open(*pool);
+        for (pool, _) in unclear.into_iter().filter(is_doubtful) {
             let of_pool = self.groups.iter_mut().filter(|(group, _)| group.pool == pool);
             of_pool.for_each(|(_, replayed)| replayed.doubt_all());
         }
@@ -263,12 +259,22 @@ impl FollowReplay<'_> {
             let new = by_group.get(&group).map_or(0, Vec::len);
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
             for _ in 0..count {
-                if !window.may_hide(group) || !self.free_one_hidden(group, window) {
+                let only = self.only_freed(group.pool, window.hidden(group.pool));
+                let is_other = only.is_some_and(|only| only != group);
+                if !window.may_hide(group) || is_other || !self.free_one_hidden(group, window) {
                     break;
                 }
                 window.found(group);
             }
         }
+    }
+
+    /// The group of the block that was freed, if it was one, and such a block is alive.
+    fn only_freed(&self, pool: Pool, freed: &CounterDelta) -> Option<BlockGroup> {
+        let [size, requested] = [freed.freed_bytes, freed.freed_requested_bytes];
+        let group = BlockGroup { size: size as u64, requested: requested as u64, pool };
+        let is_alive = |of_group: &GroupReplay| !of_group.live.is_empty();
+        (freed.frees == 1 && self.groups.get(&group).is_some_and(is_alive)).then_some(group)
     }
 
     /// Frees one block of a group of which the window allocated more than have new addresses: one of these that lived within the window,
@@ -342,12 +348,6 @@ impl FollowReplay<'_> {
             }
         }
         chosen.is_some()
-    }
-
-    /// Any block of the pool may be another one now.
-    fn doubt(&mut self, pool: Pool) {
-        let of_pool = self.groups.iter_mut().filter(|(group, _)| group.pool == pool);
-        of_pool.for_each(|(_, replayed)| replayed.doubt());
     }
 
     /// What the window allocated and nothing is known of the address of counts as any other allocation.
