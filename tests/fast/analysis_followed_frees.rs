@@ -2,22 +2,11 @@
 //! recording for each rule, with the defect that the rule fixes.
 
 use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood, went};
-use memspy::model::{
-    Definition, FollowedThread, Frame, FrameId, Function, FunctionId, Record, SnapshotConsistency,
-    StackId, StackNode,
-};
+use memspy::model::{FollowedThread, SnapshotConsistency};
 
 impl Script {
     fn frees_at(&mut self, mib: u64, threads: Vec<FollowedThread>) {
         self.change(freed(1, mib), 3_000, threads);
-    }
-
-    /// A function's line as the next stack, below `parent`, its caller's stack.
-    fn line(&mut self, stack: u32, parent: Option<u32>, function: u32, line: u32) {
-        let frame = Frame { function: FunctionId(function), line };
-        self.take(Record::Definition(Definition::Frame(FrameId(stack - 3), frame)));
-        let node = StackNode { parent: parent.map(StackId), frame: FrameId(stack - 3) };
-        self.take(Record::Definition(Definition::Stack(StackId(stack), node)));
     }
 
     /// Allocations of one iteration: MiB and stack.
@@ -65,29 +54,6 @@ fn first_step_state_is_not_taken_for_gradients() {
     let (stacks, known) = script.end(&[(4, 2), (6, 2)]);
     assert_eq!(stacks, in_mib(&[("f", 4)]));
     assert_eq!(known.certain, Some(0));
-}
-
-/// The very first step, before any snapshot: 151 MB of 6.5 GB stayed on `[autograd thread]`.
-#[test]
-fn the_first_zero_grad_freed_state_in_place_of_gradients() {
-    let (engine, state, zero_grad) = (2, 0, 6);
-    let mut script = Script::new();
-    let function = Function {
-        name: "Optimizer.zero_grad".into(),
-        file: "/lib/torch/optim/optimizer.py".into(),
-        first_line: 1,
-        last_line: 9,
-        is_native: false,
-    };
-    script.take(Record::Definition(Definition::Function(FunctionId(3), function)));
-    script.line(zero_grad, None, 3, 5);
-    script.allocates(2, 3_000, stood(engine));
-    script.allocates(2, 3_000, stood(state));
-    script.allocates(4, 3_000, stood(state));
-    script.frees_at(2, stood(zero_grad));
-    let (stacks, known) = script.end(&[(2, 2), (4, 4)]);
-    assert_eq!(stacks, in_mib(&[("f", 6)]));
-    assert_eq!(known.certain, Some(4 * MIB));
 }
 
 /// If two lines may have allocated the first step's state, or more frees followed than were

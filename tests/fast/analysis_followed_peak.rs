@@ -149,28 +149,6 @@ fn a_peak_of_which_little_is_known_is_not_drawn() {
     assert_eq!(peak(&script).0, in_mib(&[("f", 20)]));
 }
 
-/// Freed; its space and the space behind it are now a larger block at the same address: the tables
-/// are unchanged.
-#[test]
-fn a_block_whose_address_a_larger_one_has_is_freed() {
-    let mut script = two_mib();
-    script.frees(2);
-    script.addresses =
-        Some(FollowedAddresses { changes: 2, allocated: Vec::new(), freed: Vec::new() });
-    script.allocates(4, 3_000, stood(1));
-    reads_address(&mut script, 50, 2);
-    script.allocates(2, 3_000, stood(1));
-    reads_address(&mut script, 100, 30);
-    script.allocates(30, 3_000, stood(1));
-    script.frees(30);
-    script.frees(4);
-    reads_address(&mut script, 0, 2);
-    script.allocates(2, 3_000, stood(0));
-    script.blocks = vec![(0, 2), (50, 2)];
-    script.map();
-    assert_eq!(peak(&script).0, in_mib(&[("g", 36)]));
-}
-
 /// One of two like blocks was freed, and a smaller one has its address: the tables are unchanged
 /// until the rest of it is a block as well.
 #[test]

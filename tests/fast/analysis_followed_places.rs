@@ -1,7 +1,7 @@
 //! Sites of allocations whose polls came too late or too early: what allocated such blocks at the
 //! same place of the run, or at all.
 
-use crate::analysis_followed::{MIB, Script, allocated, at, freed, in_mib, stood, went};
+use crate::analysis_followed::{Script, allocated, at, freed, in_mib, stood, went};
 use memspy::model::{CounterDelta, StackId, StackReading};
 
 #[test]
@@ -13,42 +13,6 @@ fn a_stack_around_most_such_allocations_is_the_probable_site() {
     let (stacks, known) = script.end(&[(0, 2), (2, 2), (4, 2)]);
     assert_eq!(stacks, in_mib(&[("g", 6)]));
     assert_eq!(known.certain, Some(0));
-}
-
-#[test]
-fn a_thread_between_two_allocating_lines_allocated_on_the_second() {
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(1));
-    script.allocates(2, 3_000, stood(0));
-    script.allocates(2, 3_000, went(0, 1));
-    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2)]);
-    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]), "f's was seen before");
-}
-
-/// An optimizer's states, two for each parameter: both polls of the first one's were late once.
-#[test]
-fn a_thread_allocated_on_the_line_it_had_not_used() {
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(0));
-    script.allocates(2, 3_000, stood(1));
-    script.allocates(2, 3_000, went(0, 1));
-    script.allocates(2, 3_000, stood(1));
-    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
-    assert_eq!(stacks, in_mib(&[("f", 4), ("g", 4)]));
-}
-
-/// A one-time allocation: the thread was in the call that allocates such blocks, on a line that
-/// allocates none.
-#[test]
-fn between_two_lines_the_calls_allocating_lines_are_probable() {
-    let unread = |before| vec![at(0, StackReading::Whole(StackId(before)), StackReading::Torn)];
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(5));
-    script.allocates(2, 3_000, stood(5));
-    script.allocates(2, 3_000, unread(4));
-    script.allocates(2, 3_000, unread(3));
-    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
-    assert_eq!(stacks, in_mib(&[("f g", 2), ("g f g", 6)]), "3 is in another call");
 }
 
 /// The poll before saw the line ahead of it; the stack of the one after was unreadable.
@@ -63,18 +27,6 @@ fn a_stack_that_always_allocates_at_this_place_is_probable() {
     let blocks: Vec<(u64, u64)> = (0..7).flat_map(|i| [(6 * i, 2), (6 * i + 2, 4)]).collect();
     let (stacks, _) = script.end(&blocks);
     assert_eq!(stacks, in_mib(&[("f", 14), ("g", 28)]));
-}
-
-/// A sleeping thread is polled seldom, so the polls around its next allocation are far apart.
-#[test]
-fn where_a_thread_slept_before_its_allocations_shared_them() {
-    let mut script = Script::new();
-    for i in 0..4 {
-        script.allocates(2, 60_000, if i == 3 { stood(1) } else { went(0, 1) });
-    }
-    let (stacks, known) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
-    assert_eq!(stacks, in_mib(&[("g", 8)]));
-    assert_eq!(known.certain, Some(0));
 }
 
 /// A line seen only after an allocation may be the next line.
@@ -111,19 +63,4 @@ fn frees_beside_an_allocation_do_not_change_its_probable_site() {
     blocks.push((14, 4));
     let (stacks, _) = script.end(&blocks);
     assert_eq!(stacks, in_mib(&[("f", 14), ("g", 4)]));
-}
-
-/// In `keys = cat(…); values = cat(…)` the poll after the first is sometimes late, and sees the
-/// second.
-#[test]
-fn a_later_line_is_seen_less_often_after_an_allocation() {
-    let mut script = Script::new();
-    for i in 0..12 {
-        script.allocates(2, 3_000, if i % 4 == 3 { went(3, 1) } else { went(3, 0) });
-        script.allocates(4, 3_000, stood(1));
-    }
-    let blocks: Vec<(u64, u64)> = (0..12).flat_map(|i| [(6 * i, 2), (6 * i + 2, 4)]).collect();
-    let (stacks, known) = script.end(&blocks);
-    assert_eq!(stacks, in_mib(&[("f", 24), ("g", 48)]));
-    assert_eq!(known.certain, Some(48 * MIB), "none of those");
 }

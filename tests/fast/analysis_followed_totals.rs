@@ -60,25 +60,6 @@ fn a_delta_of_several_allocations_follows_earlier_steps() {
     assert_eq!(folded.resolution.certain, Some(4 * 62 * MIB), "what is likely is not proven");
 }
 
-/// Earlier steps freed a block between the allocations; here the free was seen before them.
-#[test]
-fn a_delta_of_several_allocations_is_recognised_despite_moved_frees() {
-    let mut script = Script::new();
-    for _ in 0..4 {
-        for (mib, stack) in [(2, 0), (4, 1)] {
-            script.allocates(mib, 3_000, stood(stack));
-        }
-        script.frees(4);
-        for (mib, stack) in [(8, 0), (16, 1), (32, 0)] {
-            script.allocates(mib, 3_000, stood(stack));
-        }
-        script.change(freed(4, 58), 2_000, Vec::new());
-    }
-    script.change(allocated(3, 14), 80_000, went(0, 1));
-    let (stacks, _) = totals(&script);
-    assert_eq!(stacks, in_mib(&[("f", 4 * 42 + 10), ("g", 4 * 20 + 4)]));
-}
-
 /// At a rest, 40,000 blocks a second are in deltas of dozens, and in a busy job many seconds pass
 /// between snapshots.
 #[test]

@@ -13,6 +13,7 @@ use crate::analysis::followed::change_window::{
     SeveralAllocations, Window, WindowChange, WindowFree,
 };
 use crate::analysis::followed::follow_replay::FollowReplay;
+use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::pool_change::{MAX_SMALL_BLOCK, PoolChange, allocated, sole_group};
 use crate::analysis::followed::replayed_group::{
     BlockSource, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
@@ -68,10 +69,7 @@ impl FollowReplay<'_> {
         self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
         for pool in [Pool::Small, Pool::Large] {
-            // Blocks that were freed may have been any of the pool.
-            if window.is_open(pool) {
-                self.doubt(pool);
-            }
+            self.free_rest(pool, &mut window);
         }
         self.open_unplaced(&window);
         for (pool, _) in unclear.into_iter().filter(|(_, is_unclear)| *is_unclear) {
@@ -232,7 +230,9 @@ impl FollowReplay<'_> {
             } else if lying.is_from_map() {
                 continue;
             } else {
+                // Freed, or read wrong.
                 lying.given = None;
+                lying.attribution = lying.attribution.uncertain();
             }
             self.places.remove(address);
         }
@@ -263,7 +263,12 @@ impl FollowReplay<'_> {
             let new = by_group.get(&group).map_or(0, Vec::len);
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
             for _ in 0..count {
-                if !window.may_hide(group) || !self.free_one_hidden(group, window) {
+                let only = self.only_freed(group.pool, window.hidden(group.pool));
+                let is_other = only.is_some_and(|only| only != group);
+                if !window.may_hide(group)
+                    || is_other
+                    || self.free_one_hidden(group, window).is_none()
+                {
                     break;
                 }
                 window.found(group);
@@ -271,11 +276,25 @@ impl FollowReplay<'_> {
         }
     }
 
+    /// The group of the block that was freed, if it was one, and such a block is alive.
+    fn only_freed(&self, pool: Pool, freed: &CounterDelta) -> Option<BlockGroup> {
+        let [size, requested] = [freed.freed_bytes, freed.freed_requested_bytes];
+        let group = BlockGroup { size: size as u64, requested: requested as u64, pool };
+        let is_alive = |of_group: &GroupReplay| !of_group.live.is_empty();
+        (freed.frees == 1 && self.groups.get(&group).is_some_and(is_alive)).then_some(group)
+    }
+
     /// Frees one block of a group of which the window allocated more than have new addresses: one of these that lived within the window,
-    /// or an older one whose address one of these has now. Says whether one can be.
-    fn free_one_hidden(&mut self, group: BlockGroup, window: &mut Window<'_>) -> bool {
-        let Some(freed) = window.take_free(group) else { return false };
-        let Some(replayed) = self.groups.get_mut(&group) else { return false };
+    /// or an older one whose address one of these has now. `None` if none can be; else its address, if none of the group has it now.
+    fn free_one_hidden(
+        &mut self,
+        group: BlockGroup,
+        window: &mut Window<'_>,
+    ) -> Option<Option<u64>> {
+        let freed = window.take_free(group)?;
+        let is_only_one = self.groups.get(&group)?.live.len() == 1;
+        let is_taken = is_only_one && self.has_taker(group.pool, freed.change, window);
+        let replayed = self.groups.get_mut(&group)?;
         let are_alike = replayed.are_alike();
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
@@ -293,6 +312,9 @@ impl FollowReplay<'_> {
         if later.is_empty() {
             let own = match unplaced(replayed, window.first).first().copied() {
                 Some(own) => replayed.live.split_off(own),
+                // Or the only one, whose address a block of another group has now. Of several it is not known which: a buffer of
+                // generated code that was taken for freed has no maker in the next map.
+                None if is_taken => std::mem::take(&mut replayed.live),
                 // Or one of which the address is not known.
                 None => {
                     let all = std::mem::take(&mut replayed.live);
@@ -335,13 +357,73 @@ impl FollowReplay<'_> {
             }
         }
         // Without one it lived within the window.
-        if let Some(Some(address)) = chosen {
-            match replayed.live.get_mut(taker) {
-                Some(taker) => taker.given = Some(GivenAddress { address, is_sure: is_only }),
-                None => drop(self.places.remove(address)),
+        let Some(address) = chosen? else { return Some(None) };
+        if let Some(taker) = replayed.live.get_mut(taker) {
+            taker.given = Some(GivenAddress { address, is_sure: is_only });
+            return Some(None);
+        }
+        self.places.remove(address);
+        Some(Some(address))
+    }
+
+    /// Frees what is left of the window: what was allocated several at once and freed, or blocks whose addresses such allocations have now.
+    fn free_rest(&mut self, pool: Pool, window: &mut Window<'_>) {
+        let Some(first) = window.first_free(pool).map(|freed| freed.change) else { return };
+        let unfound = window.unfound(pool, first);
+        let mut left = *window.hidden(pool);
+        left.frees -= unfound.allocations;
+        left.freed_bytes -= unfound.allocated_bytes;
+        left.freed_requested_bytes -= unfound.requested_bytes;
+        if left.frees < 0 || left.freed_bytes < 0 {
+            return self.doubt(pool);
+        }
+        let frees = PoolFrees::new(pool, &left);
+        let Some(found) = self.freed_groups(pool, &frees) else { return };
+        if !found.is_clear {
+            self.doubt(pool);
+        }
+        let mut untaken = Vec::new();
+        for group in found.groups {
+            // An allocation of several at once has its address now.
+            if let Some((change, charge)) = window.take_of_several(group) {
+                let replayed = self.groups.entry(group).or_default();
+                replayed.push(change, charge, None);
+            }
+            if let Some(Some(address)) = self.free_one_hidden(group, window) {
+                untaken.push((address, group));
             }
         }
-        chosen.is_some()
+        // What is left of several at once was not freed either.
+        while let Some((group, change, charge)) = window.take_rest_of_several(pool, first) {
+            self.groups.entry(group).or_default().push(change, charge, None);
+            window.made.push(group);
+        }
+        for (address, group) in untaken {
+            self.give_untaken(address, group, window);
+        }
+    }
+
+    /// Whether the window allocated a block of the pool in change `from` or later that has no address yet: it may have that of a block freed before it.
+    fn has_taker(&self, pool: Pool, from: usize, window: &Window<'_>) -> bool {
+        let has_one = |group: &&BlockGroup| {
+            let replayed = self.groups.get(group);
+            replayed.is_some_and(|replayed| !unplaced(replayed, from).is_empty())
+        };
+        window.made.iter().filter(|group| group.pool == pool).any(|group| has_one(&group))
+    }
+
+    /// The tables have the address of a block that was freed still: one like it took it, or a smaller one. (A larger one can, too; taken for that, blocks of a model that generates got addresses of others.)
+    fn give_untaken(&mut self, address: u64, of: BlockGroup, window: &Window<'_>) {
+        let alike = window.made.iter().filter(|group| **group == of);
+        let smaller =
+            window.made.iter().filter(|group| group.pool == of.pool && group.size <= of.size);
+        for &group in alike.chain(smaller) {
+            let Some(replayed) = self.groups.get_mut(&group) else { continue };
+            let Some(&at) = unplaced(replayed, window.first).first() else { continue };
+            replayed.live[at].given = Some(GivenAddress { address, is_sure: false });
+            self.places.insert(address, group);
+            return;
+        }
     }
 
     /// Any block of the pool may be another one now.

@@ -15,7 +15,7 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::model::CounterDelta;
 
 /// How many allocations back the sums reach, the most telling ones first.
-const REACHES: [u64; 4] = [32, 16, 8, 4];
+const REACHES: [u64; 3] = [32, 8, 4];
 
 /// The sums before an allocation, as far as polls fell on their ends: one number for each reach.
 pub(in crate::analysis) type ReachSums = [Option<u64>; REACHES.len()];

@@ -126,6 +126,23 @@ impl<'a> Window<'a> {
         Some((several.change, charge))
     }
 
+    /// The first block of a pool that was allocated together with others in change `from` or later and has no address yet: taken out of these.
+    pub(super) fn take_rest_of_several(
+        &mut self,
+        pool: Pool,
+        from: usize,
+    ) -> Option<(BlockGroup, usize, Arc<BlockAttribution>)> {
+        let is_it = |of: &&SeveralAllocations<'_>| {
+            of.pool.pool == pool && of.change >= from && of.pool.delta.allocations > 0
+        };
+        let group = self.several.iter().filter(is_it).find_map(|several| {
+            let mut groups = several.parts.iter().chain([&several.pool]).filter_map(sole_group);
+            groups.next().map(|(group, _)| group)
+        })?;
+        let (change, charge) = self.take_of_several(group)?;
+        Some((group, change, charge))
+    }
+
     /// Notes what a change freed in one pool.
     pub(super) fn note_free(&mut self, freed: WindowFree<'a>) {
         let hidden = &mut self.hidden[usize::from(freed.pool.pool == Pool::Large)];
@@ -189,13 +206,17 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Whether no block was found for something that was freed in a pool, or no address for something that was allocated.
-    pub(super) fn is_open(&self, pool: Pool) -> bool {
-        let is_left = |several: &SeveralAllocations<'_>| {
-            several.pool.pool == pool && several.pool.delta.allocations > 0
-        };
-        self.first_free(pool).is_some()
-            && (self.hidden(pool).frees != 0 || self.several.iter().any(is_left))
+    /// Blocks of a pool that were allocated several at once, in a change before `change`, and have no address: they were freed within the window.
+    pub(super) fn unfound(&self, pool: Pool, change: usize) -> CounterDelta {
+        let mut sum = CounterDelta::default();
+        let of_pool = self.several.iter().filter(|several| several.pool.pool == pool);
+        for several in of_pool.filter(|several| several.change < change) {
+            let delta = &several.pool.delta;
+            sum.allocations += delta.allocations;
+            sum.allocated_bytes += delta.allocated_bytes;
+            sum.requested_bytes += delta.requested_bytes;
+        }
+        sum
     }
 }
 

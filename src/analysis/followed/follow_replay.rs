@@ -230,7 +230,7 @@ impl<'a> FollowReplay<'a> {
     }
 
     /// The groups of what was freed in one pool; `None` where nothing was.
-    fn freed_groups(&mut self, pool: Pool, frees: &PoolFrees) -> Option<FoundFrees> {
+    pub(super) fn freed_groups(&mut self, pool: Pool, frees: &PoolFrees) -> Option<FoundFrees> {
         let live = |group: &BlockGroup| self.groups.get(group).map_or(0, |g| g.live.len());
         self.freed.find(frees, live, || {
             let youngest = |group: &GroupReplay| {

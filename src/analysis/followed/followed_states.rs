@@ -154,16 +154,6 @@ fn rested_before(steps: &[FollowedStep]) -> Vec<i64> {
     steps.iter().scan(0, add).collect()
 }
 
-/// For each change, whether polls rested for little of what was allocated up to it.
-pub(super) fn followed_until(steps: &[FollowedStep]) -> Vec<bool> {
-    let mut all = 0_i64;
-    let followed = steps.iter().zip(rested_before(steps)).map(|(step, rested)| {
-        all = all.saturating_add(allocated(step));
-        rested as f64 <= all as f64 * MOST_RESTED
-    });
-    followed.collect()
-}
-
 fn allocated(step: &FollowedStep) -> i64 {
     step.allocations().max(0)
 }

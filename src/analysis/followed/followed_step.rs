@@ -1,6 +1,5 @@
 //! One followed change, with who is charged for what it allocated, by what is known of it so far.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::allocated_totals::AllocatedTotals;
@@ -31,8 +30,6 @@ pub(super) struct FollowedStep {
     pub(super) sighting: Sighting,
     /// What it most likely was, where it was several blocks.
     pub(super) parts: Option<Vec<PastPart<PastStep>>>,
-    /// The numbers under which it, or each of the parts that it was divided into, is kept for later changes that are like it.
-    pub(super) past: Range<u64>,
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
     /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.

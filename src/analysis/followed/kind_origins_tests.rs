@@ -132,7 +132,7 @@ fn a_line_that_the_thread_had_not_reached_yet_did_not_make_the_block() {
     let mut table = table();
     let call = calls(&mut table, None, 1..=1)[0];
     let [first, second] = [5, 6].map(|line| calls(&mut table, Some(call), line..=line)[0]);
-    let places: ReachSums = [Some(77), None, None, None];
+    let places: ReachSums = [Some(77), None, None];
     let mut origins = KindOrigins::default();
     let change = change(second, second);
     saw(&mut origins, first, &table);
@@ -194,8 +194,7 @@ fn who_was_hardly_ever_seen_at_a_narrower_place_made_no_block_there() {
     let mut table = table();
     let call = calls(&mut table, None, 1..=1)[0];
     let [before, layer, sum] = [5, 6, 7].map(|line| calls(&mut table, Some(call), line..=line)[0]);
-    let [wide, narrow]: [ReachSums; 2] =
-        [[Some(7), None, None, None], [Some(7), None, None, Some(8)]];
+    let [wide, narrow]: [ReachSums; 2] = [[Some(7), None, None], [Some(7), None, Some(8)]];
     let mut origins = KindOrigins::default();
     (0..8).for_each(|_| saw(&mut origins, layer, &table));
     origins.calls.add(&[at(before), at(layer), at(sum)], &table);

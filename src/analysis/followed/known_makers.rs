@@ -1,10 +1,9 @@
-//! What is found out of a change later: which line of a loop, of generated code, or of two in one call made its blocks. It counts for the changes that are taken for one like it, too.
+//! What is found out of a change later: which line of a loop, of generated code, or of two in one call made its blocks.
 
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::buffer_alignment::MadeBuffer;
 use crate::analysis::followed::generated_buffers::ProgramText;
 use crate::analysis::followed::pairs_in_call::SingleBlock;
-use crate::analysis::followed::repeated_steps::allocates;
 use crate::model::FollowedChange;
 
 impl FollowedSteps {
@@ -38,16 +37,6 @@ impl FollowedSteps {
             return;
         }
         let had = step.parts.as_ref().map_or(0, Vec::len);
-        // Changes that are like it are taken for what it was.
-        let allocates = |number: &u64| self.past.pools(*number).is_some_and(allocates);
-        let allocating: Vec<u64> = step.past.clone().filter(allocates).collect();
-        if allocating.len() == buffers.len() {
-            for (number, (origin, _)) in allocating.into_iter().zip(buffers) {
-                if let Some(past) = self.past.get_mut(number) {
-                    past.charge = past.charge.attributed_to(*origin);
-                }
-            }
-        }
         step.made_by_lines(buffers);
         let has = step.parts.as_ref().map_or(0, Vec::len);
         self.parts = self.parts.saturating_sub(had) + has;
@@ -158,16 +147,5 @@ mod tests {
         let mut program = TwoBuffers::new();
         program.calls(StackReading::Torn);
         assert_eq!(program.made(), [FIRST, SECOND].map(|bytes| Some(CALLS * bytes as u64)));
-    }
-
-    /// What the text tells of a change is known when its call is over.
-    #[test]
-    fn a_change_of_both_is_what_the_text_tells_of_such_changes_before() {
-        let mut program = TwoBuffers::new();
-        program.calls(program.kernels[1]);
-        let elsewhere = [StackReading::NoFrames; 2];
-        program.change(2 * CALLS, (0, 0), elsewhere);
-        program.change(2 * CALLS + 1, (2, FIRST + SECOND), elsewhere);
-        assert_eq!(program.made(), [FIRST, SECOND].map(|bytes| Some((CALLS + 1) * bytes as u64)));
     }
 }

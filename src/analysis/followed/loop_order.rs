@@ -27,9 +27,6 @@ const OUT_OF_TURN: u32 = 2;
 /// the next line already.
 const CLEAR: usize = 4;
 const AGAINST: usize = 4;
-/// Where polls are further apart fewer are clear: then next to nothing may be against the turns, of these and of all.
-const FEWER_CLEAR: usize = 8;
-const HARDLY_AGAINST: usize = 16;
 /// At most one change in so many may lie beside something that the function called.
 const BELOW: usize = 8;
 /// Levels of a stack that are searched for the call, innermost first.
@@ -245,7 +242,6 @@ impl LoopRun {
             from.push(came);
         }
         let mut line = (0..count).min_by_key(|line| costs[*line])?;
-        let cost = costs[line];
         let mut turns = Vec::with_capacity(self.blocks);
         for came in from.iter().rev() {
             turns.push(line);
@@ -261,10 +257,7 @@ impl LoopRun {
             changes().zip(&turns).filter_map(|(of, turn)| Some(only(of)? == *turn)).collect();
         let against = clear.iter().filter(|agrees| !**agrees).count() + out_of_turn;
         let fits = clear.len() * CLEAR >= turns.len() && against * AGAINST <= clear.len();
-        let fits_closely = clear.len() * FEWER_CLEAR >= turns.len()
-            && against * HARDLY_AGAINST <= clear.len()
-            && cost as usize * HARDLY_AGAINST <= turns.len();
-        (fits || fits_closely).then_some(turns)
+        fits.then_some(turns)
     }
 }
 

@@ -135,32 +135,6 @@ fn lines_that_take_turns_made_each_second_block_wherever_the_polls_fell() {
     assert!(scene.settle().is_empty(), "each is told once");
 }
 
-/// Slow polls find the thread between the lines most of the time; where none of the few clear blocks is against the turns, that is enough.
-#[test]
-fn where_few_blocks_are_clear_the_turns_are_told_if_nothing_is_against_them() {
-    let slow_polls = |against: bool| {
-        let mut scene = LoopScene::new();
-        for round in 0..12 {
-            let (first, second) = if round % 6 == 0 {
-                ((FIRST, FIRST), (SECOND, SECOND))
-            } else {
-                ((SECOND, FIRST), (FIRST, SECOND))
-            };
-            scene.change(1, first.0, first.1);
-            scene.change(1, second.0, second.1);
-        }
-        if against {
-            scene.change(1, SECOND, SECOND);
-        }
-        scene.settle()
-    };
-    let turns: Vec<_> = (1..=24)
-        .map(|number| (number, vec![if number % 2 == 1 { FIRST } else { SECOND }]))
-        .collect();
-    assert_eq!(slow_polls(false), turns);
-    assert!(slow_polls(true).is_empty());
-}
-
 /// What the one line makes two of in each round takes no turns.
 #[test]
 fn of_lines_that_do_not_take_turns_nothing_is_said() {
@@ -192,21 +166,6 @@ fn where_few_polls_tell_one_line_from_the_other_nothing_is_said() {
     (0..2).for_each(|_| scene.change(1, SECOND, SECOND));
     (0..20).for_each(|_| scene.change(1, FIRST, LAST));
     assert!(scene.settle().is_empty());
-}
-
-/// Two blocks on one line: the thread has come round, and been on the other line in between.
-#[test]
-fn where_a_thread_has_come_round_the_blocks_are_not_against_the_turns() {
-    let mut scene = LoopScene::new();
-    for round in 0..12 {
-        let is_clear = round % 6 == 0;
-        scene.change(1, if is_clear { FIRST } else { SECOND }, FIRST);
-        scene.change(1, if is_clear { SECOND } else { FIRST }, SECOND);
-    }
-    scene.change(2, SECOND, SECOND);
-    let told = scene.settle();
-    assert_eq!(told.len(), 25);
-    assert_eq!(told[24], (25, vec![FIRST, SECOND]));
 }
 
 /// A line makes small blocks only, the other one large ones: so it is known which of the two that were made together is which.

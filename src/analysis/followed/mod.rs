@@ -264,7 +264,6 @@ impl FollowedSteps {
             .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, sighting));
         let past =
             PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
-        let first_past = self.past.next_number();
         self.remember(before, level, pools, past, parts.as_deref());
         self.steps.push_back(FollowedStep {
             from: change.before.0,
@@ -277,7 +276,6 @@ impl FollowedSteps {
             places,
             sighting,
             parts,
-            past: first_past..self.past.next_number(),
             charge: charge.clone(),
             site,
             returned: None,

@@ -111,18 +111,13 @@ impl<T: Clone> PastSteps<T> {
         self.frees = if allocates(&pools) { 0 } else { self.frees.saturating_add(freed) };
     }
 
-    /// The number that the next change will have.
-    pub(in crate::analysis) fn next_number(&self) -> u64 {
-        self.first + self.steps.len() as u64
-    }
-
     /// Keeps a change as the last one; gives its number.
     fn keep(&mut self, level: LiveBytes, part: PastPart<T>) -> u64 {
         if self.steps.len() == MAX_PAST {
             self.steps.pop_front();
             self.first += 1;
         }
-        let number = self.next_number();
+        let number = self.first + self.steps.len() as u64;
         if self.at_level.len() >= 4 * MAX_PAST {
             let first = self.first;
             self.at_level.retain(|_, number| *number >= first);
@@ -132,23 +127,12 @@ impl<T: Clone> PastSteps<T> {
         number
     }
 
-    /// What is kept of a change, to be changed.
-    pub(in crate::analysis) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
-        let index = self.index(number)?;
-        self.steps.get_mut(index).map(|past| &mut Arc::make_mut(&mut past.part).1)
-    }
-
     fn index(&self, number: u64) -> Option<usize> {
         Some(number.checked_sub(self.first)? as usize)
     }
 
     fn change(&self, number: u64) -> Option<&PastChange<T>> {
         self.steps.get(self.index(number)?)
-    }
-
-    /// What a change did.
-    pub(in crate::analysis) fn pools(&self, number: u64) -> Option<&PoolDeltas> {
-        self.change(number).map(|past| &past.part.0)
     }
 
     /// The first answer about a change like which the program may go on from where so much is alive: those come first before which most was as it was now.
@@ -192,13 +176,8 @@ impl<T: Clone> PastSteps<T> {
             let numbers = places.iter().flatten().filter_map(|place| self.after.get(place));
             numbers.filter_map(|number| self.index(*number))
         };
-        self.going_on(level, |number| self.parts(self.index(number)?, pools, |pool| *pool))
-            .or_else(|| {
-                known()
-                    .find_map(|number| self.parts(self.behind_frees(number)?, pools, |pool| *pool))
-            })
-            // What is freed in between is not always freed, or counted, at the same point.
-            .or_else(|| known().find_map(|number| self.parts(number, pools, allocated_of)))
+        self.going_on(level, |number| self.parts(self.index(number)?, pools))
+            .or_else(|| known().find_map(|number| self.parts(self.behind_frees(number)?, pools)))
     }
 
     /// The step behind as many frees as there were since the last allocation.
@@ -212,22 +191,16 @@ impl<T: Clone> PastSteps<T> {
         Some(from)
     }
 
-    /// The steps from this one on that add up to `pools`, as far as `counted` goes; what it leaves out comes with the last of them.
-    fn parts(
-        &self,
-        from: usize,
-        pools: &PoolDeltas,
-        counted: fn(&CounterDelta) -> CounterDelta,
-    ) -> Option<Vec<PastPart<T>>> {
-        let mut left = pools.each_ref().map(counted);
+    /// The steps from this one on that add up to `pools`.
+    fn parts(&self, from: usize, pools: &PoolDeltas) -> Option<Vec<PastPart<T>>> {
+        let mut left = *pools;
         let mut parts: Vec<PastPart<T>> = Vec::new();
         let from = from.min(self.steps.len());
         for PastChange { part, .. } in self.steps.range(from..).take(MAX_PARTS) {
-            let past = part.0.each_ref().map(counted);
-            if past == PoolDeltas::default() {
+            if part.0 == PoolDeltas::default() {
                 continue;
             }
-            for (left, past) in left.iter_mut().zip(&past) {
+            for (left, past) in left.iter_mut().zip(&part.0) {
                 *left = minus(left, past);
                 if [left.allocations, left.frees, left.allocated_bytes, left.freed_bytes]
                     .iter()
@@ -236,20 +209,14 @@ impl<T: Clone> PastSteps<T> {
                     return None;
                 }
             }
-            let is_all = past == part.0;
-            parts.push(if is_all { part.clone() } else { Arc::new((past, part.1.clone())) });
+            parts.push(part.clone());
             if left.iter().all(is_nothing) {
                 let last = parts.last_mut()?;
-                for (pool, (left, whole)) in left.iter().zip(pools).enumerate() {
-                    let rest = minus(whole, &counted(whole));
+                for (pool, left) in left.iter().enumerate() {
                     // Some bytes asked for are told by the change after.
-                    let requested =
-                        rest.freed_requested_bytes.saturating_add(left.freed_requested_bytes);
-                    if [rest.frees, rest.freed_bytes, requested] != [0; 3] {
+                    if left.freed_requested_bytes != 0 {
                         let last = &mut Arc::make_mut(last).0[pool];
-                        last.frees += rest.frees;
-                        last.freed_bytes += rest.freed_bytes;
-                        last.freed_requested_bytes += requested;
+                        last.freed_requested_bytes += left.freed_requested_bytes;
                     }
                 }
                 return (parts.len() > 1).then_some(parts);
@@ -301,11 +268,6 @@ fn is_one(pools: &PoolDeltas) -> bool {
     pools.iter().map(|pool| pool.allocations + pool.frees).sum::<i64>() == 1
 }
 
-/// What was allocated alone.
-fn allocated_of(pool: &CounterDelta) -> CounterDelta {
-    CounterDelta { frees: 0, freed_bytes: 0, freed_requested_bytes: 0, ..*pool }
-}
-
 fn is_nothing(left: &CounterDelta) -> bool {
     *left
         == CounterDelta { freed_requested_bytes: left.freed_requested_bytes, ..Default::default() }
@@ -338,7 +300,7 @@ mod tests {
     }
 
     /// What comes before is the same everywhere.
-    const PLACES: ReachSums = [Some(1); 4];
+    const PLACES: ReachSums = [Some(1); 3];
 
     fn push<T: Clone>(past: &mut PastSteps<T>, level: LiveBytes, pools: PoolDeltas, what: T) {
         past.push(&PLACES, level, Arc::new((pools, what)));

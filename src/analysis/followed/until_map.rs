@@ -10,7 +10,6 @@ use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIn
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
 use crate::analysis::followed::change_window::WindowChange;
 use crate::analysis::followed::follow_replay::FollowReplay;
-use crate::analysis::followed::followed_states::followed_until;
 use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
 use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::pool_change::PoolChange;
@@ -140,11 +139,6 @@ impl UntilMap {
         let mut highest: Vec<usize> = known.into_iter().filter(|at| height(*at) == most).collect();
         if highest.iter().any(|at| is_known(windows, *at)) {
             highest.retain(|at| is_known(windows, *at));
-        }
-        // While polls rest, more and more of what is alive is a guess.
-        let followed = followed_until(&self.steps);
-        if highest.iter().any(|at| followed[*at]) {
-            highest.retain(|at| followed[*at]);
         }
         let count = highest.len().min(MAX_MOMENTS);
         (1..=count).map(|nth| highest[(nth * highest.len()).div_ceil(count) - 1]).collect()
