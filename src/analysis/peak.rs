@@ -13,24 +13,24 @@ use crate::model::{CudaIndex, Nanos};
 
 /// The peak of a device.
 #[derive(Debug, Clone)]
-pub struct DevicePeak {
+pub struct HighestLevel {
     /// By counters, events or consistent snapshots; [`HighWater::within`] is that of the recording.
     pub mark: HighWater,
     /// The highest moment with known blocks.
-    pub moment: Option<PeakMoment>,
+    pub moment: Option<HighestMoment>,
 }
 
 /// A moment with known live blocks. Its allocated bytes are at most the peak.
 #[allow(missing_docs)]
 #[derive(Debug, Clone)]
-pub struct PeakMoment {
+pub struct HighestMoment {
     pub time: Nanos,
     pub allocated: u64,
     /// `None` in an exact recording, which folds events.
     pub(crate) snapshot: Option<Arc<AttributedSnapshot>>,
 }
 
-impl DevicePeak {
+impl HighestLevel {
     /// The most bytes allocated while recording.
     pub fn bytes(&self) -> u64 {
         self.mark.within.max(0) as u64
@@ -43,7 +43,7 @@ impl DevicePeak {
 }
 
 /// The peak of allocated bytes, if known.
-pub fn of(profile: &Profile, device: CudaIndex) -> Option<DevicePeak> {
+pub fn of(profile: &Profile, device: CudaIndex) -> Option<HighestLevel> {
     let counted = profile.device_mark(device);
     let exact = profile.exact();
     let event_peak = exact.and_then(|exact| exact.peak(device));
@@ -58,8 +58,8 @@ pub fn of(profile: &Profile, device: CudaIndex) -> Option<DevicePeak> {
     let risen = exact.and_then(|exact| exact.counted_peak(device));
     let mark = mark.map(|mark| mark.at_least(risen.unwrap_or(0) as i64));
     let moment = match event_peak {
-        Some((time, allocated)) => Some(PeakMoment { time, allocated, snapshot: None }),
-        None => profile.highest(device).map(|snapshot| PeakMoment {
+        Some((time, allocated)) => Some(HighestMoment { time, allocated, snapshot: None }),
+        None => profile.highest(device).map(|snapshot| HighestMoment {
             time: snapshot.time,
             allocated: snapshot.allocated,
             snapshot: Some(snapshot.clone()),
@@ -75,7 +75,7 @@ pub fn of(profile: &Profile, device: CudaIndex) -> Option<DevicePeak> {
         (Some(mark), Some(level)) => mark.with_level(level),
         (mark, level) => mark.or(level.map(HighWater::of_level))?,
     };
-    Some(DevicePeak { mark, moment })
+    Some(HighestLevel { mark, moment })
 }
 
 /// The height, with the allocator's own peak.

@@ -151,11 +151,11 @@ impl TablePrinter {
         });
         writeln!(out, "=== memspy: {wall}after {}: {what}", render::length(self.now.seconds()))?;
         let columns = lines::default_columns();
-        match peak::main_gpu(&profile).map(|gpu| lines::table(&profile, gpu, &columns)) {
+        match peak::main_gpu(profile).map(|gpu| lines::table(profile, gpu, &columns)) {
             None => writeln!(out, "no counters of a GPU were recorded yet")?,
             Some(Err(error)) => writeln!(out, "{error}")?,
             Some(Ok(table)) => {
-                let ranking = lines::ranking(&profile, &table, false).map_err(SinkError::failed)?;
+                let ranking = lines::ranking(profile, &table, false).map_err(SinkError::failed)?;
                 let order = LineOrder::default();
                 let written = render::ranked_lines_text(
                     &mut out,

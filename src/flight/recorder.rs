@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::analysis::{Profile, ThreadChoice};
 use crate::files::FileCreation;
 use crate::model::{EndReason, Nanos, Record, RecordSink, SinkResult, TriggerFired};
-use crate::trace::{Retention, RetentionLimit, TraceRing};
+use crate::trace::{RecordingRing, Retention, RetentionLimit};
 
 use super::error::RingError;
 use super::report::{self, RingRecording};
@@ -13,7 +13,7 @@ use super::window::{StreamState, StreamWindow};
 
 /// Keeps the last part of a recording.
 pub struct RingRecorder {
-    ring: TraceRing,
+    ring: RecordingRing,
     window: StreamWindow,
     stream: StreamState,
     choice: ThreadChoice,
@@ -35,12 +35,12 @@ impl RingRecorder {
     ) -> Result<RingRecorder, RingError> {
         let folder = path.with_extension("ring");
         let ring =
-            TraceRing::create(&folder, keep, creation.replace).map_err(|source| {
-                match folder.is_dir() {
+            RecordingRing::create(&folder, keep, creation.replace).map_err(
+                |source| match folder.is_dir() {
                     true => RingError::SegmentsLeft { folder: folder.clone(), source },
                     false => RingError::NothingRecorded { source },
-                }
-            })?;
+                },
+            )?;
         Ok(RingRecorder {
             ring,
             window: StreamWindow::new(profile(choice)),

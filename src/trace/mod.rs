@@ -31,7 +31,7 @@ pub use join::{JoinResult, join, segments};
 )]
 pub use reader::TraceReader;
 pub use renumberer::{DefinitionTables, Renumberer};
-pub use ring::{Retention, RetentionLimit, TraceRing};
+pub use ring::{RecordingRing, Retention, RetentionLimit};
 pub use summary::{DamagedPlace, ReplayProgress, ReplaySummary};
 pub use wire::v1::encode::RejectedRecord;
 #[expect(

@@ -69,9 +69,9 @@ pub enum RetentionLimit {
 
 /// Segments, each a trace, in their own folder.
 ///
-/// A segment begins with the current state ([`TraceRing::begin`] to [`TraceRing::opened`]), so
+/// A segment begins with the current state ([`RecordingRing::begin`] to [`RecordingRing::opened`]), so
 /// it is readable alone. Segments stay however memspy ends.
-pub struct TraceRing {
+pub struct RecordingRing {
     folder: PathBuf,
     keep: Retention,
     done: VecDeque<RingPart>,
@@ -92,13 +92,13 @@ struct RingPart {
     opening: u64,
 }
 
-impl TraceRing {
+impl RecordingRing {
     /// Creates the folder. Refuses an existing one or, with `overwrite`, removes its segments.
     pub fn create(
         folder: &Path,
         keep: Retention,
         overwrite: bool,
-    ) -> Result<TraceRing, CreateError> {
+    ) -> Result<RecordingRing, CreateError> {
         let path = || folder.to_owned();
         let create = |source| CreateError::Create { path: path(), source };
         match files::create_folder(folder) {
@@ -114,7 +114,7 @@ impl TraceRing {
             }
             Err(error) => return Err(CreateError::from_place(folder, error)),
         }
-        Ok(TraceRing {
+        Ok(RecordingRing {
             folder: folder.to_owned(),
             keep,
             recording: RecordingNumber::random(),
@@ -264,7 +264,7 @@ impl TraceRing {
     }
 }
 
-impl RecordSink for TraceRing {
+impl RecordSink for RecordingRing {
     fn record(&mut self, record: &Record) -> SinkResult {
         let Some((_, writer)) = &mut self.open else {
             return Err(SinkError::NotBegun);

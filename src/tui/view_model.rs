@@ -99,7 +99,7 @@ impl ViewModel {
         state.shown = state
             .gpu
             .or(state.shown)
-            .or_else(|| peak::main_gpu(&profile))
+            .or_else(|| peak::main_gpu(profile))
             .or(state.gpus.first().copied());
         let mut gpus = BTreeMap::new();
         for &gpu in &state.gpus {

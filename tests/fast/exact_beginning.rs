@@ -127,7 +127,7 @@ fn a_peak_recorded_from_the_start_is_in_the_recording() {
     s.end();
     let sampled = s.profile();
     for profile in [&exact, &sampled] {
-        for high in [peak::allocated(&profile, DEVICE), profile.peak_reserved(DEVICE)] {
+        for high in [peak::allocated(profile, DEVICE), profile.peak_reserved(DEVICE)] {
             let high = high.unwrap();
             assert!(matches!(high.reached, PeakTime::Between(..)), "{high:?}");
             assert_eq!(high.within, high.bytes);

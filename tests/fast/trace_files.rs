@@ -165,21 +165,21 @@ fn another_users_pipe_in_a_shared_folder_gets_nothing() {
 
 #[test]
 fn a_ring_of_another_user_is_not_used() {
-    use memspy::trace::{Retention, TraceRing};
+    use memspy::trace::{RecordingRing, Retention};
     let (directory, _) = place();
     let keep = Retention::Bytes(1 << 20);
     let folder = directory.path().join("own.ring");
-    TraceRing::create(&folder, keep, false).unwrap();
+    RecordingRing::create(&folder, keep, false).unwrap();
     assert_eq!(mode(&folder), 0o700);
-    TraceRing::create(&folder, keep, true).unwrap();
+    RecordingRing::create(&folder, keep, true).unwrap();
     let theirs = directory.path().join("theirs.ring");
     fs::create_dir(&theirs).unwrap();
     give_away(&theirs);
-    assert!(TraceRing::create(&theirs, keep, true).is_err());
+    assert!(RecordingRing::create(&theirs, keep, true).is_err());
     let link = directory.path().join("link.ring");
     std::os::unix::fs::symlink(&folder, &link).unwrap();
     give_away(&link);
-    assert!(TraceRing::create(&link, keep, true).is_err());
+    assert!(RecordingRing::create(&link, keep, true).is_err());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::analysis::folded::time_resolution::{TimeResolution, resolution};
 use crate::analysis::folded::{
     FoldError, FoldOptions, FoldedProfile, FoldedStack, MemoryGroup, PseudoFrame,
 };
-use crate::analysis::peak::{self, DevicePeak};
+use crate::analysis::peak::{self, HighestLevel};
 use crate::analysis::profile::Profile;
 use crate::model::CudaIndex;
 
@@ -98,8 +98,8 @@ fn fold_sampled(
         return allocated::fold(profile, device, options);
     }
     let peak = peak::of(profile, device);
-    let true_peak = peak.as_ref().map(DevicePeak::bytes);
-    let peak_was_read = peak.as_ref().is_some_and(DevicePeak::was_read);
+    let true_peak = peak.as_ref().map(HighestLevel::bytes);
+    let peak_was_read = peak.as_ref().is_some_and(HighestLevel::was_read);
     let snapshot = match moment {
         Moment::Peak if !options.with_addresses => peak.and_then(|peak| peak.moment?.snapshot),
         _ => profile.snapshot(device, moment).cloned(),

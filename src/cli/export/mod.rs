@@ -116,7 +116,7 @@ fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDe
         match moment(profile, device, wanted(args)) {
             Ok(folded) => {
                 let is_of_torch = folded.memory.is_none_or(|it| it == MemoryGroup::Torch);
-                let allocated = is_of_torch.then(|| flame::allocated(&profile, device)).flatten();
+                let allocated = is_of_torch.then(|| flame::allocated(profile, device)).flatten();
                 exported.push(ExportedDevice { label, profile, folded, allocated });
             }
             // A requested device must exist.

@@ -299,7 +299,7 @@ impl ReportText<'_> {
 
     /// The allocator's mark if it is older than the recording.
     fn peak(&self, device: &OomDevice, mark: i64) -> i64 {
-        let peak = peak::allocated(&self.profile, device.device);
+        let peak = peak::allocated(self.profile, device.device);
         peak.map_or(mark, |peak| peak.older().unwrap_or(peak.within))
     }
 

@@ -62,7 +62,7 @@ pub(super) fn facts(
     }
     match profile.exact() {
         Some(exact) => {
-            facts.push(("Recording", events_line(profile, exact, peak::main_gpu(&profile))));
+            facts.push(("Recording", events_line(profile, exact, peak::main_gpu(profile))));
             for note in notes(exact) {
                 facts.push(("Note", note));
             }
@@ -89,7 +89,7 @@ pub(super) fn counted_peak(
     recording: &ReportedRecording<'_>,
     device: CudaIndex,
 ) -> Option<(u64, (u64, u64))> {
-    let peak = peak::of(&recording.profile, device)?;
+    let peak = peak::of(recording.profile, device)?;
     let (from, to) = peak.mark.seen;
     Some((peak.bytes(), (from.0, to.0)))
 }
