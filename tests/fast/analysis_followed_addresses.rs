@@ -128,19 +128,6 @@ fn smaller_blocks_can_reuse_addresses_of_two_larger_sizes() {
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]));
 }
 
-/// Several were allocated between two polls.
-#[test]
-fn one_of_several_blocks_can_reuse_a_larger_freed_address() {
-    let mut script = Script::new();
-    script.allocates_a_small_and_a_large_one();
-    script.addresses = read(1, &[8], &[]);
-    script.change(and_frees(2, 4, 4), 3_000, went(0, 1));
-    script.addresses = read(1, &[], &[0]);
-    script.frees(2);
-    let (stacks, _) = script.end(&[(2, 2), (8, 2)]);
-    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
-}
-
 /// It was freed after it was allocated: the older block at another address is proven to be
 /// untouched.
 #[test]

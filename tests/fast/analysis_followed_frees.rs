@@ -78,20 +78,6 @@ fn state_of_two_possible_lines_is_not_left_with_gradients() {
     assert_eq!(known.certain, Some(0));
 }
 
-/// A block in one snapshot but not in the next seemed live in the replay if a younger one was like
-/// it.
-#[test]
-fn a_block_with_a_vanished_address_is_freed_first() {
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(0));
-    script.blocks = vec![(0, 2)];
-    script.map();
-    script.allocates(2, 3_000, stood(1));
-    script.frees(2);
-    let (stacks, _) = script.end(&[(2, 2)]);
-    assert_eq!(stacks, in_mib(&[("g", 2)]));
-}
-
 /// The free of a block never seen allocated was taken for a parameter's, whose address then went to
 /// the last allocation: in a job that had run for a while, 40 of 297 MB older than the recording
 /// seemed to be of the optimizer's last step.

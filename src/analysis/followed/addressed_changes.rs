@@ -226,7 +226,7 @@ impl FollowReplay<'_> {
             }
             if is_there {
                 replayed.doubt();
-                replayed.remove(at, [None; 2], 0, true);
+                replayed.remove(at, [None; 2], 0);
             } else if lying.is_from_map() {
                 continue;
             } else {
@@ -247,7 +247,7 @@ impl FollowReplay<'_> {
         let freed = window.take_free(group);
         let (site, time) =
             freed.map_or(([None; 2], 0), |of| (of.pool.site, of.pool.attribution.allocated_at));
-        replayed.remove(at, site, time, true);
+        replayed.remove(at, site, time);
     }
 
     /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and have no new address.
@@ -339,7 +339,7 @@ impl FollowReplay<'_> {
         let is_only = replayed.live.len() == 1;
         let chosen = replayed.choose(&moment).map(|at| {
             let address = replayed.live.get(at).and_then(ReplayedBlock::address);
-            replayed.remove(at, site, moment.time, is_only);
+            replayed.remove(at, site, moment.time);
             address
         });
         older.append(&mut replayed.live);

@@ -295,7 +295,6 @@ impl<'a> FollowReplay<'a> {
         let mut result = ReplayResult::default();
         for (group, mut addresses) in blocks {
             let mut replayed = self.groups.remove(&group).unwrap_or_default();
-            replayed.revive(group, self.sites);
             replayed.settle_addresses(&addresses.known, &mut result.attributions);
             let unclear = most_of(&group, &self.unclear_allocations, false);
             let freed_unclear = most_of(&group, &self.unclear_frees, true);
@@ -362,8 +361,7 @@ impl<'a> FollowReplay<'a> {
                 }
             }
         }
-        for (group, mut replayed) in self.groups {
-            replayed.revive(group, self.sites);
+        for (group, replayed) in self.groups {
             result.add_frees(group, replayed.frees);
         }
         result

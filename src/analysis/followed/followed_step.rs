@@ -49,7 +49,6 @@ impl FollowedStep {
         let kind = self.allocated;
         let likely =
             kind.and_then(|kind| origins.likely(kind, &self.places, &self.charge, self.sighting));
-        let likely = likely.or_else(|| origins.without_idle(&self.charge));
         likely.unwrap_or_else(|| self.charge.clone())
     }
 
@@ -65,7 +64,6 @@ impl FollowedStep {
             let likely = kind.and_then(|kind| {
                 origins.likely(kind, &past.places, &past.charge, Sighting::default())
             });
-            let likely = likely.or_else(|| origins.without_idle(&past.charge));
             let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
             // What is known of it was seen then.
             let span = past.charge.span;

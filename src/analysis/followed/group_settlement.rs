@@ -5,57 +5,10 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::BlockAttribution;
-use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::follow_replay::GroupAddresses;
-use crate::analysis::followed::free_sites::FreeSites;
-use crate::analysis::followed::replayed_group::{
-    BlockSource, GivenAddress, GroupReplay, ReplayedBlock,
-};
+use crate::analysis::followed::replayed_group::{BlockSource, GivenAddress, GroupReplay};
 
 impl GroupReplay {
-    /// Blocks of the map before that must have been freed and were not: in their place others were taken, which are alive.
-    pub(super) fn revive(&mut self, group: BlockGroup, sites: &FreeSites) {
-        let mut wrong: Vec<(bool, u64, usize)> = Vec::new();
-        for (at, free) in self.frees.iter().enumerate() {
-            let BlockSource::Change(_) = free.block.from else { continue };
-            if free.is_seen {
-                continue;
-            }
-            let usual = sites.usual(group, &free.site);
-            let is_usual = usual.is_some() && free.block.attribution.only_stack() == usual;
-            let age = free.time.saturating_sub(free.block.attribution.allocated_at);
-            wrong.push((!is_usual, age, at));
-        }
-        wrong.sort_unstable();
-        while let Some(at) =
-            self.live.iter().rposition(|block| block.is_from_map() && self.can_free(block))
-        {
-            let Some((_, _, free)) = wrong.pop() else { break };
-            let Some(site) = self.frees.get(free).map(|free| free.site) else { break };
-            let usual = sites.usual(group, &site);
-            let batch = self.live[at].batch;
-            let is_usual = |block: &ReplayedBlock| {
-                block.is_from_map()
-                    && block.batch == batch
-                    && usual.is_some()
-                    && block.attribution.only_stack() == usual
-                    && !block.attribution.certain
-            };
-            let at = if self.live[at].attribution.certain {
-                at
-            } else {
-                self.live.iter().rposition(is_usual).unwrap_or(at)
-            };
-            let mut block = self.live.remove(at);
-            self.take_address(&block);
-            if let Some(free) = self.frees.get_mut(free) {
-                std::mem::swap(&mut free.block, &mut block);
-            }
-            self.live.push(block);
-        }
-        self.live.sort_by_key(|block| block.attribution.allocated_at);
-    }
-
     /// Gives the addresses of a batch that are left to the blocks of it that are alive.
     pub(super) fn settle_addresses(
         &mut self,

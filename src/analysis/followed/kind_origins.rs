@@ -12,14 +12,12 @@ use crate::analysis::followed::line_votes::LineVotes;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::StackCalls;
 use crate::analysis::followed::stack_votes::{
-    CLEARLY, MIN_AT_PLACE, MIN_CLEAR, StackVote, StackVotes, polls_were_near,
+    CLEARLY, MIN_AT_PLACE, StackVote, StackVotes, polls_were_near,
 };
 use crate::model::FollowedChange;
 
 /// Kinds and places of which the stacks are remembered.
 const MAX_KINDS: usize = 1 << 16;
-/// So many allocations of one stack in a row are a loop.
-const MIN_IN_A_ROW: u32 = 4;
 
 /// How often each stack came into question for the allocations of a kind, since the recording began.
 #[derive(Debug, Default)]
@@ -42,8 +40,6 @@ pub(in crate::analysis) struct KindOrigins {
 pub(in crate::analysis) struct Sighting {
     /// Whether another stack than those that are charged may have made it.
     pub(super) is_doubtful: bool,
-    /// Who made all of the last allocations at its place ([`KindOrigins::recent`]).
-    pub(super) recent: Option<AllocationOrigin>,
     /// The place right behind the last few blocks (`MakerSequence`).
     pub(super) sequence: Option<u64>,
     /// Where the thread stood before it and after it, as far as its stacks could be read.
@@ -86,31 +82,6 @@ impl KindOrigins {
                 .or_insert_with(|| self.older.remove(&place).unwrap_or_default())
                 .add(charge, change);
         }
-    }
-
-    /// Who made the last allocations at this place, if it was one stack: a loop that makes the same blocks over and over.
-    pub(super) fn recent(&self, places: &ReachSums) -> Option<AllocationOrigin> {
-        let mut by_place = places.iter().flatten().filter_map(|place| self.by_place.get(place));
-        by_place
-            .find_map(|votes| votes.last.filter(|(_, count)| *count >= MIN_IN_A_ROW))
-            .map(|(origin, _)| origin)
-    }
-
-    /// The line ahead of this one in its call that makes such blocks, too, if there is only one that the thread had not left where it was `seen`.
-    pub(super) fn line_ahead(
-        &self,
-        kind: BlockGroup,
-        line: AllocationOrigin,
-        seen: Option<AllocationOrigin>,
-    ) -> Option<AllocationOrigin> {
-        let is_ahead = |vote: &&StackVote| {
-            self.calls.is_ahead(vote.origin, line)
-                && !seen.is_some_and(|seen| self.calls.is_ahead(vote.origin, seen))
-                && self.lines.on_both_sides(vote.origin, &self.calls) >= MIN_AT_PLACE
-        };
-        let mut ahead = self.by_kind.get(&kind)?.of.iter().filter(is_ahead);
-        let (Some(maker), None) = (ahead.next(), ahead.next()) else { return None };
-        Some(maker.origin)
     }
 
     /// Whether such a block was allocated by itself before.
@@ -160,22 +131,12 @@ impl KindOrigins {
         if charge.certain {
             return self.is_doubted(kind, charge).then(|| charge.uncertain());
         }
-        let allocating = self.without_idle(charge);
-        let fitting = self.fitting(kind, allocating.as_deref().unwrap_or(charge));
+        let fitting = self.fitting(kind, charge);
         // The thread went from one line to another; that it did not make the block by the one does not say that it did by the other.
         let is_doubtful = sighting.is_doubtful || fitting.is_some();
         let sighting = Sighting { is_doubtful, ..sighting };
-        let fitting = fitting.or(allocating);
         let charge = fitting.as_deref().unwrap_or(charge);
         self.likelier(kind, places, charge, sighting).or(fitting)
-    }
-
-    /// A charge without the threads that allocate nothing and the places where they wait. `None` where that is the same.
-    pub(super) fn without_idle(&self, charge: &BlockAttribution) -> Option<Arc<BlockAttribution>> {
-        if charge.certain {
-            return None;
-        }
-        self.locks.without_idle(charge, &self.places)
     }
 
     /// A charge without the lines that make far smaller blocks only. `None` where that is the same, or nobody is left.
@@ -216,16 +177,8 @@ impl KindOrigins {
         by_place: &[&StackVotes],
         sequence: Option<u64>,
     ) -> Option<AllocationOrigin> {
-        // Places can be mixed up: sums over many allocations are the same a few of them later.
-        let fits = |maker: &AllocationOrigin| !by_place.iter().any(|at| at.rules_out(*maker));
-        let makes_blocks =
-            |maker: &AllocationOrigin| self.lines.on_both_sides(*maker, &self.calls) >= MIN_CLEAR;
-        let mut at_place = by_place.iter().filter_map(|votes| votes.clear_origin());
-        let arrived = by_place.iter().filter_map(|votes| votes.clear_arrival());
-        at_place
-            .find(fits)
-            .or_else(|| self.votes(sequence?)?.clear_origin())
-            .or_else(|| arrived.filter(makes_blocks).find(fits))
+        let at_place = by_place.iter().find_map(|votes| votes.clear_origin());
+        at_place.or_else(|| self.votes(sequence?)?.clear_origin())
     }
 
     fn likelier(
@@ -238,10 +191,6 @@ impl KindOrigins {
         if charge.shares.len() > 1 && charge.shares.iter().all(|(_, weight)| *weight > 1) {
             return None;
         }
-        let is_unseen = matches!(
-            charge.shares[..],
-            [(AllocationOrigin::NotSeen | AllocationOrigin::Below(..), _)]
-        );
         let by_place: Vec<&StackVotes> =
             places.iter().flatten().filter_map(|place| self.votes(*place)).collect();
         let of_kind = self.by_kind.get(&kind)?;
@@ -260,12 +209,9 @@ impl KindOrigins {
         let may_be = |maker: &AllocationOrigin| {
             self.calls.may_be_between(*maker, &charge.shares) && !is_elsewhere(*maker)
         };
-        let origin = sighting
-            .recent
-            .filter(|_| is_unseen)
-            .or_else(|| sighting.is_doubtful.then(clear).flatten().filter(may_be))
+        let clear = sighting.is_doubtful.then(clear).flatten().filter(may_be);
+        let origin = clear
             .or_else(|| at_place.find(may_be))
-            .or_else(|| sighting.recent.filter(|maker| sighting.is_doubtful && is_near(maker)))
             .or_else(|| of_kind.origin(charge))
             .or_else(|| self.lines.maker(charge, &self.calls));
         let shares = vec![(origin?, 1)];

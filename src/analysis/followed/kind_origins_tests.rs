@@ -1,7 +1,6 @@
 //! What is learned of who makes blocks of one kind.
 
 use super::*;
-use crate::analysis::followed::pairs_in_call::{PairsInCall, SingleBlock};
 use crate::model::{
     FollowedThread, Frame, Function, Nanos, Pool, StackId, StackReading, StackTable, Thread,
     ThreadId,
@@ -147,72 +146,6 @@ fn a_line_that_the_thread_had_not_reached_yet_did_not_make_the_block() {
     };
     assert_eq!(maker([None, None]), Some(at(second)));
     assert_eq!(maker([None, Some(at(first))]), None);
-}
-
-/// `keys = cat(...)`, and `values = cat(...)` on the next line.
-#[test]
-fn of_two_blocks_in_a_row_the_first_is_of_the_line_ahead() {
-    let mut table = table();
-    let call = calls(&mut table, None, 1..=1)[0];
-    let [keys, values, other] = [5, 6, 9].map(|line| calls(&mut table, Some(call), line..=line)[0]);
-    let mut origins = KindOrigins::default();
-    (0..3).for_each(|_| saw(&mut origins, values, &table));
-    let block = |number, line, may_be_ahead, seen: Option<StackId>| {
-        let (origin, seen) = (at(line), seen.map(at));
-        SingleBlock { number, kind: KIND, origin, may_be_ahead, seen }
-    };
-    let second = |origins: &KindOrigins, is_open: bool| {
-        let mut pairs = PairsInCall::default();
-        assert_eq!(pairs.add(block(1, values, is_open, None), origins), None);
-        let first = pairs.add(block(2, values, true, None), origins);
-        assert_eq!(pairs.add(block(3, values, true, None), origins), None, "a loop");
-        first
-    };
-    assert_eq!(second(&origins, true), None, "no other line makes such blocks");
-    (0..3).for_each(|_| saw(&mut origins, keys, &table));
-    assert_eq!(second(&origins, true), Some((1, at(keys))));
-    assert_eq!(second(&origins, false), None, "the first one was seen being made");
-    let mut pairs = PairsInCall::default();
-    pairs.add(block(1, values, true, None), &origins);
-    pairs.clear();
-    assert_eq!(pairs.add(block(2, values, true, None), &origins), None);
-    (0..3).for_each(|_| saw(&mut origins, other, &table));
-    let first_of_others = |seen| {
-        let mut pairs = PairsInCall::default();
-        pairs.add(block(1, other, true, seen), &origins);
-        pairs.add(block(2, other, true, None), &origins)
-    };
-    assert_eq!(first_of_others(None), None, "two lines are ahead of it");
-    assert_eq!(first_of_others(Some(keys)), None, "and both of them possible");
-    assert_eq!(first_of_others(Some(values)), Some((1, at(values))), "the thread had left one");
-}
-
-/// The output of a layer, whose end is seen 50 us later, and the sum on the next line, which takes long. Where the sums over many blocks are the same, the
-/// two are one place; the few blocks before the output tell it apart.
-#[test]
-fn who_was_hardly_ever_seen_at_a_narrower_place_made_no_block_there() {
-    let mut table = table();
-    let call = calls(&mut table, None, 1..=1)[0];
-    let [before, layer, sum] = [5, 6, 7].map(|line| calls(&mut table, Some(call), line..=line)[0]);
-    let [wide, narrow]: [ReachSums; 2] = [[Some(7), None, None], [Some(7), None, Some(8)]];
-    let mut origins = KindOrigins::default();
-    (0..8).for_each(|_| saw(&mut origins, layer, &table));
-    origins.calls.add(&[at(before), at(layer), at(sum)], &table);
-    let near = change(sum, sum);
-    let far = change(before, layer);
-    for _ in 0..20 {
-        origins.saw(KIND, &wide, [None; 2], &charge(vec![at(sum)], true), &near);
-        let seen = charge(vec![at(before), at(layer)], false);
-        let seen = BlockAttribution { span: Some(50_000), ..seen };
-        origins.saw(KIND, &narrow, [None; 2], &seen, &far);
-    }
-    let maker = |places| {
-        let sighting = Sighting { is_doubtful: true, ..Sighting::default() };
-        let seen = charge(vec![at(before)], false);
-        origins.likely(KIND, places, &seen, sighting).map(|likely| likely.shares[0].0)
-    };
-    assert_eq!(maker(&wide), Some(at(sum)));
-    assert_eq!(maker(&narrow), Some(at(layer)));
 }
 
 /// The layers of a model make the same blocks of a prompt as of a token, but for their sizes.

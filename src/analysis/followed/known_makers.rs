@@ -1,10 +1,8 @@
-//! What is found out of a change later: which line of a loop, of generated code, or of two in one call made its blocks.
+//! What is found out of a change later: which line of a loop, or of generated code, made its blocks.
 
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::buffer_alignment::MadeBuffer;
 use crate::analysis::followed::generated_buffers::ProgramText;
-use crate::analysis::followed::pairs_in_call::SingleBlock;
-use crate::model::FollowedChange;
 
 impl FollowedSteps {
     /// What loops and generated code allocated until now.
@@ -13,19 +11,6 @@ impl FollowedSteps {
         known.append(&mut self.buffers.settle(text));
         for (of, buffers) in known {
             self.made_by_lines(of, &buffers);
-        }
-    }
-
-    /// Takes what one change allocated, for two lines of one call that make blocks of one kind; `block` where that is one by itself.
-    pub(super) fn find_pair(&mut self, block: Option<SingleBlock>, change: &FollowedChange) {
-        let Some(block) = block else {
-            if change.allocations() > 0 {
-                self.pairs.clear();
-            }
-            return;
-        };
-        if let Some((of, line)) = self.pairs.add(block, &self.allocation_sources) {
-            self.made_by_lines(of, &[(line, block.kind.requested)]);
         }
     }
 
@@ -50,8 +35,8 @@ mod tests {
     use crate::analysis::attribution::host_only::HostStacks;
     use crate::analysis::autograd::engine_frames::EngineFrames;
     use crate::model::{
-        CounterDelta, FollowedThread, Frame, Function, FunctionId, Nanos, SourceText, StackId,
-        StackReading, StackTable, ThreadId,
+        CounterDelta, FollowedChange, FollowedThread, Frame, Function, FunctionId, Nanos,
+        SourceText, StackId, StackReading, StackTable, ThreadId,
     };
     use rustc_hash::FxHashMap;
 

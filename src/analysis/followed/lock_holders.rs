@@ -3,12 +3,9 @@
 //! `torch.compile`'s pool of processes, a logger or a progress bar have threads that stand still in a read. A change beside
 //! which nobody is seen with the lock may be anybody's, but not theirs as often as the program's.
 
-use std::sync::Arc;
-
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::waiting::WaitingPlaces;
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::model::{FollowedChange, StackId, ThreadId};
 
 /// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
@@ -75,30 +72,6 @@ impl LockHolders {
     /// Whether a thread was seen with it.
     pub(super) fn has_held(&self, thread: ThreadId) -> bool {
         self.0.get(&thread).is_some_and(|known| known.has_held)
-    }
-
-    /// A charge without the threads that allocate nothing, and the `places` where they wait, which may have been found out since: to
-    /// nobody if nobody is left. `None` where that is the same.
-    pub(super) fn without_idle(
-        &self,
-        charge: &BlockAttribution,
-        places: &WaitingPlaces,
-    ) -> Option<Arc<BlockAttribution>> {
-        let allocates = |&&(origin, _): &&(AllocationOrigin, u64)| match origin {
-            AllocationOrigin::Stack(thread, stack) => {
-                !self.never_holds(thread) && !places.has(stack)
-            }
-            AllocationOrigin::Below(thread, _) => !self.never_holds(thread),
-            _ => true,
-        };
-        if charge.shares.iter().all(|share| allocates(&share)) {
-            return None;
-        }
-        let mut shares: Vec<_> = charge.shares.iter().filter(allocates).copied().collect();
-        if shares.is_empty() {
-            shares.push((AllocationOrigin::NotSeen, 1));
-        }
-        Some(Arc::new(BlockAttribution { shares, ..*charge }))
     }
 }
 

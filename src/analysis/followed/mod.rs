@@ -10,7 +10,6 @@
 //!    that never hold the lock (`lock_holders.rs`) neither.
 //!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them, or the operator that it called, made the block (`buffer_alignment.rs`).
 //!    Where lines of a loop take turns at making blocks, as in the loop that makes an optimizer's state once, their order tells it (`loop_order.rs`).
-//!    Of two blocks of one kind in a row in one call the first is of the line ahead that makes such blocks (`pairs_in_call.rs`).
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
@@ -18,26 +17,34 @@
 //! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
 //!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
 //!    waits. One that waits for the autograd engine does so for longer (`engine_waits.rs`), and one that is deep in calls does not leave them and come back within a millisecond. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
-//! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
-//!    A change of several blocks is divided as the same was before at this level of bytes or place (`repeated_steps.rs`), by what is known of that now (`known_makers.rs`), else in the usual order (`usual_order.rs`).
-//! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
-//!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
-//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`). Where the addresses were read
-//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`). A block that both maps have at one address is the same one unless its origin goes on to
-//!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
+//! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its
+//!    time. A change of several blocks is divided as the same was before at this level of bytes or
+//!    place (`repeated_steps.rs`), else in the usual order (`usual_order.rs`).
+//! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two
+//!    complete maps are replayed (`follow_replay.rs`): what a change freed is found by its number
+//!    and sums among the kinds that are alive, also where it was several blocks
+//!    (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at
+//!    the end says of that in `group_settlement.rs`). Where the addresses were read after changes,
+//!    they tell which block was allocated and which freed (`addressed_changes.rs`), also by what
+//!    lies where it lay (`block_places.rs`). A block that both maps have at one address is the same
+//!    one unless its origin goes on to allocate such blocks (`remade_kinds.rs`). What was chosen
+//!    while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
-//! 7. A block of which nothing is known is charged to the stack that came into question for more than half of the allocations of
-//!    its kind so far at the same place in the program's run (`allocation_places.rs`), else at all, if no other came half as
-//!    often. One with several candidates goes to the candidate that was seen both before and after allocations of its kind,
-//!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it.
-//!    Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
-//!    allocations of its kind at this place made it, also if it was not seen beside this one.
-//!    Nobody is at a place who was hardly ever seen there, or at a narrower one of the same block. Where the sums do not tell, the makers of the last blocks do
-//!    (`maker_sequence.rs`): the layers of a model come in the same order, whatever the sizes.
-//!    A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
-//!    loop did, and which line of the call makes blocks at all (`line_votes.rs`). None of it by a line that the thread had not
-//!    reached yet, had left, or cannot have been on because it was in the call of another one; nor, where another comes into question, by a line that makes far smaller blocks only. That is likely, never certain.
+//! 7. A block of which nothing is known is charged to the stack that came into question for more
+//!    than half of the allocations of its kind so far at the same place in the program's run
+//!    (`allocation_places.rs`), else at all, if no other came half as often. One with several
+//!    candidates goes to the candidate that was seen both before and after allocations of its kind,
+//!    if no other was half as often: what comes ahead of an allocation is only seen before it, what
+//!    follows only after it. Where a stack could not be read, or the polls lay between two others,
+//!    a stack that stood on both sides of most allocations of its kind at this place made it, also
+//!    if it was not seen beside this one. Where the sums do not tell, the makers of the last blocks
+//!    do (`maker_sequence.rs`): the layers of a model come in the same order, whatever the sizes. A
+//!    stack deep within another call is none of these. Where the place tells nothing: which line of
+//!    the call makes blocks at all (`line_votes.rs`). None of it by a line that the thread had not
+//!    reached yet, had left, or cannot have been on because it was in the call of another one; nor,
+//!    where another comes into question, by a line that makes far smaller blocks only. That is
+//!    likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 //!
@@ -73,7 +80,6 @@ mod line_votes;
 pub(super) mod lock_holders;
 mod loop_order;
 mod maker_sequence;
-mod pairs_in_call;
 pub(super) mod pool_change;
 mod remade_kinds;
 pub(super) mod repeated_steps;
@@ -110,7 +116,6 @@ use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::loop_order::LoopOrder;
 use crate::analysis::followed::maker_sequence::MakerSequence;
-use crate::analysis::followed::pairs_in_call::{PairsInCall, SingleBlock, divide_pair};
 use crate::analysis::followed::repeated_steps::{
     LiveBytes, PastPart, PastSteps, PoolDeltas, live_after, live_before,
 };
@@ -143,7 +148,6 @@ pub(crate) struct FollowedSteps {
     states: FollowedStates,
     buffers: BufferAlignment,
     loops: LoopOrder,
-    pairs: PairsInCall,
     /// How many parts the changes have that are kept.
     parts: usize,
     /// What the changes allocated that are no longer kept.
@@ -232,18 +236,13 @@ impl FollowedSteps {
                     usual_order(&pools, self.last_made?, &charge, site, &self.allocation_sources)
                 })
             })
-            .flatten()
-            .map(|mut parts| {
-                divide_pair(&mut parts, &self.allocation_sources);
-                parts
-            });
+            .flatten();
         self.parts += parts.as_ref().map_or(0, Vec::len);
         let by_parts: Vec<_> =
             parts.as_deref().map_or_else(Vec::new, |parts| made_by_parts(parts).collect());
         // Of several changes between two polls the first has brought the stacks of both.
         let polls = (change.before.0, change.after.0);
         let is_next = self.polls.replace(polls) != Some(polls);
-        let recent = self.allocation_sources.recent(&places);
         let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
         let sequence = allocated.and_then(|kind| self.sequence.place(kind));
         let side = |side: usize| {
@@ -251,7 +250,7 @@ impl FollowedSteps {
             seen.find(|origin| stood(*origin, whole)[side])
         };
         let sides = [side(0), side(1)];
-        let sighting = Sighting { is_doubtful, recent, sequence, sides };
+        let sighting = Sighting { is_doubtful, sequence, sides };
         if let Some(kind) = allocated {
             self.allocation_sources.saw(kind, &places, [follows, sequence], &charge, whole);
         }
@@ -287,13 +286,7 @@ impl FollowedSteps {
             self.made_by_lines(of, &buffers);
         }
         let origin = allocated.and_then(|_| likely.as_ref().unwrap_or(&charge).only_stack());
-        // Where it stood there before the block, it was not made ahead of this line.
-        let seen = sighting.sides[0];
-        let may_be_ahead = is_doubtful && seen != origin;
         let made = allocated.zip(origin);
-        let single =
-            made.map(|(kind, origin)| SingleBlock { number, kind, origin, may_be_ahead, seen });
-        self.find_pair(single, change);
         if change.allocations() > 0 {
             self.last_made = made.or_else(|| by_parts.last().copied().flatten());
             match made {
@@ -316,7 +309,8 @@ impl FollowedSteps {
         }
     }
 
-    /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself.
+    /// Remembers a change for later ones: what it most likely was where that is known, as if each
+    /// part of it had been seen by itself.
     fn remember(
         &mut self,
         mut before: ReachSums,

@@ -77,7 +77,8 @@ impl<T> Default for PastSteps<T> {
 }
 
 impl<T: Clone> PastSteps<T> {
-    /// Takes the next change; `places` tell what was allocated before it, `level` what was alive then.
+    /// Takes the next change; `places` tell what was allocated before it, `level` what was alive
+    /// then.
     pub(in crate::analysis) fn push(
         &mut self,
         places: &ReachSums,

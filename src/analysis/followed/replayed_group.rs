@@ -4,12 +4,11 @@
 //!
 //! 1. those that a function allocated and held in a variable: it returned in this change;
 //! 2. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
-//! 3. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was.
+//! 3. all but the block that was allocated last and just now: `x = f(x)` allocates its result
+//!    before it drops what `x` was.
 //!
 //! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
-//! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken
-//! than are gone, others were taken in their place, and are alive: first those that are not usually freed there, then those
-//! that had lived longest.
+//! blocks that were new in one map are a batch, for which of them has which address is not known.
 //!
 //! Where none of all these can have been freed, one was whose address another of its kind has now. First those of which it is not known whether
 //! their origin goes on to allocate such blocks (`remade_kinds.rs`), or of which it is known, and only one map had them. Then, if all
@@ -86,8 +85,6 @@ pub(super) struct ReplayedFree {
     pub(super) time: u64,
     /// Whether it may have been one with another origin.
     pub(super) is_open: bool,
-    /// Whether its address was seen to be taken back.
-    pub(super) is_seen: bool,
 }
 
 /// When and where one block of a group is freed.
@@ -210,16 +207,10 @@ impl GroupReplay {
     }
 
     /// Takes the block at `at` for the one that was freed.
-    pub(super) fn remove(&mut self, at: usize, site: FreeSite, time: u64, is_seen: bool) {
-        self.take(at, site, time).is_seen = is_seen;
-    }
-
-    /// The same where its address was not seen to be taken back, and it can have been no other.
-    fn take(&mut self, at: usize, site: FreeSite, time: u64) -> &mut ReplayedFree {
+    pub(super) fn remove(&mut self, at: usize, site: FreeSite, time: u64) -> &mut ReplayedFree {
         let block = self.live.remove(at);
         self.take_address(&block);
-        let (is_open, is_seen) = (false, false);
-        let free = ReplayedFree { block, site, time, is_open, is_seen };
+        let free = ReplayedFree { block, site, time, is_open: false };
         self.frees.push_mut(free)
     }
 
@@ -265,7 +256,7 @@ impl GroupReplay {
             self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
         };
         let is_open = self.live.iter().any(differs);
-        self.take(at, moment.site, moment.time).is_open = is_open;
+        self.remove(at, moment.site, moment.time).is_open = is_open;
     }
 
     /// A block of the map before was freed: it had one of the addresses of its batch that are gone, whichever that was.

@@ -78,11 +78,6 @@ impl StackCalls {
         Some((thread, *self.parents.get(&stack)?))
     }
 
-    /// Whether two lines are of the same call.
-    pub(super) fn are_in_one(&self, one: AllocationOrigin, other: AllocationOrigin) -> bool {
-        self.call(one).is_some_and(|call| self.call(other) == Some(call))
-    }
-
     /// Whether a thread that was seen at `seen` may have come from `maker` or gone there between two polls.
     pub(super) fn are_near(&self, maker: AllocationOrigin, seen: AllocationOrigin) -> bool {
         let (AllocationOrigin::Stack(thread, maker), AllocationOrigin::Stack(of, seen)) =

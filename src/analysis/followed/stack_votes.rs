@@ -11,22 +11,13 @@ const MAX_MAKERS: usize = 16;
 pub(super) const MIN_AT_PLACE: u32 = 3;
 /// A stack seen so many times as often as every other, on both sides of the allocations of a place, is the place.
 pub(super) const CLEARLY: u32 = 4;
-/// So many allocations at a place tell who cannot have made them: who was seen beside no more than one in so many.
-const MIN_TELLING: u32 = 16;
-const HARDLY_EVER: u32 = 16;
-/// Allocations after which a line is known to make such blocks.
-pub(super) const MIN_CLEAR: u32 = 8;
 
 /// The stacks that came into question for the allocations of one kind, or of one place.
 #[derive(Debug, Default)]
 pub(super) struct StackVotes {
     /// Allocations with a candidate.
     pub(super) all: u32,
-    /// Those whose polls were close.
-    near: u32,
     pub(super) of: Vec<StackVote>,
-    /// The only candidate of the last allocations, and of how many.
-    pub(super) last: Option<(AllocationOrigin, u32)>,
 }
 
 /// In how many allocations of a kind a stack came into question.
@@ -37,14 +28,11 @@ pub(super) struct StackVote {
     /// In how many it stood at the poll before, and at the poll after, where the polls were close.
     before: u32,
     after: u32,
-    /// The same, however far apart they were.
-    any_before: u32,
-    any_after: u32,
 }
 
 impl StackVote {
     fn new(origin: AllocationOrigin) -> StackVote {
-        StackVote { origin, all: 0, before: 0, after: 0, any_before: 0, any_after: 0 }
+        StackVote { origin, all: 0, before: 0, after: 0 }
     }
 
     /// In the allocations of one place, the stacks that stand before are at or ahead of it, those that stand after at or behind
@@ -75,16 +63,6 @@ impl StackVotes {
     pub(super) fn add(&mut self, charge: &BlockAttribution, change: &FollowedChange) {
         let near = u32::from(polls_were_near(charge));
         self.all = self.all.saturating_add(1);
-        self.near = self.near.saturating_add(near);
-        self.last = match (self.last, &charge.shares[..]) {
-            (Some((last, count)), [(origin, _)]) if last == *origin => {
-                Some((last, count.saturating_add(1)))
-            }
-            (_, &[(origin, _)]) => Some((origin, 1)),
-            (last, shares) => {
-                last.filter(|(last, _)| shares.iter().any(|(origin, _)| origin == last))
-            }
-        };
         for &(origin, _) in &charge.shares {
             let [before, after] = stood(origin, change).map(u32::from);
             let index = self.of.iter().position(|vote| vote.origin == origin);
@@ -96,19 +74,12 @@ impl StackVotes {
                 vote.all = vote.all.saturating_add(1);
                 vote.before = vote.before.saturating_add(before * near);
                 vote.after = vote.after.saturating_add(after * near);
-                vote.any_before = vote.any_before.saturating_add(before);
-                vote.any_after = vote.any_after.saturating_add(after);
             }
         }
     }
 
-    /// Whether a stack was so seldom seen beside these allocations that it made none of them.
-    pub(super) fn rules_out(&self, origin: AllocationOrigin) -> bool {
-        let seen = self.vote(origin).map_or(0, |vote| vote.all);
-        self.all >= MIN_TELLING && seen.saturating_mul(HARDLY_EVER) < self.all
-    }
-
-    /// Who makes these allocations, whoever was seen beside one of them, if that is clear: who stood on both sides.
+    /// Who makes these allocations, whoever was seen beside one of them, if that is clear: who stood
+    /// on both sides.
     pub(super) fn clear_origin(&self) -> Option<AllocationOrigin> {
         let best = self.of.iter().max_by_key(|vote| vote.on_both_sides())?;
         let both = best.on_both_sides();
@@ -116,18 +87,6 @@ impl StackVotes {
         let is_clear =
             both >= MIN_AT_PLACE && others.all(|vote| vote.on_both_sides() <= both / CLEARLY);
         is_clear.then_some(best.origin)
-    }
-
-    /// Who stood after these allocations twice as often as any other, and hardly ever before them, where most of the polls were far apart.
-    pub(super) fn clear_arrival(&self) -> Option<AllocationOrigin> {
-        let first = self.of.iter().max_by_key(|vote| vote.any_after)?;
-        let mut others = self.of.iter().filter(|vote| vote.origin != first.origin);
-        let is_clear = self.all >= MIN_TELLING
-            && self.near <= self.all / CLEARLY
-            && first.any_after >= self.all / CLEARLY
-            && first.any_before <= first.any_after / CLEARLY
-            && others.all(|vote| vote.any_after <= first.any_after / 2);
-        is_clear.then_some(first.origin)
     }
 
     /// In how many allocations a stack stood before, and in how many after, whichever is less.
