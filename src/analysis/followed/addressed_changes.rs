@@ -220,17 +220,13 @@ impl FollowReplay<'_> {
             };
             let lying = &mut replayed.live[at];
             let is_there = address == block.address;
-            // The next map has it there still. Rather was the new block read wrong.
-            if lying.is_from_map() && !lying.is_gone && !is_there {
-                continue;
-            }
             if is_there {
                 replayed.doubt();
                 replayed.remove(at, [None; 2], 0);
             } else if lying.is_from_map() {
                 continue;
             } else {
-                // Freed, or read wrong.
+                // Freed, or the new block was read wrong.
                 lying.given = None;
                 lying.attribution = lying.attribution.uncertain();
             }
