@@ -156,7 +156,7 @@ pub struct OwnedBlock {
     pub address: u64,
     /// Its bytes.
     pub size: u64,
-    /// Indices in [`OwnedOnDevice::held`], and their bytes in the block.
+    /// Indices in [`DeviceOwners::held`], and their bytes in the block.
     pub shares: Vec<(u32, u64)>,
 }
 

@@ -19,7 +19,7 @@ const SEARCHES: u32 = 32;
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 
 /// Reads PyTorch's CUDA allocator (2.1 to 2.15, later ones of the same shape). Refuses others
-/// ([`TorchError::UnknownLayout`]).
+/// ([`AllocatorError::UnknownLayout`]).
 pub struct AllocatorReader {
     memory: Box<dyn Memory>,
     variable: Addr,

@@ -1,5 +1,5 @@
 //! The objects that CPython's garbage collector tracks, and their references. A running target
-//! changes the lists ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
+//! changes the lists ([`HeapError::Changing`]). Start reading at [`ObjectHeap`].
 
 mod blocks;
 mod c_type_fields;
