@@ -82,7 +82,7 @@ pub use owners::owner_groups::{
 };
 pub use owners::ownership::{OwnerPart, OwnerStacks};
 pub use owners::storage_changes::{StorageChange, changes};
-pub use peak::{HighestLevel, HighestMoment};
+pub use peak::{HighestLevel, KnownMoment};
 pub use profile::counter_samples::{CounterSample, CounterSamples};
 pub use profile::high_water::{HighWater, PeakTime};
 pub use profile::memory::ProfileLimit;

@@ -17,13 +17,13 @@ pub struct HighestLevel {
     /// By counters, events or consistent snapshots; [`HighWater::within`] is that of the recording.
     pub mark: HighWater,
     /// The highest moment with known blocks.
-    pub moment: Option<HighestMoment>,
+    pub moment: Option<KnownMoment>,
 }
 
 /// A moment with known live blocks. Its allocated bytes are at most the peak.
 #[allow(missing_docs)]
 #[derive(Debug, Clone)]
-pub struct HighestMoment {
+pub struct KnownMoment {
     pub time: Nanos,
     pub allocated: u64,
     /// `None` in an exact recording, which folds events.
@@ -58,8 +58,8 @@ pub fn of(profile: &Profile, device: CudaIndex) -> Option<HighestLevel> {
     let risen = exact.and_then(|exact| exact.counted_peak(device));
     let mark = mark.map(|mark| mark.at_least(risen.unwrap_or(0) as i64));
     let moment = match event_peak {
-        Some((time, allocated)) => Some(HighestMoment { time, allocated, snapshot: None }),
-        None => profile.highest(device).map(|snapshot| HighestMoment {
+        Some((time, allocated)) => Some(KnownMoment { time, allocated, snapshot: None }),
+        None => profile.highest(device).map(|snapshot| KnownMoment {
             time: snapshot.time,
             allocated: snapshot.allocated,
             snapshot: Some(snapshot.clone()),

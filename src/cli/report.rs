@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::{Context, Result};
 
 use crate::analysis::report::{MemoryTrack, PageBuilder, RecordingSurvey, SurveyOptions};
-use crate::analysis::{HighestMoment, Profile, peak};
+use crate::analysis::{KnownMoment, Profile, peak};
 use crate::model::{MemoryKind, Nanos};
 use crate::render::{ReportOptions, ReportedRecording, report_page};
 
@@ -73,7 +73,7 @@ fn survey(rank: &RankTrace, ranks: usize) -> Result<(RecordingSurvey, Vec<Memory
     device(profile, None)?;
     let exact = profile.exact();
     let peak = |gpu| Some((MemoryKind::Torch(gpu), peak::of(profile, gpu)?.moment?));
-    let peaks: BTreeMap<MemoryKind, HighestMoment> = profile.gpus().filter_map(peak).collect();
+    let peaks: BTreeMap<MemoryKind, KnownMoment> = profile.gpus().filter_map(peak).collect();
     let from = profile.begins().unwrap_or_default();
     let devices = profile.gpus().count().max(1) * ranks;
     let mut wanted: Vec<(MemoryKind, Nanos)> =

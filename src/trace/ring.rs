@@ -69,8 +69,8 @@ pub enum RetentionLimit {
 
 /// Segments, each a trace, in their own folder.
 ///
-/// A segment begins with the current state ([`RecordingRing::begin`] to [`RecordingRing::opened`]), so
-/// it is readable alone. Segments stay however memspy ends.
+/// A segment begins with the current state ([`RecordingRing::begin`] to
+/// [`RecordingRing::opened`]), so it is readable alone. Segments stay however memspy ends.
 pub struct RecordingRing {
     folder: PathBuf,
     keep: Retention,

@@ -56,7 +56,8 @@ fn to_the_byte(arguments: &[&str]) {
     assert_eq!(total(&at_peak), peak);
     let no_event = at_peak.iter().filter(|stack| stack.0.starts_with("[no event]"));
     let no_event: u64 = no_event.map(|stack| stack.1).sum();
-    assert!(no_event * 10 <= peak, "{no_event} of {peak} bytes at the peak have no stack");
+    // Each of the four threads can have one allocation whose event is still to come.
+    assert!(no_event <= 4 * (9 << 20), "{no_event} of {peak} bytes at the peak have no stack");
     compared_equal(&recording);
 }
 

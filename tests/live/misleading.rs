@@ -186,7 +186,7 @@ fn a_rank_with_its_own_session_is_its_launchers_orphan() {
     assert_eq!(seen["launcher_told_by"], "LAUNCHER in its environment");
     let text = devices(&[]);
     let said = format!("Orphan: {} (", left["pid"]);
-    let of = format!("what started it is gone: process {} (LAUNCHER", target.pid());
+    let of = format!("its launcher has ended: process {} (LAUNCHER", target.pid());
     assert!(
         text.contains(&said) && text.contains(&of) && text.contains("running since 20"),
         "{text}"

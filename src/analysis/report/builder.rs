@@ -12,7 +12,7 @@ use super::track::{KeyMoment, MemoryTrack};
 use crate::analysis::attribution::attributed_snapshot::Moment;
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::exact::AccountedBlock;
-use crate::analysis::peak::HighestMoment;
+use crate::analysis::peak::KnownMoment;
 use crate::analysis::profile::Profile;
 use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, SinkResult};
 
@@ -89,7 +89,7 @@ pub struct PageBuilder {
     passed: usize,
     /// In a sampled recording, moments are snapshots.
     wanted: BTreeSet<(MemoryKind, Nanos)>,
-    peaks: BTreeMap<MemoryKind, HighestMoment>,
+    peaks: BTreeMap<MemoryKind, KnownMoment>,
     seen: BTreeMap<MemoryKind, Nanos>,
     /// Peaks between two snapshots that are already kept.
     between: BTreeSet<MemoryKind>,
@@ -105,7 +105,7 @@ impl PageBuilder {
         profile: Profile,
         length: Nanos,
         moments: &BTreeMap<MemoryKind, Vec<Nanos>>,
-        peaks: BTreeMap<MemoryKind, HighestMoment>,
+        peaks: BTreeMap<MemoryKind, KnownMoment>,
     ) -> PageBuilder {
         let all = || moments.iter().flat_map(|(kind, times)| times.iter().map(|t| (*t, *kind)));
         let mut schedule: Vec<(Nanos, MemoryKind)> = all().collect();
