@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::followed::highest_moment::{AliveBlock, KnownMoment};
+use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
 use crate::model::{Nanos, SnapshotConsistency};
 
 /// Levels are about equal within 1/256.
@@ -57,7 +57,7 @@ impl HighestBetween {
         if self.pace.is_next() { highest - about } else { highest + about }
     }
 
-    pub(super) fn keep(&mut self, moments: Vec<KnownMoment>) {
+    pub(super) fn keep(&mut self, moments: Vec<HighestMoment>) {
         if moments.is_empty() {
             return;
         }
@@ -112,7 +112,7 @@ impl HighestBetween {
 }
 
 impl KeptMoment {
-    fn new(moment: KnownMoment) -> KeptMoment {
+    fn new(moment: HighestMoment) -> KeptMoment {
         let unknown = moment.unknown;
         let snapshot = snapshot(moment);
         let unknown = unknown.max(snapshot.not_seen()).saturating_add(snapshot.before_recording);
@@ -153,7 +153,7 @@ fn missing<K: Hash + Eq>(bytes: &FxHashMap<K, u64>, other: &FxHashMap<K, u64>) -
 }
 
 /// No snapshot was read then: cached bytes are unknown.
-fn snapshot(moment: KnownMoment) -> AttributedSnapshot {
+fn snapshot(moment: HighestMoment) -> AttributedSnapshot {
     let allocated = moment.allocated();
     let mut snapshot = AttributedSnapshot {
         time: Nanos(moment.time),
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::analysis::followed::highest_moment::tests::moment_of;
 
-    fn best_of(moments: Vec<KnownMoment>) -> u64 {
+    fn best_of(moments: Vec<HighestMoment>) -> u64 {
         let mut between = HighestBetween::default();
         for moment in moments {
             assert!(moment.allocated() > between.above());
