@@ -188,7 +188,7 @@ impl SnapshotReader {
             Err(error) => return Ok(Err(error)),
         };
         let (head, tail) = spans(device, at, pools);
-        let (began, processor) = (Instant::now(), processor_time());
+        let (began, processor) = (now(), processor_time());
         let same = match set.copy(memory, head, tail) {
             Ok(same) => same,
             Err(MemoryError::Fault { span, .. }) if span.addr != device => {
@@ -208,7 +208,9 @@ impl SnapshotReader {
         };
         // Nothing changes during the walk: further pieces are copied only if that is still so.
         let time = now();
-        let is_late = began.elapsed() > processor_time().saturating_sub(processor) + MAX_LOST;
+        // Never late without a clock: a stopped job's snapshot needs no time.
+        let took = Duration::from_nanos(time.0.saturating_sub(began.0));
+        let is_late = took > processor_time().saturating_sub(processor) + MAX_LOST;
         let found = |blocks| Found { blocks, time, is_late };
 
         if layout.block.is_none() {

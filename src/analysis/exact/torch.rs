@@ -184,7 +184,9 @@ impl TorchDevice {
             self.gone += u64::from(replaced.allocated_at > 0 && !self.frees_from_snapshots);
             let age = time.0.saturating_sub(self.last_snapshot.unwrap_or_default().0);
             // A free that was in progress at one snapshot, an allocation at the next.
-            self.found -= u64::from(replaced.account as usize == NO_EVENT && age < LATE_EVENT);
+            let was_late = replaced.account as usize == NO_EVENT && age < LATE_EVENT;
+            // A keyframe's block was not counted in this part of the recording.
+            self.found = self.found.saturating_sub(u64::from(was_late));
             let is_early = self.snapshots == 1 && age < UNSETTLED;
             let is_doubtful = self.doubtful.remove(&address);
             if replaced.account as usize == BEFORE && (is_early || is_doubtful) {
