@@ -1,4 +1,4 @@
-//! What is found out of a change later: which line of a loop, or of generated code, made its blocks.
+//! Known after later deltas: which line of a loop, or of generated code, allocated the blocks.
 
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::buffer_alignment::MadeBuffer;

@@ -21,30 +21,29 @@
 //!    time. A change of several blocks is divided as the same was before at this level of bytes or
 //!    place (`repeated_steps.rs`), else in the usual order (`usual_order.rs`).
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two
-//!    complete maps are replayed (`follow_replay.rs`): what a change freed is found by its number
-//!    and sums among the kinds that are alive, also where it was several blocks
-//!    (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at
-//!    the end says of that in `group_settlement.rs`). Where the addresses were read after changes,
-//!    they tell which block was allocated and which freed (`addressed_changes.rs`), also by what
-//!    lies where it lay (`block_places.rs`). A block that both maps have at one address is the same
-//!    one unless its origin goes on to allocate such blocks (`remade_kinds.rs`). What was chosen
-//!    while little was known is put right later (`free_sites.rs`).
+//!    complete maps are replayed (`follow_replay.rs`). The number and sums of a change's frees say
+//!    which kinds it freed, also where it freed several blocks (`freed_groups.rs`).
+//!    `replayed_group.rs` chooses the block of a kind; `group_settlement.rs` corrects that by the
+//!    map at the end. Addresses read after a change say which block was allocated and which freed
+//!    (`addressed_changes.rs`), also by what was at an address before (`block_places.rs`). A block
+//!    at one address in both maps is the same block, unless its origin goes on to allocate such
+//!    blocks (`remade_kinds.rs`). `free_sites.rs` corrects early choices.
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
-//! 7. A block of which nothing is known is charged to the stack that came into question for more
-//!    than half of the allocations of its kind so far at the same place in the program's run
-//!    (`allocation_places.rs`), else at all, if no other came half as often. One with several
-//!    candidates goes to the candidate that was seen both before and after allocations of its kind,
-//!    if no other was half as often: what comes ahead of an allocation is only seen before it, what
-//!    follows only after it. Where a stack could not be read, or the polls lay between two others,
-//!    a stack that stood on both sides of most allocations of its kind at this place made it, also
-//!    if it was not seen beside this one. Where the sums do not tell, the makers of the last blocks
-//!    do (`maker_sequence.rs`): the layers of a model come in the same order, whatever the sizes. A
-//!    stack deep within another call is none of these. Where the place tells nothing: which line of
-//!    the call makes blocks at all (`line_votes.rs`). None of it by a line that the thread had not
-//!    reached yet, had left, or cannot have been on because it was in the call of another one; nor,
-//!    where another comes into question, by a line that makes far smaller blocks only. That is
-//!    likely, never certain.
+//! 7. A block of which nothing is known goes to the stack that was possible for more than half of
+//!    the allocations of its kind at the same place in the program's run
+//!    (`allocation_places.rs`). Else it goes to the one that leads anywhere, if no other came half
+//!    as often. One with several candidates goes to the candidate seen both before and after
+//!    allocations of its kind, if no other was half as often: a line ahead of an allocation is seen
+//!    only before it, a line behind it only after it. Where a stack could not be read, or the polls
+//!    lay between two others, the stack on both sides of most allocations of its kind at this place
+//!    allocated it, even if it was not seen beside this one. Where the sums do not decide, the
+//!    stacks of the last blocks do (`maker_sequence.rs`): a model's layers come in the same order,
+//!    whatever the sizes. A stack deep within another call is none of these. Where the place does
+//!    not decide, the line of the call that allocates blocks at all does (`line_votes.rs`).
+//!    Excluded are lines that the thread had not reached yet, had left, or cannot have been on
+//!    because it was in another line's call. Lines that allocate far smaller blocks only are
+//!    excluded where another is possible. All of this is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 //!

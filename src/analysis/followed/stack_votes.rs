@@ -78,8 +78,8 @@ impl StackVotes {
         }
     }
 
-    /// Who makes these allocations, whoever was seen beside one of them, if that is clear: who stood
-    /// on both sides.
+    /// The stack seen both before and after most of these allocations, if one is clear. It need not
+    /// be seen beside each.
     pub(super) fn clear_origin(&self) -> Option<AllocationOrigin> {
         let best = self.of.iter().max_by_key(|vote| vote.on_both_sides())?;
         let both = best.on_both_sides();
