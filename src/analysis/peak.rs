@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
-use crate::analysis::profile::Profile;
-use crate::analysis::profile::high_water::{HighWater, PeakTime, SeenLevel};
+use crate::analysis::attribution::AttributedSnapshot;
+use crate::analysis::profile::{HighWater, PeakTime, Profile, SeenLevel};
 use crate::model::{CudaIndex, Nanos};
 
 /// The peak of a device.

@@ -12,7 +12,7 @@ use crate::render::{self, ComparedOwners, DiffRows, DiffStyle};
 use super::args::{CompareArg, DiffArgs, FlameMoment, MomentArg};
 use super::device_choice::device;
 use super::export::moment;
-use super::flame::moment::{inside, oom_time, read_part};
+use super::flame::{inside, oom_time, read_part};
 use super::output;
 use super::output::into_io;
 use super::replay::StoredRecording;

@@ -1,7 +1,7 @@
 //! Dictionaries and instance attributes.
 
 use super::objects::{DecodeError, text};
-use crate::python::layouts::layout::{AttributeLayout, DictSize, PythonLayout};
+use crate::python::layouts::{AttributeLayout, DictSize, PythonLayout};
 use crate::target::{Addr, Field, Memory};
 
 const MAX_ENTRIES: u64 = 1 << 24;

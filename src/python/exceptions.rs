@@ -5,11 +5,10 @@ use rustc_hash::FxHashSet;
 
 use super::heap::ObjectHeap;
 use crate::model::Function;
-use crate::python::code::code_object::CodeObject;
+use crate::python::code::CodeObject;
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::layouts::layout::{EntryFrame, PythonLayout};
-use crate::python::stacks::thread_states::thread_states;
-use crate::python::stacks::walk::FrameFields;
+use crate::python::layouts::{EntryFrame, PythonLayout};
+use crate::python::stacks::{FrameFields, thread_states};
 use crate::target::{Addr, Field, Memory, PageCache, Process};
 
 const MAX_NESTED: usize = 64;

@@ -13,25 +13,24 @@ mod exceptions;
 mod follow;
 mod heap;
 mod layouts;
+mod line_cache;
 mod objects;
 mod reader;
+mod scatter_read;
 mod stacks;
 mod variables;
 
 pub use attribute::IntegerAttribute;
-pub use code::addressed::{AddressedCode, CodeReader};
-pub use code::line_cache::LineCache;
+pub use code::{AddressedCode, CodeReader};
 pub use error::InterpreterError;
 pub use exceptions::{ExceptionFinder, FoundException};
-pub use follow::{
-    ChainFrame, ChainNamer, NamedChain, PollTarget, PolledStack, StackPoller, ThreadKey,
-};
+pub use follow::{ChainFrame, ChainNamer, NamedChain, PolledStack, StackPoller};
 pub use heap::{
     ClassKind, HeapError, HeapListing, HeapObject, LeadingObjects, LocalVariable, ObjectHeap,
     OnwardReferences, PyClass, ReferenceGraph, ReferenceKind,
 };
-pub use layouts::layout::LayoutSource;
+pub use layouts::LayoutSource;
+pub use line_cache::LineCache;
 pub use reader::{InterpreterReader, ReaderCoverage};
-pub use stacks::bpf_stacks::StackSymbolizer;
-pub use stacks::stack_sampler::SampleStats;
+pub use stacks::{PollTarget, SampleStats, StackSymbolizer, ThreadKey};
 pub use variables::IntegerVariable;

@@ -1,6 +1,6 @@
 //! Decodes `str`, `bytes` and `int` objects.
 
-use crate::python::layouts::layout::ObjectLayout;
+use crate::python::layouts::ObjectLayout;
 use crate::target::{Addr, Field, Memory, MemoryError};
 
 pub(super) const MAX_STRING_LEN: usize = 4096;

@@ -3,18 +3,17 @@
 use super::attribute::IntegerAttribute;
 use super::error::InterpreterError;
 use super::exceptions::ExceptionFinder;
-use super::follow::{ChainNamer, PollTarget, StackPoller};
+use super::follow::{ChainNamer, StackPoller};
 use super::heap::{HeapError, HeapListing, ObjectHeap};
 use super::variables::IntegerVariable;
 use crate::abi::{ObjectHeader, UnwindInfo};
 use crate::model::{StackTable, ThreadId, ThreadSample};
-use crate::python::code::addressed::CodeReader;
-use crate::python::code::line_cache::LineCache;
-use crate::python::layouts::interpreter;
-use crate::python::layouts::layout::LayoutSource;
-use crate::python::stacks::bpf_stacks::StackSymbolizer;
-use crate::python::stacks::fallback::FallbackReader;
-use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
+use crate::python::code::CodeReader;
+use crate::python::layouts::{LayoutSource, interpreter};
+use crate::python::line_cache::LineCache;
+use crate::python::stacks::{
+    FallbackReader, PollTarget, SampleStats, StackSampler, StackSymbolizer,
+};
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
 /// Reads a running CPython's stacks. With py-spy, optional readers are `None`.

@@ -1,11 +1,25 @@
 //! Attribution: from samples and snapshots to each block's allocation site.
 
-pub(super) mod attributed_snapshot;
-pub(super) mod block_attribution;
-pub(super) mod counter_intervals;
-pub(super) mod evidence;
-pub(super) mod host_only;
-pub(super) mod losses;
-pub(super) mod rules;
-pub(super) mod sample_window;
-pub(super) mod waiting;
+mod attributed_snapshot;
+mod block_attribution;
+mod counter_intervals;
+mod evidence;
+mod host_only;
+mod losses;
+mod rules;
+mod sample_window;
+mod waiting;
+
+pub use attributed_snapshot::{AttributedSnapshot, Moment};
+pub(crate) use block_attribution::{AllocationOrigin, BlockAttribution};
+pub(crate) use counter_intervals::{
+    CounterInterval, CounterIntervals, FEW_ALLOCATIONS, PerPool, per_pool, was_reset,
+};
+pub use evidence::Evidence;
+pub(crate) use host_only::HostStacks;
+pub use losses::{Loss, LossCounts};
+pub(crate) use rules::{BlockGroup, SnapshotInterval, attribute_allocations, hidden_frees};
+pub use sample_window::ThreadChoice;
+pub(crate) use sample_window::{SampleWindow, StackFacts, allocating_between};
+pub(in crate::analysis) use waiting::CANDIDATES_WITHIN;
+pub(crate) use waiting::{WaitFacts, WaitingPlaces};

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::host_only::HostStacks;
 use crate::analysis::attribution::waiting::{WaitFacts, WaitingPlaces};
-use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::autograd::EngineFrames;
 use crate::model::{Nanos, StackId, StackTable, ThreadActivity, ThreadId, ThreadSample};
 
 /// Weight divided among the threads at one end; divisible by 1 to 8.

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::host_only::HostStacks;
-use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::autograd::EngineFrames;
 use crate::model::{FollowedChange, FollowedThread, StackId, StackTable, ThreadId, ThreadWait};
 
 /// In nanoseconds. In a longer time a thread can leave, allocate elsewhere and come back.

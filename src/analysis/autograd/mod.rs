@@ -1,7 +1,13 @@
 //! Memory of the autograd graph; waits for its engine.
 
-pub(super) mod autograd_outputs;
-pub(super) mod engine_frames;
-pub(super) mod modelsize;
-pub(super) mod saved_tensors;
-pub(super) mod trumpy;
+mod autograd_outputs;
+mod engine_frames;
+mod modelsize;
+mod saved_tensors;
+mod trumpy;
+
+pub use autograd_outputs::results;
+pub(crate) use engine_frames::EngineFrames;
+pub use modelsize::{ModelSize, model_sizes};
+pub use saved_tensors::{NodeClass, SavedSummary, saved};
+pub use trumpy::{BackwardMemory, LossMemory, losses, memory_for_backward};

@@ -1,8 +1,16 @@
 //! Blocks and segments of a moment, and the free memory between them.
 
-pub(super) mod fragmentation;
-pub(super) mod free_fit;
-pub(super) mod idle_streams;
-pub(super) mod moment_blocks;
-pub(super) mod private_pools;
-pub(super) mod stream_blocks;
+mod fragmentation;
+mod free_fit;
+mod idle_streams;
+mod moment_blocks;
+mod private_pools;
+mod stream_blocks;
+
+pub use fragmentation::{Fragmentation, FreeBlocks, SegmentSum, SizeClass};
+pub use free_fit::{FreeFit, UnusableBlocks, UnusableReason};
+pub use idle_streams::IdleStreams;
+pub(in crate::analysis) use moment_blocks::tile;
+pub use moment_blocks::{BlockEvent, BlocksBuilder, DeviceBlocks, MomentBlocks};
+pub use private_pools::{PrivatePool, private_pools};
+pub use stream_blocks::StreamMemory;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::moment_blocks::{BlocksBuilder, end};
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::flame::paths;
 use crate::analysis::folded::{FoldedStack, PseudoFrame, StackLabel};
 use crate::model::{AllocationSource, MemoryKind, Segment, StackId};

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::ExactProfile;
 use super::live_blocks::{BEFORE, OWNED};
 use super::torch::TorchDevice;
-use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
+use crate::analysis::owners::{BlockOwners, OwnedBlocks};
 use crate::model::{CudaIndex, Nanos, OwnerId};
 
 /// Lists of owners, with accounts from [`OWNED`] on.

@@ -8,12 +8,11 @@ use rustc_hash::FxHashMap;
 use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes};
 use super::native_frames::{is_engine_main, is_forwarding};
 use super::{ExactProfile, MemoryGroup};
-use crate::analysis::attribution::attributed_snapshot::{AttributedSnapshot, Moment};
-use crate::analysis::folded::fold_limit::TextBudget;
+use crate::analysis::attribution::{AttributedSnapshot, Moment};
 use crate::analysis::folded::{
-    AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel, before_path,
+    AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel, TextBudget, before_path,
 };
-use crate::analysis::owners::before_recording::split;
+use crate::analysis::owners::split;
 use crate::model::{
     AllocationSite, CudaIndex, Nanos, OwnerId, SiteId, SnapshotConsistency, StackId, StackSource,
     StackTable,

@@ -8,14 +8,17 @@ mod early;
 mod executions;
 mod extent;
 mod fold;
-pub(super) mod keyframe;
+mod keyframe;
 mod ledgers;
 mod line_levels;
 mod live_blocks;
 mod native_frames;
 mod report;
 mod torch;
-pub(super) mod warning;
+mod warning;
+
+pub(crate) use keyframe::SourceTable;
+pub use warning::RecordingWarning;
 
 use crate::analysis::folded::MemoryGroup;
 use std::collections::BTreeMap;

@@ -1,10 +1,8 @@
 //! The facts from which findings follow.
 
-use crate::analysis::blocks::fragmentation::{Fragmentation, FreeBlocks};
-use crate::analysis::live::observed_device::ObservedDevice;
-use crate::analysis::live::process_snapshot::{DeviceSnapshot, OutsideTorch};
-use crate::analysis::owners::growth::OwnerGrowth;
-use crate::analysis::owners::owner_groups::OwnerGroup;
+use crate::analysis::blocks::{Fragmentation, FreeBlocks};
+use crate::analysis::live::{DeviceSnapshot, ObservedDevice, OutsideTorch};
+use crate::analysis::owners::{OwnerGroup, OwnerGrowth};
 use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
 
 /// A device's memory in bytes, `None` if unknown. `outside` is the process's memory outside

@@ -5,9 +5,8 @@
 mod facts;
 mod rules;
 
-use crate::analysis::blocks::private_pools::PrivatePool;
-use crate::analysis::owners::growth::{GrowthRise, OwnerGrowth};
-use crate::analysis::owners::owner_groups::OwnerGroup;
+use crate::analysis::blocks::PrivatePool;
+use crate::analysis::owners::{GrowthRise, OwnerGroup, OwnerGrowth};
 pub use facts::{CacheFacts, FindingFacts, GpuFacts};
 
 /// A finding. Sizes in bytes.

@@ -6,10 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 
 use super::{CacheFacts, Finding, FindingFacts, GpuFacts, HoldingCycle, ReservedIn};
-use crate::analysis::blocks::fragmentation::FreeBlocks;
-use crate::analysis::blocks::idle_streams::IdleStreams;
-use crate::analysis::blocks::private_pools::{PrivatePool, private_pools};
-use crate::analysis::owners::owner_groups::OwnerKind;
+use crate::analysis::blocks::{FreeBlocks, IdleStreams, PrivatePool, private_pools};
+use crate::analysis::owners::OwnerKind;
 use crate::model::{Optimizer, OwnershipSnapshot, RootModule, TensorCategory, TensorRow};
 use crate::ownership::{breakdown, held_storages, is_garbage, owner_label};
 

@@ -1,11 +1,9 @@
 //! The rules, with and without evidence.
 
 use super::*;
-use crate::analysis::blocks::fragmentation::FreeBlocks;
-use crate::analysis::live::observed_device::ObservedDevice;
-use crate::analysis::owners::growth::GrowthWatch;
-use crate::analysis::owners::owner_groups::owner_groups;
-use crate::analysis::owners::owner_groups::tests::groups;
+use crate::analysis::blocks::FreeBlocks;
+use crate::analysis::live::ObservedDevice;
+use crate::analysis::owners::{GrowthWatch, groups, owner_groups};
 use crate::analysis::{FailureCount, ReservedGrowth};
 use crate::model::{
     AllocatorSnapshot, Block, BlockState, CudaIndex, GarbageCycle, GraphNode, NamedModule, Nanos,

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use super::paths;
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::attributed_snapshot::{AttributedSnapshot, Moment};
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::folded::fold_limit::TextBudget;
-use crate::analysis::folded::time_resolution::TimeResolution;
-use crate::analysis::folded::{AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack};
+use crate::analysis::attribution::{AllocationOrigin, AttributedSnapshot, Moment};
+use crate::analysis::folded::{
+    AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, TextBudget, TimeResolution,
+};
 use crate::analysis::profile::Profile;
 use crate::model::{CudaIndex, SnapshotConsistency};
 

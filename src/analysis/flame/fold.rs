@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::{allocated, paths};
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::attributed_snapshot::{AttributedSnapshot, Moment};
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::evidence::Evidence;
+use crate::analysis::attribution::{
+    AllocationOrigin, AttributedSnapshot, BlockAttribution, Evidence, Moment,
+};
 use crate::analysis::exact::ExactProfile;
-use crate::analysis::folded::time_resolution::{TimeResolution, resolution};
 use crate::analysis::folded::{
-    FoldError, FoldOptions, FoldedProfile, FoldedStack, MemoryGroup, PseudoFrame,
+    FoldError, FoldOptions, FoldedProfile, FoldedStack, MemoryGroup, PseudoFrame, TimeResolution,
+    resolution,
 };
 use crate::analysis::peak::{self, HighestLevel};
 use crate::analysis::profile::Profile;

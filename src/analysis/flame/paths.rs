@@ -2,10 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::AllocationOrigin;
 use crate::analysis::exact::SITES;
-use crate::analysis::folded::fold_limit::TextBudget;
-use crate::analysis::folded::{FoldKey, FoldedStack, PseudoFrame, StackLabel, before_path};
+use crate::analysis::folded::{
+    FoldKey, FoldedStack, PseudoFrame, StackLabel, TextBudget, before_path,
+};
 use crate::analysis::profile::Profile;
 use crate::model::AllocationSource;
 

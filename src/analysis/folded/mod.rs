@@ -1,15 +1,17 @@
 //! Bytes by stack: the result of folding any recording.
 
-pub(in crate::analysis) mod fold_limit;
-pub(in crate::analysis) mod time_resolution;
+mod fold_limit;
+mod time_resolution;
+
+pub(crate) use fold_limit::TextBudget;
+pub use time_resolution::TimeResolution;
+pub(in crate::analysis) use time_resolution::resolution;
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::attributed_snapshot::{AttributedSnapshot, Moment};
-use crate::analysis::attribution::evidence::Evidence;
-use crate::analysis::folded::time_resolution::TimeResolution;
+use crate::analysis::attribution::{AttributedSnapshot, Evidence, Moment};
 use crate::model::{CudaIndex, Frame, OwnerId, SiteId, StackId, StackTable, ThreadId};
 
 /// A kind of memory.

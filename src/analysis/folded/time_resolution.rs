@@ -1,8 +1,6 @@
 //! How precisely a moment's allocation sites are known.
 
-use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::attribution::evidence::Evidence;
+use crate::analysis::attribution::{AllocationOrigin, AttributedSnapshot, Evidence};
 use crate::analysis::folded::{FoldedStack, PseudoFrame, StackLabel};
 
 /// A moment's bytes by evidence. Those allocated during the recording are proven, probable or

@@ -8,7 +8,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::BlockGroup;
 use crate::analysis::followed::change_window::{
     SeveralAllocations, Window, WindowChange, WindowFree,
 };

@@ -2,8 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::waiting::WaitingPlaces;
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, WaitingPlaces};
 use crate::analysis::followed::repeated_steps::PoolDeltas;
 
 /// Sums of changes, each charged as a block of a map is: rules 1 to 3 and 7.

@@ -10,8 +10,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{AllocationOrigin, BlockGroup};
 use crate::model::CounterDelta;
 
 /// How many allocations back the sums reach, the most telling ones first.

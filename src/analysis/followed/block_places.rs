@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::BlockGroup;
 use crate::model::AddressedBlock;
 
 /// The group of the block at each address, where that is known.

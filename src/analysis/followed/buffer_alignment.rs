@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::generated_buffers::{BufferLine, GeneratedBuffers, ProgramText};
 use super::line_pairs::{UnplacedChange, pairs};
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::AllocationOrigin;
 use crate::model::{FollowedChange, Frame, FunctionId, StackId, StackReading, ThreadId};
 
 /// Levels of a stack that are searched for a generated function, innermost first: what it calls is the launch of a kernel, or one operator.

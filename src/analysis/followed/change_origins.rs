@@ -2,11 +2,8 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
-use crate::analysis::attribution::waiting::WaitFacts;
-use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::attribution::{AllocationOrigin, BlockGroup, CANDIDATES_WITHIN, WaitFacts};
+use crate::analysis::autograd::EngineFrames;
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::DEEP;
@@ -211,8 +208,7 @@ fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::attribution::host_only::HostStacks;
-    use crate::analysis::attribution::waiting::WaitingPlaces;
+    use crate::analysis::attribution::{HostStacks, WaitingPlaces};
     use crate::model::{Frame, Function, Nanos};
 
     /// A thread that calls functions `deep` levels deep.

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::analysis::attribution::block_attribution::BlockAttribution;
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{BlockAttribution, BlockGroup};
 use crate::analysis::followed::pool_change::{PoolChange, allocated, sole_group};
 use crate::model::{CounterDelta, Pool};
 

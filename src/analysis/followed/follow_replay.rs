@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
+use crate::analysis::attribution::{
+    AllocationOrigin, BlockAttribution, BlockGroup, CANDIDATES_WITHIN,
+};
 use crate::analysis::followed::block_places::BlockPlaces;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};

@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::BlockAttribution;
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{BlockAttribution, BlockGroup};
 use crate::analysis::followed::UntilMap;
 use crate::analysis::followed::follow_replay::SnapshotBlock;
 use crate::analysis::followed::followed_step::FollowedStep;

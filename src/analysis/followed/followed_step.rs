@@ -10,8 +10,7 @@ use super::free_sites::FreeSite;
 use super::kind_origins::{KindOrigins, Sighting};
 use super::pool_change::{MAX_SMALL_BLOCK, MIN_BLOCK};
 use super::repeated_steps::{PastPart, PoolDeltas, allocates, set_frees};
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
 use crate::model::{CounterDelta, FollowedAddresses};
 
 /// One change, with who is charged for what it allocated.

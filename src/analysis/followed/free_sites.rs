@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
 
 /// Places remembered, and origins of each.
 const MAX_SITES: usize = 1 << 16;

@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::BlockGroup;
 use crate::model::{CounterDelta, Pool};
 
 /// Blocks freed in one change that are told apart.

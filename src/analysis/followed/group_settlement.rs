@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::attribution::block_attribution::BlockAttribution;
+use crate::analysis::attribution::BlockAttribution;
 use crate::analysis::followed::follow_replay::GroupAddresses;
 use crate::analysis::followed::replayed_group::{BlockSource, GivenAddress, GroupReplay};
 

@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
 use crate::model::Pool;
 
 /// If more than this part of the bytes alive is not known, the map nearest below the peak tells more. A peak that is known in part tells more than a

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::attribution::waiting::WaitingPlaces;
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup, WaitingPlaces};
 use crate::analysis::followed::allocation_places::ReachSums;
 use crate::analysis::followed::line_votes::LineVotes;
 use crate::analysis::followed::lock_holders::LockHolders;

@@ -31,9 +31,8 @@ impl FollowedSteps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::attribution::block_attribution::AllocationOrigin;
-    use crate::analysis::attribution::host_only::HostStacks;
-    use crate::analysis::autograd::engine_frames::EngineFrames;
+    use crate::analysis::attribution::{AllocationOrigin, HostStacks};
+    use crate::analysis::autograd::EngineFrames;
     use crate::model::{
         CounterDelta, FollowedChange, FollowedThread, Frame, Function, FunctionId, Nanos,
         SourceText, StackId, StackReading, StackTable, ThreadId,

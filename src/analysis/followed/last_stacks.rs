@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
+use crate::analysis::attribution::CANDIDATES_WITHIN;
 use crate::model::{FollowedChange, Nanos, StackReading, ThreadId};
 
 /// The last stack of each thread, and when it was read.

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::stack_calls::StackCalls;
 use super::stack_votes::{CLEARLY, stood};
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution};
 use crate::model::{FollowedChange, FrameId};
 
 /// So many allocations tell that a line makes blocks, or that it makes none though it was seen beside them.

@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::AllocationOrigin;
 use crate::model::{FollowedChange, StackId, ThreadId};
 
 /// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
@@ -78,8 +78,8 @@ impl LockHolders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::attribution::host_only::HostStacks;
-    use crate::analysis::autograd::engine_frames::EngineFrames;
+    use crate::analysis::attribution::HostStacks;
+    use crate::analysis::autograd::EngineFrames;
     use crate::analysis::followed::FollowedSteps;
     use crate::analysis::followed::generated_buffers::ProgramText;
     use crate::model::{

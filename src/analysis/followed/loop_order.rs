@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::buffer_alignment::MadeBuffer;
 use super::pool_change::even_kind;
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::AllocationOrigin;
 use crate::model::{FollowedChange, FunctionId, Pool, StackId, StackReading, StackTable, ThreadId};
 
 /// Blocks of one call that are laid beside its lines at once.

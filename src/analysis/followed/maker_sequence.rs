@@ -8,8 +8,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{AllocationOrigin, BlockGroup};
 
 /// So many makers in a row tell who makes the next block.
 const MAKERS: usize = 3;

@@ -53,51 +53,56 @@
 //! What was allocated in all (`allocated_totals.rs`) needs rules 1 to 3 and 7 alone: which block was freed plays no part in it.
 
 mod addressed_changes;
-pub(super) mod allocated_totals;
-pub(super) mod allocation_places;
+mod allocated_totals;
+mod allocation_places;
 mod block_places;
 mod buffer_alignment;
-pub(super) mod change_origins;
+mod change_origins;
 mod change_window;
 mod contention;
 mod engine_waits;
-pub(super) mod follow_replay;
+mod follow_replay;
 mod followed_states;
 mod followed_step;
-pub(super) mod frame_returns;
-pub(super) mod free_sites;
-pub(super) mod freed_groups;
-pub(super) mod generated_buffers;
+mod frame_returns;
+mod free_sites;
+mod freed_groups;
+mod generated_buffers;
 mod group_settlement;
-pub(super) mod highest_moment;
+mod highest_moment;
 mod kept_steps;
-pub(super) mod kind_origins;
+mod kind_origins;
 mod known_makers;
 mod last_stacks;
 mod line_pairs;
 mod line_votes;
-pub(super) mod lock_holders;
+mod lock_holders;
 mod loop_order;
 mod maker_sequence;
-pub(super) mod pool_change;
+mod pool_change;
 mod remade_kinds;
-pub(super) mod repeated_steps;
-pub(super) mod replayed_group;
+mod repeated_steps;
+mod replayed_group;
 mod snapshot_charges;
 mod stack_calls;
 mod stack_votes;
 mod until_map;
 mod usual_order;
 
+pub(crate) use allocated_totals::AllocatedTotals;
+pub(in crate::analysis) use follow_replay::GroupAddresses;
+pub(crate) use generated_buffers::ProgramText;
+#[cfg(test)]
+pub(crate) use highest_moment::tests;
+pub(crate) use highest_moment::{AliveBlock, HighestMoment};
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::host_only::HostStacks;
-use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::attribution::waiting::WaitFacts;
-use crate::analysis::autograd::engine_frames::EngineFrames;
-use crate::analysis::followed::allocated_totals::AllocatedTotals;
+use crate::analysis::attribution::{
+    AllocationOrigin, BlockAttribution, BlockGroup, HostStacks, WaitFacts,
+};
+use crate::analysis::autograd::EngineFrames;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, place_behind};
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
@@ -110,7 +115,6 @@ use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::FreeSites;
-use crate::analysis::followed::generated_buffers::ProgramText;
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::loop_order::LoopOrder;

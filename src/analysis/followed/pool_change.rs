@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::analysis::attribution::block_attribution::BlockAttribution;
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{BlockAttribution, BlockGroup};
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::model::{CounterDelta, Pool};
 

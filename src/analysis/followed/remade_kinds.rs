@@ -6,9 +6,9 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::attribution::waiting::CANDIDATES_WITHIN;
+use crate::analysis::attribution::{
+    AllocationOrigin, BlockAttribution, BlockGroup, CANDIDATES_WITHIN,
+};
 use crate::analysis::followed::change_origins::allocated_kind;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::followed::free_sites::FreeSite;
 
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::counter_intervals::PerPool;
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup, PerPool};
 use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
 };

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::AllocationOrigin;
 use crate::model::{FrameId, FunctionId, StackId, StackTable, ThreadId};
 
 /// How far up the calls of a stack are looked at.

@@ -1,6 +1,6 @@
 //! How often each stack stood beside the allocations of one kind, or of one place, and who made these by that.
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution};
 use crate::model::{FollowedChange, FollowedThread, StackReading};
 
 /// Polls at most so far apart tell on which side of an allocation a stack stood, in nanoseconds: a loop that sleeps takes longer to come round.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::followed_step::{ChargedPart, ChargedStep, FollowedStep};
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
-use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
+use crate::analysis::attribution::{
+    AllocationOrigin, BlockAttribution, BlockGroup, CounterInterval, CounterIntervals, PerPool,
+    SnapshotInterval, attribute_allocations,
+};
 use crate::analysis::followed::change_window::WindowChange;
 use crate::analysis::followed::follow_replay::FollowReplay;
 use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};

@@ -11,8 +11,7 @@ use super::free_sites::FreeSite;
 use super::kind_origins::KindOrigins;
 use super::pool_change::even_kind;
 use super::repeated_steps::{PastPart, PoolDeltas, set_frees};
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
 use crate::model::Pool;
 
 /// With more allocations in one change the order is lost.

@@ -3,21 +3,23 @@
 //! A [clock](super::IterationClock) ends an iteration. The peak is at least the iteration's first
 //! level, all levels seen, and the allocator's peak if that rose ([`OpenLevels`]).
 
-pub(in crate::analysis) mod allocation_period;
-pub(in crate::analysis) mod backward;
-pub(in crate::analysis) mod clock;
-pub(in crate::analysis) mod iteration;
-pub(in crate::analysis) mod level;
-pub(in crate::analysis) mod peak;
+mod allocation_period;
+mod backward;
+mod clock;
+mod iteration;
+mod level;
+mod peak;
+
+pub use allocation_period::{AllocationPeriod, PeriodFinder};
+pub(crate) use clock::RunningClock;
+pub use clock::{IterationClock, MarkerLine};
+pub use iteration::{Iteration, IterationEnd, IterationLevels, IterationOwners, ParameterBytes};
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use crate::analysis::iterations::backward::BackwardBlocks;
-use crate::analysis::iterations::iteration::{
-    Iteration, IterationEnd, IterationLevels, IterationOwners,
-};
 use crate::analysis::iterations::peak::OpenLevels;
 use crate::model::{
     AllocatorCounters, CounterSnapshot, CudaIndex, Event, ExactSettings, Metric, Nanos,

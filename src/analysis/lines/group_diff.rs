@@ -5,7 +5,7 @@ use crate::analysis::lines::line_diff::{
     ChangedPlace, ComparedMoment, MemoryChange, StackStep, UNKNOWN_FUNCTION, charged, joined,
     mark_of, ranked,
 };
-use crate::analysis::owners::ownership::{OwnerPart, OwnerStacks};
+use crate::analysis::owners::{OwnerPart, OwnerStacks};
 use crate::analysis::profile::Profile;
 
 const UNKNOWN_OWNER: &str = "[owner unknown]";

@@ -1,25 +1,27 @@
 //! The table of lines.
 
 mod exact_lines;
-pub(super) mod group_diff;
-pub(super) mod line_diff;
+mod group_diff;
+mod line_diff;
 mod node_stats;
-pub(in crate::analysis) mod ranking;
-pub(in crate::analysis) mod ranks;
+mod ranking;
+mod ranks;
 mod recording_kind;
 mod sampled_lines;
-pub(in crate::analysis) mod statements;
+mod statements;
 
+pub use group_diff::{function_changes, ownership_changes, stack_changes};
+pub use line_diff::{ChangedPlace, ComparedMoment, MemoryChange, StackStep, line_changes};
 use node_stats::{LineStats, NodeStat, SumAccuracy, UNKNOWN, row};
-pub use ranking::ranking;
+pub use ranking::{LineOrder, LineRanking, RankedLine, ranking};
+pub use ranks::{RankFunction, RankRow, RankTable, RankValues};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::exact::{LineDoubt, UnknownReason};
 use crate::analysis::flame;
 use crate::analysis::folded::FoldError;
 use crate::analysis::peak;
-use crate::analysis::profile::Profile;
-use crate::analysis::profile::high_water::HighWater;
+use crate::analysis::profile::{HighWater, Profile};
 use crate::model::{
     CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StackTable, StatField, StatKey,
 };

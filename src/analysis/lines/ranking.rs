@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::attributed_snapshot::Moment;
+use crate::analysis::attribution::Moment;
 use crate::analysis::flame;
 use crate::analysis::folded::{FoldOptions, PseudoFrame, StackLabel};
 use crate::analysis::lines::{self, BoundedValue, LineError, LineTable, recording_kind};

@@ -1,11 +1,10 @@
 //! Values of lines from samples and snapshots.
 
 use super::node_stats::{LineStats, NodeStat};
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::AllocationOrigin;
 use crate::analysis::flame;
 use crate::analysis::peak;
-use crate::analysis::profile::Profile;
-use crate::analysis::profile::bounds::stat_index;
+use crate::analysis::profile::{Profile, stat_index};
 use crate::model::{CudaIndex, Metric, Pool, StatKey};
 
 /// The own statistics of each stack of a sampled recording; the first is allocated bytes.

@@ -6,21 +6,18 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::attributed_snapshot::Moment;
-use crate::analysis::attribution::sample_window::ThreadChoice;
-use crate::analysis::exact::ExactProfile;
-use crate::analysis::exact::warning::RecordingWarning;
-use crate::analysis::folded::MemoryGroup;
-use crate::analysis::folded::time_resolution::TimeResolution;
-use crate::analysis::folded::{FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel};
+use crate::analysis::attribution::{Moment, ThreadChoice};
+use crate::analysis::exact::{ExactProfile, RecordingWarning};
+use crate::analysis::folded::{
+    FoldError, FoldOptions, FoldedProfile, MemoryGroup, PseudoFrame, StackLabel, TimeResolution,
+};
 use crate::analysis::lines::BoundedValue;
 use crate::analysis::live::observed_device::{FailureCount, ObservedDevice};
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, KnownDevice};
 use crate::analysis::live::reserved_growth::ReservedGrowth;
 use crate::analysis::live::segment_takers::SegmentTakers;
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
-use crate::analysis::profile::Profile;
-use crate::analysis::profile::bounds::BoundsTable;
+use crate::analysis::profile::{BoundsTable, Profile};
 use crate::analysis::{flame, lines, peak};
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,

@@ -1,11 +1,22 @@
 //! The current and recent memory of a running job.
 
-pub(super) mod device_breakdown;
-pub(super) mod live_profile;
-pub(super) mod observed_device;
-pub(super) mod odd_rank;
-pub(super) mod process_snapshot;
-pub(super) mod reserved_growth;
+mod device_breakdown;
+mod live_profile;
+mod observed_device;
+mod odd_rank;
+mod process_snapshot;
+mod reserved_growth;
 mod segment_takers;
-pub(super) mod sleep_shares;
-pub(super) mod usage_history;
+mod sleep_shares;
+mod usage_history;
+
+pub use device_breakdown::DeviceBreakdown;
+pub use live_profile::{
+    IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, SharedProfile,
+};
+pub use observed_device::{FailureCount, ObservedDevice};
+pub use odd_rank::{OddRank, RankHolding, odd_rank};
+pub use process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
+pub use reserved_growth::ReservedGrowth;
+pub use sleep_shares::{SleepState, TagShare};
+pub use usage_history::{PeakUsage, UsageHistory};

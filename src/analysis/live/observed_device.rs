@@ -1,7 +1,7 @@
 //! What an observation shows of one device: peak, failures, growth.
 
 use crate::analysis::live::reserved_growth::ReservedGrowth;
-use crate::analysis::profile::high_water::HighWater;
+use crate::analysis::profile::HighWater;
 use crate::model::Nanos;
 
 /// How often something happened.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::sleep_shares::{TagShare, tag_shares};
-use crate::analysis::blocks::fragmentation::Fragmentation;
+use crate::analysis::blocks::Fragmentation;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CoreOrigin, CudaIndex, DeviceUsage,
     GpuDevice, MissReason, MissedObservation, MixedStack, MixedStacks, ProcessUsage, ReaderKind,

@@ -1,5 +1,11 @@
 //! Out of memory: report, message, trigger conditions.
 
-pub(super) mod oom_message;
-pub(super) mod oom_report;
-pub(super) mod trigger;
+mod oom_message;
+mod oom_report;
+mod trigger;
+
+pub use oom_message::{free_on_device, requested_bytes};
+pub use oom_report::{
+    AllocatorCache, FreeClass, OomBuilder, OomDevice, OomReport, OomThread, RefusedAllocation,
+};
+pub use trigger::{TriggerCondition, TriggerWatch, UnknownCondition};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::analysis::attribution::attributed_snapshot::Moment;
-use crate::analysis::blocks::fragmentation::Fragmentation;
+use crate::analysis::attribution::Moment;
+use crate::analysis::blocks::Fragmentation;
 use crate::analysis::flame;
 use crate::analysis::folded::{FoldOptions, FoldedProfile};
 use crate::analysis::oom::trigger::{OUT_OF_MEMORY, TriggerWatch};

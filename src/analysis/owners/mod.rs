@@ -1,7 +1,21 @@
 //! Owners of memory and their changes.
 
-pub(super) mod before_recording;
-pub(super) mod growth;
-pub(super) mod owner_groups;
-pub(super) mod ownership;
-pub(super) mod storage_changes;
+mod before_recording;
+mod growth;
+mod owner_groups;
+mod ownership;
+mod storage_changes;
+
+pub(crate) use before_recording::{
+    BlockOwners, OwnedBlocks, PendingOwners, owners_of_blocks, split,
+};
+pub use growth::{GrowthRise, GrowthWatch, LineGrowth, OwnerGrowth};
+#[cfg(test)]
+pub(crate) use owner_groups::tests::groups;
+pub use owner_groups::{
+    GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, in_no_tensor,
+    owner_changes, owner_groups, recorded_owner_groups,
+};
+pub(crate) use ownership::OwnershipHistory;
+pub use ownership::{OwnerPart, OwnerStacks};
+pub use storage_changes::{StorageChange, changes};

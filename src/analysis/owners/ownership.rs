@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::analysis::attribution::attributed_snapshot::Moment;
+use crate::analysis::attribution::Moment;
 use crate::analysis::folded::StackLabel;
 use crate::analysis::owners::owner_groups::{OwnerKind, recorded_owner_groups};
 use crate::model::{CudaIndex, DeviceOwners, Nanos, OwnershipBreakdown, TensorCategory};

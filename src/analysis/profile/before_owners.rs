@@ -1,7 +1,7 @@
 //! Gives memory older than the recording to its owners.
 
 use super::Profile;
-use crate::analysis::owners::before_recording::owners_of_blocks;
+use crate::analysis::owners::owners_of_blocks;
 use crate::model::{Nanos, OwnershipBreakdown};
 
 impl Profile {

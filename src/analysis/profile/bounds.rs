@@ -3,7 +3,7 @@
 //! A stack in two successive samples is assumed to have stayed. The maximum is then at least both
 //! values or a risen peak counter, at most start + allocated, end + freed and the peak counter.
 
-use crate::analysis::attribution::counter_intervals::{FEW_ALLOCATIONS, was_reset};
+use crate::analysis::attribution::{FEW_ALLOCATIONS, was_reset};
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 
 pub(crate) const STATS: usize = 27;

@@ -9,14 +9,12 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::counter_intervals::{CounterIntervals, PerPool};
-use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::attribution::waiting::WaitingPlaces;
-use crate::analysis::followed::FollowedSteps;
-use crate::analysis::followed::generated_buffers::ProgramText;
-use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
+use crate::analysis::attribution::{
+    AllocationOrigin, AttributedSnapshot, BlockAttribution, BlockGroup, CounterIntervals, PerPool,
+    WaitingPlaces,
+};
+use crate::analysis::followed::{FollowedSteps, ProgramText};
+use crate::analysis::owners::{BlockOwners, OwnedBlocks};
 use crate::analysis::profile::bounds::CounterBracket;
 use crate::analysis::profile::device::between_maps::{ABOUT, HighestBetween};
 use crate::analysis::profile::device::sampled::new_blocks;

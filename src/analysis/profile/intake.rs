@@ -3,10 +3,11 @@
 use rustc_hash::FxHashMap;
 
 use super::{CounterReading, Profile, UsagePeak};
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::sample_window::{StackFacts, allocating_between};
+use crate::analysis::attribution::{
+    AllocationOrigin, BlockAttribution, StackFacts, allocating_between,
+};
 use crate::analysis::exact::ExactProfile;
-use crate::analysis::followed::generated_buffers::ProgramText;
+use crate::analysis::followed::ProgramText;
 use crate::analysis::profile::bounds::{CounterBracket, IntervalBounds};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::timeline::TimelinePoint;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Profile;
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::exact::keyframe::SourceTable;
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::exact::SourceTable;
 use crate::analysis::profile::device::DeviceProfile;
 use crate::model::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, MemoryKind, Nanos,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::Profile;
-use crate::analysis::attribution::block_attribution::BlockAttribution;
+use crate::analysis::attribution::BlockAttribution;
 use crate::model::CudaIndex;
 
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ impl Profile {
     pub(crate) fn charged_blocks(&self, device: CudaIndex) -> Vec<ChargedBlock> {
         let Some(profile) = self.profiles.get(&device) else { return Vec::new() };
         let block = |(address, group, charge): (u64, _, Option<&Arc<BlockAttribution>>)| {
-            let group: crate::analysis::attribution::rules::BlockGroup = group;
+            let group: crate::analysis::attribution::BlockGroup = group;
             ChargedBlock { address, size: group.size, charge: charge.cloned() }
         };
         let mut blocks: Vec<ChargedBlock> = profile

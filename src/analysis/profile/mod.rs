@@ -1,41 +1,41 @@
 //! `Profile`: takes records, keeps what reports need.
 
 mod before_owners;
-pub(in crate::analysis) mod bounds;
-pub(super) mod counter_samples;
-pub(super) mod device;
-pub(super) mod high_water;
+mod bounds;
+mod counter_samples;
+mod device;
+mod high_water;
 mod intake;
-pub(crate) mod keyframe;
-pub(crate) mod living;
-pub(super) mod memory;
+mod keyframe;
+mod living;
+mod memory;
 mod thread_stays;
-pub(super) mod timeline;
-pub(super) mod totals;
+mod timeline;
+mod totals;
+
+pub(crate) use bounds::{BoundsTable, stat_index};
+pub use counter_samples::{CounterSample, CounterSamples};
+pub(crate) use high_water::SeenLevel;
+pub use high_water::{HighWater, PeakTime};
+pub use memory::ProfileLimit;
+pub use timeline::{Timeline, TimelinePoint};
+pub use totals::TotalsCounter;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::attributed_snapshot::{AttributedSnapshot, Moment};
-use crate::analysis::attribution::host_only::HostStacks;
-use crate::analysis::attribution::losses::{Loss, LossCounts};
-use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
-use crate::analysis::attribution::waiting::WaitingPlaces;
-use crate::analysis::autograd::engine_frames::EngineFrames;
-use crate::analysis::exact::ExactProfile;
-use crate::analysis::exact::warning::RecordingWarning;
-use crate::analysis::followed::allocated_totals::AllocatedTotals;
-use crate::analysis::iterations::IterationBuilder;
-use crate::analysis::iterations::clock::{IterationClock, RunningClock};
-use crate::analysis::iterations::iteration::Iteration;
-use crate::analysis::owners::before_recording::PendingOwners;
-use crate::analysis::owners::ownership::{OwnerStacks, OwnershipHistory};
-use crate::analysis::profile::bounds::BoundsTable;
+use crate::analysis::attribution::{
+    AttributedSnapshot, HostStacks, Loss, LossCounts, Moment, SampleWindow, ThreadChoice,
+    WaitingPlaces,
+};
+use crate::analysis::autograd::EngineFrames;
+use crate::analysis::exact::{ExactProfile, RecordingWarning};
+use crate::analysis::followed::AllocatedTotals;
+use crate::analysis::iterations::{Iteration, IterationBuilder, IterationClock, RunningClock};
+use crate::analysis::owners::{OwnerStacks, OwnershipHistory, PendingOwners};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
-use crate::analysis::profile::high_water::HighWater;
-use crate::analysis::profile::timeline::Timeline;
 use crate::model::{
     AllocatorCounters, CudaIndex, DeviceOwners, DeviceUsage, Frame, FunctionId, GpuDevice,
     MissReason, Nanos, ProcessUsage, ReaderKind, RecordingEnd, RecordingGap, RecordingStart,

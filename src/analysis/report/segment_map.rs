@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::lifetimes::ReportedBlock;
-use crate::analysis::blocks::moment_blocks::tile;
+use crate::analysis::blocks::tile;
 use crate::model::{
     AllocatorSnapshot, BlockState, CudaIndex, KeyframeBlock, Nanos, Segment, SnapshotConsistency,
 };

@@ -1,7 +1,9 @@
 //! `memspy flame`: a flamegraph or folded stacks.
 
-pub(super) mod moment;
+mod moment;
 mod streams;
+
+pub(in crate::cli) use moment::{inside, oom_time, read_part};
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;

@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 
 use crate::python::code::code_object::CodeObject;
 use crate::python::code::line_table::CodeLines;
+use crate::python::layouts::CodeLayout;
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::layouts::layout::CodeLayout;
 use crate::python::objects::text;
 use crate::target::{Addr, Field, Memory};
 

@@ -9,10 +9,9 @@ use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
 use crate::python::code::code_object::{BytecodeLocation, CodeObject, MAX_TABLE_LEN};
 use crate::python::code::generated_code::is_generated;
 use crate::python::code::line_table::CodeLines;
-use crate::python::layouts::layout::PythonLayout;
+use crate::python::layouts::PythonLayout;
 use crate::python::objects::DecodeError;
-use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
-use crate::python::stacks::walk::RawFrame;
+use crate::python::scatter_read::{ReadSlot, ScatterRead};
 use crate::target::{Addr, Memory, MemoryError};
 
 /// Ranges this near are read as one. Less than a page: each page read contains a range.
@@ -55,6 +54,17 @@ struct CachedCode {
     generation: Option<u64>,
     used: u64,
     watched: bool,
+}
+
+/// A frame as its structure has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::python) struct RawFrame {
+    pub(in crate::python) at: Addr,
+    pub(in crate::python) code: Addr,
+    /// Or the shim between them.
+    pub(in crate::python) previous: Addr,
+    /// A pointer, or a byte offset.
+    pub(in crate::python) instruction: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! Reads a code object: name, file, lines.
 
 use crate::model::Function;
+use crate::python::code::known_functions::is_wait_function;
 use crate::python::code::line_table::CodeLines;
-use crate::python::layouts::layout::{InstructionLayout, PythonLayout};
+use crate::python::layouts::{InstructionLayout, PythonLayout};
 use crate::python::objects::{DecodeError, PyString, bytes, text};
-use crate::python::stacks::activity::is_wait_function;
 use crate::target::{Addr, Field, Memory};
 
 const MAX_COPIES: u64 = 1 << 16;

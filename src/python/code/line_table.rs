@@ -1,6 +1,6 @@
 //! Maps instructions to lines, in CPython's three formats (3.8 to 3.15).
 
-use crate::python::layouts::layout::LineFormat;
+use crate::python::layouts::LineFormat;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::python) struct CodeLines {

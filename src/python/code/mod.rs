@@ -1,8 +1,14 @@
 //! Code objects: names, files, line tables.
 
-pub(super) mod addressed;
-pub(super) mod code_cache;
-pub(super) mod code_object;
-pub(super) mod generated_code;
-pub(super) mod line_cache;
-pub(super) mod line_table;
+mod addressed;
+mod code_cache;
+mod code_object;
+mod generated_code;
+mod known_functions;
+mod line_table;
+
+pub use addressed::{AddressedCode, CodeReader};
+pub(in crate::python) use code_cache::{CodeCache, CodeLookup, RawFrame};
+pub(in crate::python) use code_object::{BytecodeLocation, CodeObject};
+pub(in crate::python) use known_functions::is_engine_function;
+pub(in crate::python) use line_table::CodeLines;

@@ -1,8 +1,9 @@
 //! One thread's frames in one poll.
 
 use super::pieces::StackPieces;
-use crate::python::layouts::layout::{EntryFrame, FrameLayout};
-use crate::python::stacks::walk::{FrameFields, RawFrame, WalkOutcome, follow_callers};
+use crate::python::code::RawFrame;
+use crate::python::layouts::{EntryFrame, FrameLayout};
+use crate::python::stacks::{FrameFields, WalkOutcome, follow_callers};
 use crate::target::Addr;
 
 /// A thread may return from fewer frames and call as many again within a poll (2 µs).
@@ -154,8 +155,7 @@ impl FrameChain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::python::layouts::layout::SavedStack;
-    use crate::python::layouts::layout_tables;
+    use crate::python::layouts::{SavedStack, layout_tables};
 
     const LEAF: u64 = 0x1000;
     const SHIM: u64 = 0x7000;

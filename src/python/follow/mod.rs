@@ -9,4 +9,4 @@ mod poller;
 
 pub use chain::ChainFrame;
 pub use naming::{ChainNamer, NamedChain};
-pub use poller::{PollTarget, PolledStack, StackPoller, ThreadKey};
+pub use poller::{PolledStack, StackPoller};

@@ -6,12 +6,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::chain::ChainFrame;
 use crate::model::{FrameId, StackId, StackTable};
-use crate::python::code::code_cache::{CodeCache, CodeLookup};
+use crate::python::code::{CodeCache, CodeLookup, RawFrame};
+use crate::python::layouts::PythonLayout;
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::layouts::layout::PythonLayout;
 use crate::python::objects::DecodeError;
-use crate::python::stacks::scatter_read::ScatterRead;
-use crate::python::stacks::walk::RawFrame;
+use crate::python::scatter_read::ScatterRead;
 use crate::target::{Addr, Memory, MemoryError};
 
 /// A chain's stack.

@@ -2,10 +2,9 @@
 
 use super::chain::{ChainFrame, ChainKind, FrameChain};
 use super::pieces::{StackPieces, is_far};
-use crate::model::ThreadId;
+use crate::python::layouts::PythonLayout;
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::layouts::layout::PythonLayout;
-use crate::python::stacks::thread_list::ThreadEntry;
+use crate::python::stacks::{PollTarget, ThreadKey};
 use crate::target::{Addr, AddressRange, Memory, Scalar};
 
 const MAX_MISSES: u32 = 32;
@@ -14,29 +13,6 @@ const MAX_MISSES: u32 = 32;
 const NEAR_STATE: usize = 1024;
 
 const WORD: usize = 8;
-
-/// A thread state's address, and a number that differs after reuse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ThreadKey(u64, u64);
-
-/// A thread that can be polled.
-#[derive(Debug, Clone, Copy)]
-pub struct PollTarget {
-    pub(in crate::python) place: ThreadEntry,
-    /// Its id at the last sample.
-    pub thread: ThreadId,
-    /// Kernel id in the target's pid namespace.
-    pub os_id: Option<u64>,
-    /// Kernel id in memspy's pid namespace.
-    pub id_here: Option<u32>,
-}
-
-impl PollTarget {
-    /// Identifies the thread.
-    pub fn key(&self) -> ThreadKey {
-        ThreadKey(self.place.at.0, self.place.identity)
-    }
-}
 
 /// A thread's polled stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

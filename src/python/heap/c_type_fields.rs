@@ -1,7 +1,7 @@
 //! References in C types, all visited by `tp_traverse` (CPython 3.8 to 3.15; tests compare with
 //! `gc.get_referents`).
 
-use crate::python::layouts::layout::PythonLayout;
+use crate::python::layouts::PythonLayout;
 use crate::target::{Addr, Field};
 
 pub(super) type TypeField = (u64, &'static str);

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::super::dicts::InstanceClass;
 use super::ObjectHeap;
 use super::c_type_fields::{self, ARRAY_BASE, ReferenceArray, TypeField};
-use crate::python::layouts::layout::ObjectLayout;
+use crate::python::layouts::ObjectLayout;
 use crate::target::{Addr, Field, Memory};
 
 /// `PyTypeObject` (Include/cpython/object.h, 3.8 to 3.15).

@@ -1,7 +1,7 @@
 //! References of frames of suspended generators, or kept by tracebacks.
 
 use super::{HeapObject, ObjectHeap};
-use crate::python::layouts::layout::GeneratorFrame;
+use crate::python::layouts::GeneratorFrame;
 use crate::target::{Addr, Field};
 
 const MAX_SLOTS: u64 = 1 << 16;

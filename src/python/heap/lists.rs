@@ -3,9 +3,9 @@
 //! differ.
 
 use super::{HeapError, HeapListing};
+use crate::python::layouts::GcState;
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::layouts::layout::GcState;
-use crate::python::stacks::thread_states::MAX_INTERPRETERS;
+use crate::python::stacks::MAX_INTERPRETERS;
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader};
 
 pub(super) const MAX_OBJECTS: usize = 1 << 32;

@@ -4,8 +4,8 @@ use rustc_hash::FxHashSet;
 
 use super::super::objects::bytes;
 use super::{ClassKind, ObjectHeap};
-use crate::python::layouts::layout::{EntryFrame, GeneratorFrame, LocalNames};
-use crate::python::stacks::thread_states::thread_states;
+use crate::python::layouts::{EntryFrame, GeneratorFrame, LocalNames};
+use crate::python::stacks::thread_states;
 use crate::target::{Addr, Field};
 
 const MAX_FRAMES: usize = 100_000;

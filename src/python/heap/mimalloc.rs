@@ -13,8 +13,8 @@ use super::blocks::{AbandonedSegments, GENERATIONS, MimallocLayout};
 use super::lists::{MAX_OBJECTS, TrackedObject, allow};
 use super::{HeapError, HeapListing};
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::layouts::layout::{GcState, PythonLayout, RefcountLayout};
-use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
+use crate::python::layouts::{GcState, PythonLayout, RefcountLayout};
+use crate::python::stacks::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
 const SEARCHED: usize = 2048;

@@ -31,8 +31,8 @@ pub use onward::OnwardReferences;
 pub use reference_graph::{LeadingObjects, ReferenceGraph};
 pub use references::ReferenceKind;
 
+use crate::python::layouts::PythonLayout;
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, MemoryError, PageCache, Process};
 
 /// Why the heap could not be read.

@@ -1,6 +1,13 @@
 //! CPython's structure layouts: offsets per version.
 
-pub(super) mod debug_offsets;
+mod debug_offsets;
 pub(super) mod interpreter;
-pub(super) mod layout;
+mod layout;
 pub(super) mod layout_tables;
+
+pub use layout::LayoutSource;
+pub(in crate::python) use layout::{
+    AttributeLayout, CodeLayout, DictSize, EntryFrame, FrameLayout, GcState, GeneratorFrame,
+    InstructionLayout, LineFormat, LocalNames, ObjectLayout, PythonLayout, RefcountLayout,
+    SavedStack,
+};

@@ -5,11 +5,10 @@ use rustc_hash::FxHashMap;
 
 use crate::abi::{BpfFrame, UnwindInfo};
 use crate::model::{Frame, FrameId, Function, FunctionId, StackId, StackTable};
-use crate::python::code::code_object::{BytecodeLocation, CodeObject};
-use crate::python::code::line_table::CodeLines;
+use crate::python::code::{BytecodeLocation, CodeLines, CodeObject};
 use crate::python::error::InterpreterError;
 use crate::python::layouts::interpreter::Interpreter;
-use crate::python::layouts::layout::{EntryFrame, InstructionLayout, PythonLayout};
+use crate::python::layouts::{EntryFrame, InstructionLayout, PythonLayout};
 use crate::python::objects::DecodeError;
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, MemoryImage};

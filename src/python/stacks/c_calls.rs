@@ -2,7 +2,7 @@
 //! call. Since then consecutive Python calls share one; its outermost frame is marked (3.11,
 //! `is_entry`) or called by a shim (3.12+).
 
-use crate::python::layouts::layout::{EntryFrame, PythonLayout};
+use crate::python::layouts::{EntryFrame, PythonLayout};
 use crate::python::stacks::walk::{FrameFields, MAX_FRAMES};
 use crate::target::{Addr, Memory};
 

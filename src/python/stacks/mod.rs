@@ -1,14 +1,22 @@
 //! Thread stacks: frames to names and lines.
 
-pub(super) mod activity;
-pub(super) mod bpf_stacks;
-pub(in crate::python) mod c_calls;
-pub(super) mod fallback;
-pub(super) mod read_windows;
-pub(super) mod scatter_read;
-pub(super) mod stack_sampler;
-pub(super) mod thread;
-pub(super) mod thread_list;
-pub(super) mod thread_names;
-pub(super) mod thread_states;
-pub(super) mod walk;
+mod activity;
+mod bpf_stacks;
+mod c_calls;
+mod fallback;
+mod poll_target;
+mod read_windows;
+mod stack_sampler;
+mod thread;
+mod thread_list;
+mod thread_names;
+mod thread_states;
+mod walk;
+
+pub use bpf_stacks::StackSymbolizer;
+pub(in crate::python) use fallback::FallbackReader;
+pub use poll_target::{PollTarget, ThreadKey};
+pub use stack_sampler::SampleStats;
+pub(in crate::python) use stack_sampler::StackSampler;
+pub(in crate::python) use thread_states::{MAX_INTERPRETERS, MAX_THREADS, thread_states};
+pub(in crate::python) use walk::{FrameFields, WalkOutcome, follow_callers};

@@ -2,7 +2,7 @@
 //! chunks, others anywhere. Windows merge only across gaps below a page: none touches a page
 //! without frames.
 
-use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
+use crate::python::scatter_read::{ReadSlot, ScatterRead};
 use crate::target::Addr;
 
 const PAGE: u64 = 4096;

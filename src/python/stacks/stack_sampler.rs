@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use crate::abi::UnwindInfo;
 use crate::model::{StackId, StackTable, ThreadId, ThreadSample};
-use crate::python::code::code_cache::CodeCache;
+use crate::python::code::{CodeCache, is_engine_function};
 use crate::python::error::InterpreterError;
-use crate::python::follow::PollTarget;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::objects::DecodeError;
-use crate::python::stacks::activity::{ThreadEvidence, WaitKind, classify, is_engine_function};
+use crate::python::scatter_read::ScatterRead;
+use crate::python::stacks::activity::{ThreadEvidence, WaitKind, classify};
 use crate::python::stacks::bpf_stacks;
 use crate::python::stacks::c_calls::frames_by_call;
-use crate::python::stacks::scatter_read::ScatterRead;
+use crate::python::stacks::poll_target::PollTarget;
 use crate::python::stacks::thread::{ReadBuffers, ReadOutcome, SampleContext, SampledThread};
 use crate::python::stacks::thread_list::{
     InterpreterList, ListError, ThreadEntry, make_ids_unique,

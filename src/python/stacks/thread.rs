@@ -1,12 +1,12 @@
 //! A thread between samples: frames, last stack, pieces of a batch.
 
 use crate::model::{FrameId, StackId, StackTable, ThreadId};
-use crate::python::code::code_cache::{CodeCache, CodeLookup};
-use crate::python::layouts::layout::PythonLayout;
+use crate::python::code::{CodeCache, CodeLookup, RawFrame};
+use crate::python::layouts::PythonLayout;
+use crate::python::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::read_windows::ReadWindows;
-use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::thread_list::{ThreadEntry, thread_len};
-use crate::python::stacks::walk::{COMPARED, RawFrame, WalkOutcome, walk};
+use crate::python::stacks::walk::{COMPARED, WalkOutcome, walk};
 use crate::target::{Addr, KernelWait, Scalar};
 
 /// One `_PyCFrame` per C call that calls back; the newest matter.

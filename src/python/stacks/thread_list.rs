@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::python::layouts::layout::PythonLayout;
-use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
+use crate::python::layouts::PythonLayout;
+use crate::python::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, Scalar};
 

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::Thread;
 use crate::python::dicts;
-use crate::python::layouts::layout::PythonLayout;
+use crate::python::layouts::PythonLayout;
 use crate::python::objects::{DecodeError, small_int, text};
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, Field, Memory, Process};

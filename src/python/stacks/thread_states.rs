@@ -1,6 +1,6 @@
 //! The thread states, from CPython's lists.
 
-use crate::python::layouts::layout::PythonLayout;
+use crate::python::layouts::PythonLayout;
 use crate::target::{Addr, Field, Memory};
 
 /// A longer list is damaged.

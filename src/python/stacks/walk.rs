@@ -13,9 +13,10 @@
 //! So an accepted stack was the thread's, or its outer part around a call or return. One error
 //! remains (ABA): another state between the copies. Tests find none in ten thousands.
 
-use crate::python::layouts::layout::{EntryFrame, FrameLayout, InstructionLayout, SavedStack};
+use crate::python::code::RawFrame;
+use crate::python::layouts::{EntryFrame, FrameLayout, InstructionLayout, SavedStack};
+use crate::python::scatter_read::ScatterRead;
 use crate::python::stacks::read_windows::ReadWindows;
-use crate::python::stacks::scatter_read::ScatterRead;
 use crate::target::Addr;
 
 /// Deeper stacks lose outer frames and are marked.
@@ -24,16 +25,6 @@ pub(in crate::python) const COMPARED: usize = 4;
 const NEAR: u64 = 4096;
 /// `_PyStackRef` tag (Include/internal/pycore_stackref.h, 3.14).
 const TAG: u64 = 7;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::python) struct RawFrame {
-    pub(in crate::python) at: Addr,
-    pub(in crate::python) code: Addr,
-    /// Or the shim between them.
-    pub(in crate::python) previous: Addr,
-    /// A pointer, or a byte offset.
-    pub(in crate::python) instruction: u64,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WalkOutcome {

@@ -1,6 +1,7 @@
 //! The parts of a room (a folder or file directly in it) form no circle of imports, and a type's
 //! methods are in its own part. So calls of methods form no circle either: who gets a value imports
-//! its type's part, or a part that does.
+//! its type's part, or a part that does. A part's modules are private: others import what its
+//! `mod.rs` exports, and the compiler sees to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,24 +11,38 @@ use super::source::{Source, UsedPath};
 /// Rooms large enough to have an order of their own.
 const ROOMS: [&str; 5] = ["analysis", "render", "python", "sampler", "cli"];
 
-/// Circles still there: their room and parts. Only shorter ones may replace them.
-const CIRCLES: &[(&str, &[&str])] = &[("python", &["code", "follow", "heap", "stacks"])];
+/// Modules whose functions need the module's name to be understood, such as `line_notes::why`.
+const NAMED_WITH_FUNCTIONS: [&str; 4] = [
+    "analysis::flame::paths",
+    "python::layouts::interpreter",
+    "python::layouts::layout_tables",
+    "render::shared::line_notes",
+];
 
 /// Which parts of a room import which.
 type Arrows<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// Circles that are not listed, listed ones that are gone, and methods outside a type's part.
+/// Circles, methods outside a type's part, and modules of a part that others may import.
 pub fn complaints(sources: &Sources) -> Vec<String> {
-    let found: BTreeSet<(&str, Vec<&str>)> = ROOMS
-        .into_iter()
-        .flat_map(|room| circles(&arrows(sources, room)).into_iter().map(move |it| (room, it)))
-        .collect();
-    let listed: BTreeSet<(&str, Vec<&str>)> =
-        CIRCLES.iter().map(|(room, parts)| (*room, parts.to_vec())).collect();
-    let text = |(room, parts): &(&str, Vec<&str>)| format!("{room}: {}", parts.join(", "));
-    let new = found.difference(&listed).map(|it| format!("a circle of parts in {}", text(it)));
-    let gone = listed.difference(&found).map(|it| format!("no circle any more in {}", text(it)));
-    new.chain(gone).chain(outside_methods(sources)).collect()
+    let circles = ROOMS.into_iter().flat_map(|room| {
+        let circles = circles(&arrows(sources, room)).into_iter();
+        circles.map(move |parts| format!("a circle of parts in {room}: {}", parts.join(", ")))
+    });
+    circles.chain(outside_methods(sources)).chain(open_modules(sources)).collect()
+}
+
+fn open_modules(sources: &Sources) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (file, source) in sources {
+        let [room, part] = &source.module[..] else { continue };
+        for module in source.open_modules.iter().filter(|_| ROOMS.contains(&room.as_str())) {
+            let name = format!("{room}::{part}::{module}");
+            if !NAMED_WITH_FUNCTIONS.contains(&name.as_str()) {
+                complaints.push(format!("{file}: {name} is open; export its items instead"));
+            }
+        }
+    }
+    complaints
 }
 
 /// A room's parts, and what it re-exports.
@@ -162,6 +177,19 @@ mod tests {
         for import in ["use crate::analysis::Two;", "use super::two::Two;"] {
             assert_eq!(of_two(&format!("{import} impl Two {{ fn more(&self) {{}} }}")), 1);
             assert_eq!(of_two(&format!("{import} impl Clone for Two {{}}")), 0);
+        }
+    }
+
+    #[test]
+    fn an_open_module_of_a_part_is_found() {
+        let of_mod = |text: &str| {
+            let one: (&[&str], &str) = (&["analysis", "one"], text);
+            let other: (&[&str], &str) = (&["analysis", "one", "inner"], "pub mod tables;");
+            open_modules(&sources([(&["analysis"], "pub mod one;"), one, other])).len()
+        };
+        assert_eq!(of_mod("mod inner; pub use inner::Item;"), 0);
+        for text in ["pub mod inner;", "pub(super) mod inner;"] {
+            assert_eq!(of_mod(text), 1, "{text}");
         }
     }
 

@@ -32,6 +32,8 @@ pub struct Source {
     pub texts: BTreeSet<String>,
     /// Names of the methods that it calls.
     pub methods: BTreeSet<String>,
+    /// Its modules that other modules than its own may use.
+    pub open_modules: Vec<String>,
     /// It has unsafe code.
     pub is_unsafe: bool,
 }
@@ -245,6 +247,9 @@ impl<'ast> Visit<'ast> for Reader {
     }
 
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !matches!(module.vis, syn::Visibility::Inherited) {
+            self.source.open_modules.push(module.ident.to_string());
+        }
         if let Some((_, items)) = &module.content {
             self.inside.push(module.ident.to_string());
             self.visit_items(items);

@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::attributed_snapshot::AttributedSnapshot;
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
+use crate::analysis::attribution::{AllocationOrigin, AttributedSnapshot};
+use crate::analysis::followed::{AliveBlock, HighestMoment};
 use crate::model::{Nanos, SnapshotConsistency};
 
 /// Levels are about equal within 1/256.
@@ -178,7 +177,7 @@ fn snapshot(moment: HighestMoment) -> AttributedSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::followed::highest_moment::tests::moment_of;
+    use crate::analysis::followed::tests::moment_of;
 
     fn best_of(moments: Vec<HighestMoment>) -> u64 {
         let mut between = HighestBetween::default();

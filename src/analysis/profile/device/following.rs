@@ -5,15 +5,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::{DeviceProfile, LiveBlock, SnapshotBlocks};
-use crate::analysis::attribution::block_attribution::BlockAttribution;
-use crate::analysis::attribution::counter_intervals::PerPool;
-use crate::analysis::attribution::host_only::HostStacks;
-use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::autograd::engine_frames::EngineFrames;
-use crate::analysis::followed::FollowedSteps;
-use crate::analysis::followed::allocated_totals::AllocatedTotals;
-use crate::analysis::followed::follow_replay::GroupAddresses;
-use crate::analysis::followed::generated_buffers::ProgramText;
+use crate::analysis::attribution::{BlockAttribution, BlockGroup, HostStacks, PerPool};
+use crate::analysis::autograd::EngineFrames;
+use crate::analysis::followed::{AllocatedTotals, FollowedSteps, GroupAddresses, ProgramText};
 use crate::model::{FollowedChange, Pool, SnapshotConsistency};
 
 impl DeviceProfile {

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::{DeviceProfile, LiveBlock, SnapshotBlocks};
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::counter_intervals::{CounterInterval, PerPool, per_pool};
-use crate::analysis::attribution::rules::{
-    BlockGroup, SnapshotInterval, attribute_allocations, hidden_frees,
+use crate::analysis::attribution::{
+    AllocationOrigin, BlockAttribution, BlockGroup, CounterInterval, PerPool, SnapshotInterval,
+    attribute_allocations, hidden_frees, per_pool,
 };
 use crate::model::{Metric, Nanos};
 

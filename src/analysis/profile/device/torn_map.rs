@@ -39,8 +39,7 @@ pub(super) fn surplus(blocks: &FxHashMap<u64, LiveBlock>, allocated: u64) -> FxH
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::attribution::block_attribution::BlockAttribution;
-    use crate::analysis::attribution::rules::BlockGroup;
+    use crate::analysis::attribution::{BlockAttribution, BlockGroup};
     use crate::model::Pool;
     use std::sync::Arc;
 
