@@ -1,4 +1,4 @@
-//! `memspy diff`: compares two traces, or two moments of one.
+//! `memspy diff`: two traces, or two moments of one.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Whether a recording polls counters, its budget, its first message.
+//! How a recording polls counters.
 
 use anyhow::{Result, bail};
 
@@ -22,7 +22,6 @@ pub(super) struct FollowChoice {
 }
 
 impl FollowChoice {
-    /// Where memspy chooses the mode.
     pub(super) fn automatic(budget: Option<FollowBudget>) -> FollowChoice {
         FollowChoice { rate: RECORD_RATE, budget, is_required: false, is_shared: false }
     }

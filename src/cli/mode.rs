@@ -1,5 +1,4 @@
-//! Chooses a recording's mode: exact stacks, counters, or samples; [`decide`] for `record` and
-//! `summary`.
+//! Chooses a recording's mode.
 
 use std::path::Path;
 
@@ -125,7 +124,6 @@ impl ModeChoice {
         ))
     }
 
-    /// The mode without exact stacks, and its message.
     pub(super) fn without_exact(
         &self,
         exact: ExactOutlook,

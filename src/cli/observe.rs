@@ -1,4 +1,4 @@
-//! Observes a job for some seconds: ownership snapshots while lines are recorded.
+//! Takes owner snapshots of a job while lines are recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! `memspy tensors`, `memspy graph` and `memspy referrers`: owners in a running job.
+//! `memspy tensors`, `memspy graph` and `memspy referrers`.
 
 use std::io::{self, Write};
 use std::path::Path;

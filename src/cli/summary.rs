@@ -1,4 +1,4 @@
-//! `memspy summary` and `memspy growth`: a job on one screen, and what grows.
+//! `memspy summary` and `memspy growth`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

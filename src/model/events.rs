@@ -1,4 +1,4 @@
-//! Exact events: allocations and frees seen by probes, with their sites.
+//! Exact events: allocations and frees seen by probes.
 
 use std::sync::Arc;
 

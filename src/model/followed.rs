@@ -1,4 +1,4 @@
-//! Counter deltas between two polls, with the stacks before and after.
+//! Counter deltas between polls, with stacks.
 
 use super::gpu::CudaIndex;
 use super::record::Nanos;

@@ -1,4 +1,4 @@
-//! Owners: a process's tensors, with their names and autograd nodes.
+//! A process's tensors, with names and autograd nodes.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Chooses pages for the next copy: the missing ones and neighbours.
+//! Chooses pages for the next copy.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Names by variables: shortest paths to tensors through containers and attributes.
+//! Names tensors by the shortest paths from variables.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -152,8 +152,7 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 }
 
 impl PathSearch<'_, '_> {
-    /// From variables of functions, then module globals, then, if `more` is to be found, those of
-    /// libraries.
+    /// `more`: whether names from libraries' globals are still wanted.
     pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =

@@ -1,4 +1,4 @@
-//! Paths that repeat steps: linked lists, nested tuples, wrapped functions, trees.
+//! Paths that repeat steps: linked lists, trees.
 
 use super::paths::{MAX_DEPTH, PathNode};
 use crate::python::{ObjectHeap, ReferenceKind};

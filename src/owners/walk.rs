@@ -1,4 +1,4 @@
-//! The walk from Python's lists to a snapshot's rows, most important first.
+//! The walk from Python's lists to a snapshot's rows.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! `memspy diff`: two moments by line, function, stack or owner.
+//! `memspy diff`: two moments compared.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Reads the machine's GPUs and the processes on them.
+//! Reads the GPUs and their processes.
 
 use std::time::Duration;
 

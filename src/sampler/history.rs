@@ -1,4 +1,4 @@
-//! Reads the allocation history that a job records itself.
+//! Reads the job's own allocation history.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

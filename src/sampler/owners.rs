@@ -1,4 +1,4 @@
-//! Takes owner snapshots; retries until the process is at a readable point.
+//! Takes owner snapshots, with retries.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

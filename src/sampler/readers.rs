@@ -1,4 +1,4 @@
-//! The readers of one target: what can be read, and why the rest cannot.
+//! The readers of one target, and why others are missing.
 
 mod diagnosis;
 

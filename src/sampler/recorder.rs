@@ -1,4 +1,4 @@
-//! Reads the target at every tick and passes on records.
+//! Reads the target at every tick.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

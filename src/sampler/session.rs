@@ -1,4 +1,4 @@
-//! The state of any recording: readers, clock, names, sums.
+//! The state of any recording.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! memspy's own threads: each has a name, can be stopped, and is joined.
+//! memspy's own threads.
 
 use std::io;
 use std::sync::Arc;

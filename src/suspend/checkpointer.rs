@@ -1,4 +1,4 @@
-//! Moves a job's GPU memory to the host and back, and undoes failures.
+//! Moves a job's GPU memory to the host and back.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Host memory available to a process and its control groups.
+//! Host memory available to a process.
 
 use std::fmt;
 use std::fs;

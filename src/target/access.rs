@@ -1,4 +1,4 @@
-//! What the kernel lets memspy do with a target.
+//! What the kernel allows with a target.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Finds processes by the GPU driver's pids, perhaps of another pid namespace.
+//! Finds processes by the driver's pids.
 
 use procfs::process::Process;
 

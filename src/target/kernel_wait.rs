@@ -1,4 +1,4 @@
-//! What a thread waits for, from its system call.
+//! What a thread waits for.
 
 use super::memory::AddressRange;
 

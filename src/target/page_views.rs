@@ -1,4 +1,4 @@
-//! Views of a [`PageCache`] for several threads; missing pages are read afterwards, together.
+//! Views of a [`PageCache`] for several threads.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl CachedPages {
                 }
             }
         }
-        // Check after the read: the process may have continued.
+        // Only after the read.
         if self.resumed.as_ref().is_some_and(Resumed::is_set) {
             self.closed = true;
             return None;

@@ -1,4 +1,4 @@
-//! A page cache: many small objects cost one copy per page.
+//! A page cache: one copy per page serves many objects.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -382,7 +382,6 @@ mod tests {
         let cache = || PageCache::new(Box::new(NumberedPages(Arc::clone(&reads))));
         let (own, other) = (cache(), cache());
         assert!(own.copy(own.plan(&[1, 2, 3]), &Resumed::default()));
-        // One known, one missing, one unplanned.
         assert!(other.copy(other.plan(&[3, 4, 200]), &Resumed::default()));
         assert_eq!(number_in(&other, 5), Some(5));
         own.adopt(other);
@@ -393,7 +392,6 @@ mod tests {
             assert_eq!(number_in(&own, page), Some(page));
         }
         assert_eq!((own.pages(), reads.load(Ordering::Relaxed)), (vec![1, 3, 4, 5], before));
-        // Late pages come after them.
         for page in 6..=99 {
             assert_eq!(number_in(&own, page), Some(page));
         }

@@ -1,4 +1,4 @@
-//! A process, identified by pid and start time, to notice a reused pid.
+//! A process, by pid and start time.
 
 mod thread_watch;
 mod threads;

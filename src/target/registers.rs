@@ -1,4 +1,4 @@
-//! Registers of a thread that is stopped or in a core file.
+//! Registers of a stopped thread.
 
 use super::process::Process;
 

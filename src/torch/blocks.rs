@@ -1,4 +1,4 @@
-//! The snapshot of one device: copy, walk, self-check, perhaps repeated.
+//! One device's snapshot: copy, walk, self-check.
 
 use std::time::{Duration, Instant};
 
@@ -281,7 +281,7 @@ impl SnapshotReader {
     }
 }
 
-/// The layout of the pools, searched for if it is not known yet.
+/// Searches for it if not known yet.
 fn known_pools<'l>(
     layout: &'l mut Option<PoolsLayout>,
     place: AttemptContext<'_>,

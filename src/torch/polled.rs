@@ -1,4 +1,4 @@
-//! The few counters that show every allocation and free.
+//! The few counters that show every allocation.
 
 use super::layout::{CounterLayout, MUTEX_OWNER, STAT_ARRAY, STATS, stat_at};
 use crate::model::{CudaIndex, Metric, Pool};

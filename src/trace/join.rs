@@ -1,4 +1,4 @@
-//! Joins a ring's segments into one recording and marks gaps.
+//! Joins a ring's segments and marks gaps.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A long recording that keeps its last part, in segments on disk.
+//! Keeps a long recording's last part in segments.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};

@@ -96,7 +96,6 @@ impl<W: Write> TraceWriter<W> {
         TraceWriter::of_recording(to, RecordingNumber::random())
     }
 
-    /// One of a recording's files.
     pub(super) fn of_recording(mut to: W, recording: RecordingNumber) -> io::Result<Self> {
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(&v1::VERSION.to_le_bytes());

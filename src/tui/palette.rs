@@ -1,4 +1,4 @@
-//! Colours (16 or none) and characters (Unicode or ASCII).
+//! Colours and characters.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;

@@ -1,4 +1,4 @@
-//! A job with many processes: a table of all, a view of each.
+//! A job with many processes: a table, and a view of each.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! All ranks in one table: memory and largest line.
+//! All ranks in one table.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The terminal: taken when a view begins, always restored.
+//! The terminal, always restored.
 
 use std::io::{self, BufWriter, Stdout, Write, stdout};
 use std::panic::{PanicHookInfo, set_hook, take_hook};

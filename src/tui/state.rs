@@ -174,7 +174,6 @@ impl ViewState {
             KeyCode::Char(digit @ '1'..='9') => {
                 let column = digit as usize - '1' as usize;
                 if column <= self.columns {
-                    // The same key again reverses the order.
                     sort.reversed = sort.column == column && !sort.reversed;
                     sort.column = column;
                 }

@@ -1,4 +1,4 @@
-//! A picture's data, taken at once: a frozen picture does not change.
+//! A picture's data, taken at once.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Fragmentation of PyTorch's cache: free bytes, their block sizes, and what is releasable.
+//! Fragmentation of PyTorch's cache, and what is releasable.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Live blocks of a moment by CUDA stream, each with its allocation stack.
+//! Live blocks of a moment by CUDA stream.
 
 use std::collections::BTreeMap;
 
@@ -91,8 +91,7 @@ impl BlocksBuilder {
         }
     }
 
-    /// The device's segments by address: from the last snapshot before the moment, and additional
-    /// ones from the next.
+    /// Segments of the last snapshot before the moment, and new ones of the next, by address.
     fn known_segments(&self) -> BTreeMap<u64, &Segment> {
         let mut segments: BTreeMap<u64, &Segment> = BTreeMap::new();
         if let Some(after) = self.after.get(&self.device) {

@@ -8,7 +8,6 @@ use crate::model::{
 };
 
 impl ExactProfile {
-    /// Takes counters read outside an event.
     pub(crate) fn on_counters(
         &mut self,
         index: CudaIndex,

@@ -1,4 +1,4 @@
-//! Bytes by stack: the result of folding any recording.
+//! Bytes by stack, of any recording.
 
 mod fold_limit;
 mod time_resolution;

@@ -1,4 +1,4 @@
-//! Compares two moments by function, stack or owner; the greatest change first.
+//! Compares two moments by function, stack or owner.
 
 use crate::analysis::folded::StackLabel;
 use crate::analysis::lines::line_diff::{

@@ -1,4 +1,4 @@
-//! Statistics of stack nodes and lines, and their accuracy.
+//! Statistics of stack nodes and lines.
 
 use crate::analysis::exact::{ANYTHING, NOTHING, UnknownReason};
 use crate::model::{Metric, StatField, StatKey};

@@ -1,4 +1,4 @@
-//! Ranks lines, each with the library code that it called.
+//! Ranks lines, with the library code they called.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -425,7 +425,6 @@ mod tests {
         let runpy = [("<frozen runpy>", "_run_module_as_main"), ("<frozen runpy>", "_run_code")];
         let module = [&runpy[..], &[(&*main, "<module>"), (&*code, "run"), (&*torch, "f")]];
         assert_eq!(charged(&module.concat()), (code.clone(), false));
-        // Its console script, and a spawned process.
         let script = [("/v/bin/vllm", "<module>"), (&*code, "main"), (&*torch, "f")];
         assert_eq!(charged(&script), (code.clone(), false));
         let spawn = ("/usr/lib/python3.12/multiprocessing/spawn.py", "spawn_main");

@@ -1,4 +1,4 @@
-//! Divides a device's memory between one process, others and the driver.
+//! Divides a device's memory among processes and the driver.
 
 use crate::model::DeviceProcesses;
 

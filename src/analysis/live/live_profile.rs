@@ -1,4 +1,4 @@
-//! A job's live state, for days, in bounded memory.
+//! A job's live state in bounded memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -130,7 +130,6 @@ pub struct LiveProfile {
     choice: ThreadChoice,
     levels: BTreeMap<CudaIndex, PeakUsage>,
     recent: BTreeMap<CudaIndex, UsageHistory>,
-    /// When the counters last changed.
     changed: BTreeMap<CudaIndex, Nanos>,
     takers: SegmentTakers,
     /// At the first poll: out-of-memory errors, retries.

@@ -1,4 +1,4 @@
-//! Finds the rank that holds more than the others.
+//! Finds the rank that holds most.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The report on a condition that came true, or on a recording's end.
+//! The report on a condition, or on a recording's end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -246,7 +246,6 @@ mod tests {
             GrowthRise::of(&levels(&[5, 92, 44, 11, 98, 50, 17, 104, 56, 23, 110, 62])),
             None
         );
-        // One rise, then constant, is no growth.
         assert_eq!(GrowthRise::of(&levels(&[5, 9, 9, 9, 9, 9])), None);
         assert_eq!(GrowthRise::of(&levels(&[1, 2])), None);
         assert_eq!(GrowthRise::of(&levels(&[9, 8, 10, 11])), None);

@@ -1,4 +1,4 @@
-//! One device over a recording: counters, peak, timeline, live blocks and kept moments.
+//! One device over a recording.
 
 mod between_maps;
 mod following;

@@ -1,4 +1,4 @@
-//! Blocks of a sampled recording's last snapshot, with their attribution.
+//! Blocks of the last snapshot, with their attribution.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ pub(crate) struct ChargedBlock {
 }
 
 impl Profile {
-    /// [`BlockAttribution::shown`] with the stacks of this recording.
     pub(crate) fn shown<'a>(&self, charge: &'a BlockAttribution) -> Cow<'a, BlockAttribution> {
         charge.shown(self.is_followed(), |stack| self.stacks().get_stack(stack)?.parent)
     }

@@ -68,7 +68,6 @@ impl Profile {
         self.memory.max_work = Some(steps);
     }
 
-    /// Adds a report's work; fails above the limit.
     pub(crate) fn add_report(&mut self) -> SinkResult {
         let devices = self.profiles.values().map(|device| DEVICE / 64 + device.memory() / 8);
         let steps = devices.sum::<u64>()

@@ -1,4 +1,4 @@
-//! Stacks of threads at both ends of a tick.
+//! Stacks at both ends of a tick.
 
 use rustc_hash::FxHashMap;
 

@@ -1,4 +1,4 @@
-//! `PageBuilder`: keeps live blocks and their allocation sites at key moments.
+//! Keeps live blocks at key moments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Lifetimes of blocks, found by comparing successive key moments.
+//! Lifetimes of blocks, from successive key moments.
 
 use rustc_hash::FxHashMap;
 
@@ -154,7 +154,6 @@ mod tests {
     fn blocks_live_from_allocation_to_the_first_moment_without_them() {
         let mut lifetimes = BlockLifetimes::new(true);
         lifetimes.advance(Nanos(10), &[block(1, 100, 5)]);
-        // Block 3 is seen late; block 1 was replaced.
         let appeared = lifetimes.advance(Nanos(20), &[block(1, 40, 15), block(3, 30, 8)]);
         assert_eq!(appeared[&7], BlockSum { bytes: 70, stands_for: 70, count: 2 });
         lifetimes.advance(Nanos(30), &[block(1, 50, 15), block(9, 2, 0)]);

@@ -201,7 +201,6 @@ impl TrackDraft {
         known.collect()
     }
 
-    /// Adds counted bytes without a block.
     pub(super) fn add_remainder(
         &mut self,
         stacks: &mut TrackStacks<'_>,

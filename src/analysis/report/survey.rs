@@ -1,4 +1,4 @@
-//! `RecordingSurvey`: levels over time and key moments, without attribution.
+//! Levels over time and key moments.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `memspy export -f parquet`: a folder with a file per table and recording.
+//! `memspy export -f parquet`: a folder of tables.
 
 use std::path::{Path, PathBuf};
 

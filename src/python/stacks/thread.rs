@@ -1,4 +1,4 @@
-//! A thread between samples: frames, last stack, pieces of a batch.
+//! A thread between samples.
 
 use crate::model::{FrameId, StackId, StackTable, ThreadId};
 use crate::python::code::{CodeCache, CodeLookup, RawFrame};

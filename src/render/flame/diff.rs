@@ -1,4 +1,4 @@
-//! A differential flamegraph: red where memory grew, blue where it shrank.
+//! A differential flamegraph: red grew, blue shrank.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

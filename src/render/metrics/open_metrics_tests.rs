@@ -1,4 +1,4 @@
-//! The exporter's text, with names that a hostile job chose.
+//! The exporter's text with hostile names.
 
 use super::*;
 

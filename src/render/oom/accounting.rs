@@ -1,4 +1,4 @@
-//! All bytes of a device when a job ran out of memory.
+//! All bytes of a device at an out-of-memory error.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! The conclusions of an OOM report: the request, the holders, the cache, the remedy.
+//! The conclusions of an OOM report.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! The names of a page, each once: frames, files, source; paths are optional.
+//! The names of a page, each once.
 
 use std::collections::BTreeMap;
 

@@ -165,7 +165,6 @@ mod tests {
         let mut out = Vec::new();
         let mut guard = EscapeGuard::text(&mut out);
         write!(guard, "GPU 0\n  größe\x1b[2J\t\u{202e}\n").unwrap();
-        // A character split over two writes, and invalid bytes.
         for part in [&b"\xe2"[..], b"\x82", b"\xac", b"\xff\xc3", b"("] {
             guard.write_all(part).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Wraps text between words, never inside a command to paste.
+//! Wraps text between words, never inside a command.
 
 use std::io::{self, Write};
 

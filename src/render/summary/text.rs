@@ -1,4 +1,4 @@
-//! A job on one screen: GPUs, owners, growth, lines, findings.
+//! A job on one screen.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! The process that keeps probes: memspy itself with another first argument.
+//! Keeps probes: memspy with another first argument.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,4 +1,4 @@
-//! Events of the ring that are not recorded yet, in time order.
+//! Events that are not recorded yet, in time order.
 
 use crate::model::{AddressSpace, EventKind, MemoryKind};
 use crate::probe::{RawEvent, RawStep, StackKey};

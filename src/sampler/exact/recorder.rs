@@ -1,4 +1,4 @@
-//! Records exact events: empties the ring, names stacks, checks sums against the counters.
+//! Records exact events.
 
 mod allocator_check;
 mod attach;

@@ -1,4 +1,4 @@
-//! Turns addresses, stack keys and thread ids into allocation sites.
+//! Turns addresses, keys and ids into allocation sites.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One poll: copies counters and stacks in one system call, and compares them.
+//! One poll: copies counters and stacks in one system call.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Facts about a target and its readers, for messages and `doctor`.
+//! Facts about a target, for messages and `doctor`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Process, threads and mapped files from a core file's notes (Linux, fs/binfmt_elf.c).
+//! Process, threads and mapped files in a core file (Linux, fs/binfmt_elf.c).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

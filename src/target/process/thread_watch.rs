@@ -1,4 +1,4 @@
-//! Repeated reads of a thread's state; its files stay open.
+//! Rereads a thread's state through open files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -138,7 +138,6 @@ fn attempt(
     Ok(Ok(history))
 }
 
-/// Adds the stacks that allocated the live blocks and segments.
 fn add_block_stacks(
     memory: &dyn Memory,
     input: &HistoryInput<'_>,

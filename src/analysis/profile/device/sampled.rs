@@ -1,4 +1,4 @@
-//! Attributes a snapshot's new blocks by samples: counter changes between two samples.
+//! Attributes new blocks by the counter changes between samples.
 
 use std::sync::Arc;
 
@@ -22,8 +22,7 @@ pub(super) fn new_blocks(blocks: &FxHashMap<u64, LiveBlock>) -> FxHashMap<BlockG
 
 impl DeviceProfile {
     /// Attributes the `new` blocks (default: those without attribution) by counter changes since
-    /// the previous snapshot. Also returns the work needed; above `max_work`, nothing is
-    /// attributed.
+    /// the previous snapshot. Returns the work; above `max_work`, attributes nothing.
     pub(super) fn charges_by_samples(
         &mut self,
         snapshot: &SnapshotBlocks,

@@ -1,4 +1,4 @@
-//! Compares exact events with the allocator's counters and blocks.
+//! Compares events with the allocator.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The start of a job: whether its allocator existed when the probes were placed.
+//! Whether the allocator existed when the probes were placed.
 
 use super::ExactRecorder;
 use crate::model::{

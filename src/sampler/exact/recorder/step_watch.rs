@@ -1,4 +1,4 @@
-//! Training steps, which the kernel program reports between events.
+//! Training steps reported by the kernel program.
 
 use super::{ExactRecorder, MIN_QUIET_NANOS, monotonic};
 use crate::model::{MissReason, Nanos, ReaderKind, Record, RecordSink, SinkResult, TrainingStep};
