@@ -47,7 +47,6 @@ pub(super) struct JobObservation {
 }
 
 impl JobObservation {
-    /// The process's devices, with PyTorch's figures at the last snapshot.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
         let at_snapshot = |facts: GpuFacts| {

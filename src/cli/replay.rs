@@ -96,7 +96,6 @@ impl StoredRecording<'_> {
         self.pass_to(sink).map(|_| ())
     }
 
-    /// Adds defects to `profile` and prints them.
     fn finish(&self, profile: &mut Profile, damage: Vec<String>) -> Result<()> {
         profile.finish();
         profile.check_work().with_context(|| format!("cannot read {}", self.path.display()))?;

@@ -119,7 +119,7 @@ pub struct NamedModule {
     pub path: String,
     /// Its class.
     pub class: Arc<str>,
-    /// Whether its class is of `torch.nn`, whose names tell a module's purpose.
+    /// Whether its class is of `torch.nn`.
     pub is_of_torch: bool,
     /// `id()` of direct parameters.
     pub parameters: Vec<u64>,

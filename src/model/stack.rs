@@ -190,7 +190,6 @@ impl StackTable {
     pub fn thread(&mut self, mut thread: Thread) -> ThreadId {
         if let Some(&id) = self.thread_ids.get(&thread.python_id) {
             let known = &mut self.threads[id.0 as usize];
-            // Keeps a known OS id.
             thread.os_id = thread.os_id.or(known.os_id);
             let reused = matches!((known.os_id, thread.os_id), (Some(a), Some(b)) if a != b);
             if !reused {

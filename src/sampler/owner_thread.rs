@@ -1,4 +1,4 @@
-//! Takes owner snapshots on a thread, within a budget of the time that the process is stopped.
+//! Takes owner snapshots on a thread; a budget limits the stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

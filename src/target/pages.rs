@@ -66,8 +66,7 @@ impl PageCache {
         PageCache { memory, pages: Mutex::default() }
     }
 
-    /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]), and so ends every
-    /// walk.
+    /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]).
     pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
         let pages = CachedPages { budget: Some(budget), ..CachedPages::default() };
         PageCache { memory, pages: Mutex::new(pages) }

@@ -10,8 +10,7 @@ use crate::model::{AllocatorCounters, Metric, Pool};
 /// Beyond it, neighbours are merged.
 const MAX_INTERVALS: usize = 8192;
 
-/// Up to this many allocations between two samples, their stacks mostly show the right layer. Of a
-/// hundred, they show nothing.
+/// Up to this many allocations between two samples, their stacks mostly show the right layer.
 pub(crate) const FEW_ALLOCATIONS: i64 = 16;
 
 pub(crate) type PerPool = [i64; 3];

@@ -27,7 +27,7 @@ enum StreamKey {
 }
 
 impl BlocksBuilder {
-    /// Live blocks of the builder's device by stream, the default stream first.
+    /// Live blocks by stream, the default stream first.
     pub fn by_stream(mut self) -> Vec<StreamMemory> {
         self.take_moment();
         let keyframe = self.keyframe.take().unwrap_or_default();

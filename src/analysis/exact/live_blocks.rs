@@ -1,7 +1,6 @@
-//! Ledger of live blocks: bytes of each account now, at the peak, and in all.
+//! Bytes of each account now, at the peak, and in all.
 //!
-//! A new peak copies nothing: it begins an epoch, and an account saves its level on its first
-//! change in it.
+//! A new peak only begins an epoch: an account saves its level at its first change in it.
 
 use rustc_hash::FxHashMap;
 

@@ -1,5 +1,4 @@
-//! The period of training: a steady loop allocates the same in each iteration, so levels recur
-//! after a fixed number of allocations.
+//! The period of training: a steady loop's levels recur after a fixed number of allocations.
 
 use std::collections::BTreeMap;
 

@@ -157,7 +157,6 @@ impl SumAccuracy {
     }
 }
 
-/// At least 0, without an upper limit.
 pub(super) const UNKNOWN: BoundedValue = BoundedValue { value: 0, exact: false, upper: None };
 
 pub(super) fn row(

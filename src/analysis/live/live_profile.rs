@@ -54,7 +54,7 @@ pub struct LiveCounts {
 pub struct LiveLine {
     /// A line of Python, or its placeholder.
     pub place: StackLabel,
-    /// Live bytes of the line and the library code that it called.
+    /// Live bytes of the line and library code it called.
     pub own: u64,
     /// Live bytes allocated while the line was on the stack.
     pub total: u64,
@@ -168,7 +168,7 @@ impl LiveProfile {
         Nanos(self.time_before.0 + time.0)
     }
 
-    /// Whether it is too large and needs a [`LiveProfile::reset`].
+    /// Whether it needs a [`LiveProfile::reset`].
     pub fn is_full(&self) -> bool {
         let bounds: u64 = self
             .profile

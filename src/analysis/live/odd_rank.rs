@@ -1,4 +1,4 @@
-//! Finds the rank that holds most.
+//! Finds a rank that holds more than the others.
 
 use std::collections::BTreeMap;
 

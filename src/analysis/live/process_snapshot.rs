@@ -145,12 +145,12 @@ impl ProcessSnapshot {
         self.tags = tags;
     }
 
-    /// Sets the core file that this is from.
+    /// Sets its core file.
     pub fn set_core(&mut self, core: Option<CoreOrigin>) {
         self.core = core;
     }
 
-    /// The core file that this is from, if any.
+    /// Its core file, if any.
     pub fn core(&self) -> Option<&CoreOrigin> {
         self.core.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Owners and lines whose floor of live bytes rises, under the sawtooth of training steps.
+//! Owners and lines whose floor of live bytes rises.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,7 +125,6 @@ impl GrowthWatch {
         self.keep_names(&mut groups);
         for group in &groups {
             let key = owner_key(group);
-            // 0 before it was first seen.
             let levels = self.owners.entry(key).or_insert_with(|| vec![(0, 0); before]);
             levels.push((group.size.bytes, group.size.storages));
         }

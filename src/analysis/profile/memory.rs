@@ -11,7 +11,6 @@ use crate::model::{Record, SinkError, SinkResult};
 const DEFINITION: u64 = 320;
 /// A device's fixed part: timeline, counters, sums.
 const DEVICE: u64 = 128 << 10;
-/// Maximum number of records between two checks.
 const CHECKED_EVERY: u32 = 256;
 
 #[derive(Debug, Default)]

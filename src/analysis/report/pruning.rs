@@ -13,7 +13,6 @@ use crate::model::SiteId;
 
 /// Stacks below this part of the peak, and of all churned bytes, are narrower than a pixel.
 const VISIBLE: f64 = 1.0 / 2000.0;
-/// The most separate stacks and lifetimes.
 const MAX_STACKS: usize = 3000;
 const MAX_SPANS: usize = 300_000;
 /// A recording can have many deep stacks.

@@ -284,7 +284,6 @@ impl RecordingSurvey {
             readings.push(reading);
         }
         if readings.len() > MAX_USAGE {
-            // Every second one, and the last.
             let mut number = readings.len();
             readings.retain(|_| {
                 number -= 1;

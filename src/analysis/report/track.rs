@@ -22,7 +22,7 @@ pub struct SitePath {
     pub path: Vec<StackLabel>,
     /// Whether bytes are estimated from sampled allocations.
     pub is_estimate: bool,
-    /// Whether it stands for counted bytes without a block, of unknown lifetimes.
+    /// Counted bytes without a block, of unknown lifetimes.
     pub is_remainder: bool,
 }
 

@@ -29,7 +29,6 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {
         bail!(ONE_TRACE);
     }
-    // Parquet tables need a folder.
     if args.format != ExportFormat::Parquet {
         output::check_requested(args.output.as_deref(), args.force)?;
     }

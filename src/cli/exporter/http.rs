@@ -1,5 +1,4 @@
-//! A small HTTP server for one page; connections, sizes and times are limited, so no client can
-//! block it.
+//! A small HTTP server with limits, so that no client can block it.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};

@@ -119,7 +119,6 @@ fn growth(
     let line = labels.frame(most.own?, true);
     let whole = live.total + live.left_out;
     let (size, share) = (bytes(most.bytes), percent(most.bytes, whole));
-    // A sampled line is a guess.
     let about = if profile.exact().is_some() { "" } else { "about " };
     let since = match profile.begins() {
         None => format!("in the {:.1} s recorded", live.snapshot.time.seconds()),

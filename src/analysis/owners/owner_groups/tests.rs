@@ -25,7 +25,6 @@ pub(crate) fn groups(held: &[(String, u64)]) -> Vec<OwnerGroup> {
     recorded_owner_groups(&on_device(&held))
 }
 
-/// Owner, bytes, patterns with their storages.
 type GroupSums = (String, u64, Vec<(String, u64)>);
 
 fn sums(held: &[(TensorCategory, &str, u64)]) -> Vec<GroupSums> {
