@@ -16,7 +16,7 @@ pub(super) struct FollowChoice {
     pub(super) rate: u32,
     /// Budget of all polls; `None`: no polls.
     pub(super) budget: Option<FollowBudget>,
-    /// Whether it is an error if counters cannot be polled.
+    /// It is an error if counters cannot be polled.
     pub(super) is_required: bool,
     pub(super) is_shared: bool,
 }

@@ -72,7 +72,7 @@ pub(super) struct OutputPlace {
     pub(super) kind: PathKind,
     /// What is there, if no directory.
     pub(super) stat: Option<Stat>,
-    /// Whether only the kernel can follow the link.
+    /// Only the kernel can follow the link.
     pub(super) is_kernel_link: bool,
 }
 

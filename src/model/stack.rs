@@ -35,7 +35,7 @@ pub struct Function {
     pub first_line: u32,
     /// Last in its line table; 0: unknown.
     pub last_line: u32,
-    /// Whether it is C, C++ or Rust, without lines: `file` is its library.
+    /// It is C, C++ or Rust, without lines: `file` is its library.
     pub is_native: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct Thread {
     pub python_id: u64,
     /// `threading.Thread.name`, else the kernel's, if known.
     pub name: Option<Arc<str>>,
-    /// Whether it is the main thread.
+    /// It is the main thread.
     pub main: bool,
 }
 

@@ -190,7 +190,7 @@ impl InterpreterReader {
         }
     }
 
-    /// Sets the allocator's locks: a thread that waits for one is working.
+    /// Sets the allocator's locks: a wait for one is work.
     pub fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
         if let ReaderBackend::Own(own) = &mut self.reader {
             own.set_allocator_locks(locks);
@@ -237,7 +237,7 @@ impl InterpreterReader {
         }
     }
 
-    /// Reads an integer attribute; `None` if the object is gone.
+    /// Reads an integer attribute.
     pub fn integer_attribute(
         &self,
         process: &Process,

@@ -14,8 +14,7 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_ATTEMPTS: u32 = 3;
 const MAX_FRAMES: usize = 4096;
 
-/// A variable of the outermost function that has it, or a global of the main module. A read value
-/// existed during the read.
+/// A variable of the outermost function that has it, or a global of the main module.
 pub struct IntegerVariable {
     process: Process,
     interpreter: Interpreter,
@@ -68,7 +67,7 @@ impl IntegerVariable {
         value
     }
 
-    /// Consecutive failed searches; one may fail while calls begin and end.
+    /// Consecutive failed searches.
     pub fn searches_missed(&self) -> u32 {
         self.missed
     }

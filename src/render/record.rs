@@ -10,7 +10,7 @@ use crate::render::shared::{
     warnings,
 };
 
-/// Writes what was recorded and what to do next. `file` is as the user named it, of `size` bytes.
+/// Writes what was recorded and what to do next.
 pub fn summary(
     out: &mut dyn Write,
     profile: &Profile,

@@ -25,7 +25,7 @@ pub struct MachineReading {
     pub targets: Vec<TargetReading>,
     /// Targets that ended since the last reading.
     pub ended: Vec<u32>,
-    /// Processes that use a GPU but are orphans or not in the driver's list.
+    /// Orphans that use a GPU, and unlisted processes.
     pub left_behind: Vec<LeftBehind>,
 }
 

@@ -183,8 +183,7 @@ pub type ReadOwners<'a> = &'a mut dyn FnMut(
     &[ThreadSample],
 ) -> io::Result<()>;
 
-/// Takes snapshots at intervals of `every`, until `stop` is set or the process ends. `take` judges
-/// a failed one.
+/// Takes a snapshot `every` so often until `stop` is set or the process ends.
 pub fn watch_owners(
     readers: &mut TargetReaders,
     options: SnapshotOptions,

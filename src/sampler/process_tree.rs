@@ -65,13 +65,13 @@ enum MemberState {
 }
 
 impl ProcessTree {
-    /// The tree of process `pid`; with `any`, also processes without Python.
+    /// The tree of process `pid`; with `any`, without Python, too.
     pub fn new(pid: u32, any: bool) -> Result<ProcessTree, AttachError> {
         let roots = TreeRoots::Process(Arc::new(Process::open(pid)?));
         Ok(ProcessTree { roots, any, known: HashMap::new() })
     }
 
-    /// All processes that match; with `any`, also processes without Python.
+    /// All processes that match; with `any`, without Python, too.
     pub fn called(pattern: CommandPattern, any: bool) -> ProcessTree {
         ProcessTree { roots: TreeRoots::Called(pattern), any, known: HashMap::new() }
     }

@@ -93,8 +93,8 @@ impl Recorder {
         self
     }
 
-    /// Records until the duration is over, `stop` is set or the target ends. Calls `observe` after
-    /// the first sync, then a few times a second. Returns the last record.
+    /// Records until the duration is over, `stop` is set or the target ends; calls `observe` a few
+    /// times a second. Returns the last record.
     pub fn run(
         mut self,
         host: String,

@@ -78,8 +78,7 @@ impl PageCache {
         (pages.budget, pages.exceeded) = (Some(budget), None);
     }
 
-    /// For when the process continues: pages not copied can no longer be read
-    /// ([`MemoryError::Closed`]).
+    /// From now on only copied pages can be read ([`MemoryError::Closed`]).
     pub fn close(&self) {
         self.pages.lock().closed = true;
     }
@@ -94,7 +93,7 @@ impl PageCache {
         self.pages.lock().until = Some((until, beside.clone()));
     }
 
-    /// Takes over the planned pages that `other` copied while the process was stopped.
+    /// Takes over the planned pages that `other` copied during the stop.
     pub fn adopt(&self, other: PageCache) {
         let (mut pages, mut other) = (self.pages.lock(), other.pages.into_inner());
         let first = pages.count().next_multiple_of(CHUNK_PAGES);
@@ -140,7 +139,7 @@ impl PageCache {
         used.map(|(number, _)| *number).collect()
     }
 
-    /// Counts all pages read so far as copied. Call it just before the process continues.
+    /// Counts all pages read as copied. Call it just before the process continues.
     pub fn end_copy(&self) {
         let mut pages = self.pages.lock();
         (pages.copied, pages.resumed, pages.closed) = (pages.count(), None, false);
@@ -171,7 +170,7 @@ impl PageCache {
         pages.exceeded
     }
 
-    /// Drops all copies, makes room for `pages`. Call it before stopping the process.
+    /// Drops all copies and makes room for `pages`, before the stop.
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
         let mut cache = self.pages.lock();
         let mut plan = PagePlan::new(pages);
@@ -183,8 +182,8 @@ impl PageCache {
         plan
     }
 
-    /// Copies the planned pages of the stopped process. Those not copied when it continues stay
-    /// unknown. Returns whether all were copied.
+    /// Copies the planned pages of the stopped process; returns whether all were copied before it
+    /// continued.
     pub fn copy(&self, plan: PagePlan, resumed: &Resumed) -> bool {
         let mut pages = self.pages.lock();
         let Some(copies) = pages.copies_mut() else { return false };
@@ -204,7 +203,7 @@ impl PageCache {
         copied.whole
     }
 
-    /// Copies while this thread runs `other`, which reads other memory; whether both are whole.
+    /// Copies while this thread runs `other`; returns whether both are whole.
     pub fn copy_beside(
         &self,
         plan: PagePlan,

@@ -39,7 +39,7 @@ pub struct PolledCounters {
     pub large: PoolCounters,
     /// `allocation.all.current`.
     pub blocks: i64,
-    /// Whether totals equal the pools' sums and nothing changed during the copy. A thread changes
+    /// Totals equal the pools' sums and nothing changed during the copy. A thread changes
     /// totals first.
     pub fit: bool,
 }

@@ -15,9 +15,9 @@ const MAX_RANGES: usize = 1 << 19;
 const MAX_APPENDED: usize = 64;
 const FORGOTTEN_AFTER: u32 = 8;
 
-/// Copies for which a changed piece is expected to change again.
+/// Copies while a changed piece is restless.
 const RESTLESS_PIECE: u64 = 256;
-/// Copies for which a changing target is expected to change again.
+/// Copies while a changing target is restless.
 const RESTLESS_TARGET: u64 = 64;
 
 #[derive(Debug, Default)]

@@ -80,7 +80,6 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
                 summaries.push((path, summary));
                 continue;
             }
-            // The recorder was perhaps killed in the opening.
             SegmentOutcome::WithoutOpening if is_last && !is_damaged => {}
             SegmentOutcome::WithoutOpening => {
                 let why = format!("segment {name} is incomplete at its start: it is left out");

@@ -23,8 +23,7 @@ const MIN_BLOCK_BYTES: u64 = 4 << 10;
 pub enum Retention {
     /// At least the last part of this length.
     Time(Duration),
-    /// At most this many bytes on disk, plus one segment. Two, if a segment's opening is larger (a
-    /// job of very many blocks).
+    /// At most this many bytes on disk, plus one segment (two, if a segment's opening is larger).
     Bytes(u64),
     /// The last part of this length, limited to this many bytes.
     Either(Duration, u64),

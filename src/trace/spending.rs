@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_busiest_recording_spends_a_third_of_its_budget() {
-        // A thousand threads, a thousand times a second, two bytes each.
+        // The busiest recording.
         let mut budget = ReadBudget { work: 0, definitions: 0 };
         let thread = crate::model::ThreadSample {
             thread: crate::model::ThreadId(0),

@@ -28,11 +28,11 @@ pub struct ReplaySummary {
     pub first_damage: Option<DamagedPlace>,
     /// Bytes of an unfinished last block: the recorder died or still runs.
     pub unfinished_bytes: u64,
-    /// Whether there is a trailer; else the recording ended abruptly or goes on.
+    /// There is a trailer; else the recording ended abruptly or goes on.
     pub complete: bool,
     /// The trailer.
     pub end: Option<RecordingEnd>,
-    /// Whether the caller ended the replay.
+    /// The caller ended the replay.
     pub stopped: bool,
 }
 

@@ -8,7 +8,7 @@ use ratatui::symbols::border;
 pub struct Palette {
     /// Whether to use colours; nothing depends on them alone.
     pub color: bool,
-    /// Whether it shows characters beyond ASCII.
+    /// It shows characters beyond ASCII.
     pub unicode: bool,
 }
 

@@ -164,7 +164,7 @@ pub struct RanksOverview {
     pub root: u32,
     /// Time since the view began.
     pub elapsed: Nanos,
-    /// Whether the job is over.
+    /// The job is over.
     pub ended: bool,
     /// Each rank's memory.
     pub ranks: Vec<RankFacts>,

@@ -67,7 +67,7 @@ pub struct ViewModel {
 /// What is known of owners.
 #[derive(Debug, Clone, Default)]
 pub struct OwnersView {
-    /// Whether a snapshot is under way.
+    /// A snapshot is under way.
     pub looking: bool,
     /// The last snapshot, or why it failed; `None`: never requested.
     pub last: Option<Result<LastOwners, String>>,

@@ -240,7 +240,7 @@ mod tests {
         assert!(!pools_add_up(&counters));
     }
 
-    /// Two allocations of 8 MiB in all are at most two blocks, even if thirty of 2 MiB are new.
+    /// Two allocations are at most two blocks.
     #[test]
     fn an_interval_limits_its_number_of_blocks() {
         const MIB: u64 = 1 << 20;

@@ -91,7 +91,7 @@ impl BlocksBuilder {
         }
     }
 
-    /// Segments of the last snapshot before the moment, and new ones of the next, by address.
+    /// Segments of the snapshot before, and new ones of the next, by address.
     fn known_segments(&self) -> BTreeMap<u64, &Segment> {
         let mut segments: BTreeMap<u64, &Segment> = BTreeMap::new();
         if let Some(after) = self.after.get(&self.device) {

@@ -114,7 +114,6 @@ pub(crate) struct SiteAccount {
 pub(crate) struct LiveBlocks {
     pub(crate) live: FxHashMap<u64, TrackedBlock>,
     accounts: Vec<SiteAccount>,
-    /// Accounts from [`OWNED`] on.
     owned: Vec<SiteAccount>,
     pub(crate) total: u64,
     /// Live bytes at the peak.

@@ -49,7 +49,7 @@ fn found_on(gpu: GpuFacts) -> Vec<Finding> {
     findings(&FindingFacts { gpus: &[gpu], ..FindingFacts::default() })
 }
 
-/// The sum was 20 GiB below the device when 40 GiB were allocated between driver and snapshot.
+/// Regression: the sum was 20 GiB below the device.
 #[test]
 fn free_and_reserved_memory_are_of_one_moment() {
     let gpu = GpuFacts {

@@ -28,7 +28,7 @@ pub struct AllocationPeriod {
     pub allocations: i64,
     /// Allocation count at an iteration's start: the lowest level.
     pub from: i64,
-    /// Whether events were counted, instead of the allocator's own count.
+    /// Events were counted, instead of the allocator's own count.
     pub by_event: bool,
     /// Pairs of polls one period apart.
     pub compared: usize,

@@ -85,7 +85,6 @@ struct HoldingLine {
 pub(in crate::analysis) const UNKNOWN_FUNCTION: &str = "[unknown function]";
 
 type SameLine<'a> = &'a dyn Fn(&HoldingLine, &HoldingLine) -> bool;
-/// Lines by (file, function).
 type FunctionLines = BTreeMap<(String, String), Vec<HoldingLine>>;
 
 /// By line of the program, the greatest change first; library code counts for its caller. `file`

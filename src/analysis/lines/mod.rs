@@ -86,7 +86,7 @@ pub struct LineTable {
     pub columns: Vec<StatKey>,
     /// Functions by peak, then by own live bytes.
     pub functions: Vec<LineFunction>,
-    /// Whether allocated and live bytes are estimates: all but exact recordings with every event's
+    /// Allocated and live bytes are estimates: all but exact recordings with every event's
     /// stack.
     pub estimated: bool,
     /// Peak of allocated bytes.

@@ -20,7 +20,7 @@ use crate::model::{
 pub struct RankedLine {
     /// The line.
     pub frame: Frame,
-    /// Whether its stacks have no program line.
+    /// Its stacks have no program line.
     pub library: bool,
     /// Live at the peak.
     pub live: u64,
@@ -35,7 +35,7 @@ pub struct RankedLine {
 /// The lines of a device; each byte counts once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRanking {
-    /// Whether library lines have their own rows.
+    /// Library lines have their own rows.
     pub by_library_line: bool,
     /// By live bytes, then allocated bytes.
     pub rows: Vec<RankedLine>,
@@ -152,7 +152,6 @@ pub fn ranking(
     Ok(ranking)
 }
 
-/// Adds lines that only have a peak, too.
 fn add_peaks(
     profile: &Profile,
     table: &LineTable,

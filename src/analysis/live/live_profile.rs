@@ -80,9 +80,9 @@ pub struct LiveRows<R> {
     pub time: Nanos,
     /// The sum of the rows, or of their own bytes.
     pub allocated: u64,
-    /// Whether it is consistent.
+    /// It is consistent.
     pub consistent: bool,
-    /// Whether nothing changed since.
+    /// Nothing changed since.
     pub is_now: bool,
     /// In exact recordings.
     pub memory: Option<MemoryGroup>,

@@ -245,7 +245,7 @@ pub(crate) struct KnownDevice<'a> {
     pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
     /// PyTorch's bytes when the driver was read; `None`: now.
     pub(crate) reserved_then: Option<u64>,
-    /// Whether these may have changed meanwhile.
+    /// These may have changed meanwhile.
     pub(crate) moved: bool,
     pub(crate) allocator: Option<&'a AllocatorBackend>,
     pub(crate) failed: Option<String>,

@@ -40,7 +40,7 @@ pub struct OomReport {
     pub stood: Vec<OomThread>,
     /// The last owner snapshot before.
     pub owners: Option<OwnershipBreakdown>,
-    /// Whether the job ran out of memory.
+    /// The job ran out of memory.
     pub out_of_memory: bool,
 }
 

@@ -122,7 +122,7 @@ pub(crate) struct DeviceProfile {
     /// See `torn_map.rs`.
     surplus: FxHashSet<u64>,
     before: Option<Arc<BlockAttribution>>,
-    /// Whether records are missing since the last counters, and the last snapshot.
+    /// Records are missing since the last counters, and the last snapshot.
     counters_interrupted: bool,
     snapshot_interrupted: bool,
 }

@@ -74,7 +74,6 @@ impl Profile {
     }
 }
 
-/// The first stack of each thread.
 fn by_thread(threads: &[ThreadSample]) -> FxHashMap<ThreadId, StackId> {
     let mut stacks = FxHashMap::default();
     for thread in threads {

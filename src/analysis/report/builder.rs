@@ -339,7 +339,7 @@ impl PageBuilder {
     }
 }
 
-/// `counted`: allocated and reserved bytes.
+/// Counted: (allocated, reserved) bytes.
 fn key_moments(
     times: &[Nanos],
     counted: &[(Option<u64>, Option<u64>)],

@@ -60,7 +60,7 @@ pub(super) type SpanKey = (u32, u32, u32);
 
 #[derive(Debug, Default)]
 pub(super) struct BlockLifetimes {
-    /// Whether blocks may arrive after moments at which they lived: events do, snapshots do not.
+    /// Blocks may arrive after moments at which they lived: events do, snapshots do not.
     arrive_late: bool,
     times: Vec<Nanos>,
     /// Blocks live at the last moment by address, with their first moment.
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(spans, [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]);
     }
 
-    /// A snapshot may miss a block that polls date earlier: it counts only where a snapshot has it.
+    /// A block counts only where a snapshot has it.
     #[test]
     fn sampled_block_counts_only_where_a_snapshot_shows_it() {
         let mut lifetimes = BlockLifetimes::new(false);

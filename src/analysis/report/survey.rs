@@ -27,7 +27,7 @@ pub struct SurveyOptions {
     pub from: Nanos,
     /// Its end.
     pub to: Nanos,
-    /// Whether it has exact events.
+    /// It has exact events.
     pub is_exact: bool,
     /// Moments to keep per device, about.
     pub moments: usize,

@@ -61,7 +61,7 @@ pub fn flame_diff(
     draw(out, &lines, title, subtitle, "Function:", picture)
 }
 
-/// Writes both moments with two counts, as `difffolded.pl` and inferno do.
+/// Writes both counts, as `difffolded.pl` and inferno do.
 pub fn collapsed_diff(
     out: &mut dyn Write,
     before: ComparedMoment<'_>,

@@ -15,7 +15,6 @@ use crate::render::shared::{
 
 /// File, first line and name of the function, line.
 type LineKey<'a> = (&'a str, u32, &'a str, u32);
-/// A line by index of the rank.
 type RankRows<'a> = Vec<(usize, &'a RankedLine)>;
 
 /// Writes the lines by their sum of live bytes at each rank's peak.

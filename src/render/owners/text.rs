@@ -64,7 +64,7 @@ impl TensorsOptions {
     }
 }
 
-/// Writes the owners, or `each` storage with its tensors, largest first.
+/// Writes the owners, or `each` storage, largest first.
 pub fn tensors_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,

@@ -45,8 +45,7 @@ fn spell_in_json(c: char, out: &mut String) {
     }
 }
 
-/// Escapes control characters and line ends as `\x1b` and `\n`, direction marks and zero-width
-/// characters as `\u{202e}`.
+/// Escapes control characters as `\x1b` or `\n`, invisible ones as `\u{202e}`.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);

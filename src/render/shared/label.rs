@@ -7,8 +7,7 @@ use crate::model::{Frame, Function, OwnerId, SiteId, StackTable, ThreadId};
 
 const MAX_NATIVE_NAME: usize = 100;
 
-/// Cuts the path up to `site-packages/`, `dist-packages/` or `lib/python3.N/`, else makes it
-/// relative to the job's directory.
+/// Cuts the path up to `site-packages/` or its like, else makes it relative to the job's directory.
 pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
     for root in ["/site-packages/", "/dist-packages/"] {
         if let Some(at) = file.rfind(root) {

@@ -13,7 +13,7 @@ pub struct PythonPart<'a> {
     pub frames: &'a [Frame],
     /// Frames in each call of the interpreter, innermost call first.
     pub calls: &'a [u32],
-    /// Whether outermost frames are missing.
+    /// Outermost frames are missing.
     pub truncated: bool,
 }
 

@@ -59,7 +59,7 @@ enum RestState {
     Busy,
 }
 
-/// How many more blocks the allocator counts than the events leave at rest.
+/// Blocks that the allocator counts beyond the events at rest.
 #[derive(Debug, Default)]
 struct RestLevel {
     sightings: BTreeMap<i64, u32>,

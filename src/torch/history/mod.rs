@@ -26,7 +26,7 @@ const ATTEMPTS: u32 = 16;
 /// A job's recording of one device.
 #[derive(Debug, Default)]
 pub struct RecordedHistory {
-    /// Whether stacks are recorded now.
+    /// Stacks are recorded now.
     pub has_recorder: bool,
     /// Capacity in events.
     pub max_entries: u64,
