@@ -16,7 +16,7 @@ use crate::python::stacks::{
 };
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
-/// Reads a running CPython's stacks. With py-spy, optional readers are `None`.
+/// Reads a running CPython's stacks.
 pub struct InterpreterReader {
     reader: ReaderBackend,
 }
@@ -301,7 +301,7 @@ impl InterpreterReader {
         }
     }
 
-    /// The heap without object list, to follow references from modules.
+    /// The heap without object list.
     pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<ObjectHeap<'a>> {
         match &self.reader {
             ReaderBackend::Own(own) => Some(ObjectHeap::unlisted(memory, own.interpreter())),

@@ -68,7 +68,6 @@ pub fn summary(
     Ok(())
 }
 
-/// Names the process while it runs, else its program.
 fn exact_words(profile: &Profile) -> Vec<String> {
     let mut words: Vec<String> = ["record", "--exact"].map(str::to_owned).into();
     let has_ended = profile.end().is_some_and(|end| {

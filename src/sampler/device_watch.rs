@@ -35,7 +35,7 @@ pub struct TargetReading {
     pub pid: u32,
     /// Whether and how long memspy has paused it (`None` inside: the clock was set back).
     pub paused: Option<Option<Duration>>,
-    /// Its start, runtime, devices, usage, counters, snapshots, losses.
+    /// Its records.
     pub records: Vec<Record>,
 }
 

@@ -133,8 +133,7 @@ impl OwnerThread {
     }
 }
 
-/// Whether the process can have GPU memory. While it imports libraries, a stop would fail, and
-/// delay the next.
+/// Whether the process can have GPU memory. While it imports libraries, a stop would fail.
 fn is_ready(readers: &mut TargetReaders) -> bool {
     readers.refresh();
     match readers.allocator() {

@@ -45,7 +45,7 @@ pub fn read_owners(
     read_with_retries(readers, options.into(), None, &mut StopTotals::default())
 }
 
-/// Also finds what refers to the tensors `asked` (names or addresses, `0x…`).
+/// Also finds what refers to the tensors `asked`.
 pub fn read_referrers(
     readers: &mut TargetReaders,
     options: impl Into<SnapshotOptions>,
@@ -79,7 +79,7 @@ fn take_out_copies(snapshot: &mut OwnershipSnapshot, copy: ForkedCopy) {
     snapshot.copied = Some(CopiedTensors { of: copy.of, storages: seen.len() as u64, bytes });
 }
 
-/// The slow preparation, while the process runs: the next snapshot stops it at once.
+/// The slow preparation, while the process runs.
 pub(super) fn learn(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -183,7 +183,7 @@ pub type ReadOwners<'a> = &'a mut dyn FnMut(
     &[ThreadSample],
 ) -> io::Result<()>;
 
-/// Takes a snapshot `every` so often until `stop` is set or the process ends.
+/// Takes snapshots each `every`, until `stop` is set or the process ends.
 pub fn watch_owners(
     readers: &mut TargetReaders,
     options: SnapshotOptions,

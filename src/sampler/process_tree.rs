@@ -76,7 +76,7 @@ impl ProcessTree {
         ProcessTree { roots: TreeRoots::Called(pattern), any, known: HashMap::new() }
     }
 
-    /// With a pattern always true: more processes may come.
+    /// Always true with a pattern.
     pub fn root_is_alive(&self) -> bool {
         match &self.roots {
             TreeRoots::Process(root) => root.is_alive(),
@@ -84,7 +84,7 @@ impl ProcessTree {
         }
     }
 
-    /// The members that became worth recording since the last call.
+    /// The new members to record.
     pub fn poll(&mut self) -> Vec<RankProcess> {
         let mut pids = match &self.roots {
             TreeRoots::Process(root) => [vec![root.pid()], root.descendants()].concat(),

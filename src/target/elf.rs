@@ -200,7 +200,7 @@ impl LoadedObject {
         self.look_up(memory, &tables, name).map_err(fault)
     }
 
-    /// From the exported symbols, else from the file's full table.
+    /// From exported symbols, else the file's full table.
     pub fn symbol(
         &self,
         process: &Process,

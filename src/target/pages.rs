@@ -83,12 +83,12 @@ impl PageCache {
         self.pages.lock().closed = true;
     }
 
-    /// Closes it when the process continues: no later page may pass for an earlier one.
+    /// Closes it when the process continues: later pages do not count.
     pub fn close_with(&self, resumed: Resumed) {
         self.pages.lock().resumed = Some(resumed);
     }
 
-    /// Ends copying at `until`, or when the copy `beside` it is done, if later.
+    /// Ends copying at `until`, or with the copy `beside` it, if later.
     pub fn copy_until(&self, until: Instant, beside: &CopyProgress) {
         self.pages.lock().until = Some((until, beside.clone()));
     }
@@ -158,7 +158,7 @@ impl PageCache {
         pages.count() - pages.copied
     }
 
-    /// Reads refused by a limit or because the process continues.
+    /// Reads refused by a limit or a running process.
     pub fn refused(&self) -> u64 {
         self.pages.lock().refused
     }

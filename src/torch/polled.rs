@@ -87,8 +87,7 @@ impl CounterPoller {
             .map(move |(_, at)| AddressRange { addr: *at + from as u64, len: to - from })
     }
 
-    /// The counters, then again the part that each allocation and free changes, so that counts and
-    /// bytes belong together.
+    /// The counters, then again the part that each allocation and free changes.
     pub fn poll_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.spans().zip(self.changing_spans()).flat_map(|(counters, again)| [counters, again])
     }

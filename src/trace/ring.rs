@@ -132,9 +132,7 @@ impl RecordingRing {
 
     /// Begins the next segment at `now`.
     ///
-    /// # Errors
-    /// The previous one could not be finished, or the new one not created; then nothing can be
-    /// recorded.
+    /// # Errors The previous one could not be finished, or the new one not created.
     pub fn begin(&mut self, now: Nanos) -> io::Result<()> {
         if let Some((mut segment, writer)) = self.open.take() {
             segment.bytes = writer.finish()?.1.bytes;

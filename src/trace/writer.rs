@@ -67,8 +67,7 @@ pub struct WrittenFile {
 impl TraceWriter<File> {
     /// Creates the trace at `path`, readable by its owner only.
     ///
-    /// Refuses an existing file or, with `overwrite`, replaces it: readers keep the old one. Writes
-    /// into a pipe or device as it is.
+    /// Refuses an existing file or, with `overwrite`, replaces it: readers keep the old one.
     pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self, CreateError> {
         TraceWriter::create_as(path, FileCreation::replacing(overwrite))
     }
@@ -122,7 +121,7 @@ impl<W: Write> TraceWriter<W> {
     }
 
     /// Writes the first block after 0.1 s, each later one after twice as long, up to the usual age:
-    /// for a new recording that may be killed.
+    /// a new recording may be killed.
     pub fn with_early_blocks(mut self) -> Self {
         self.age = FIRST_AGE;
         self

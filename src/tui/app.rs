@@ -59,7 +59,7 @@ pub enum TopError {
     Panicked,
 }
 
-/// Shows the job until the user quits or `stop` is set; always restores the terminal.
+/// Shows the job until the user quits or `stop` is set.
 pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
     let recorded = LiveRecording::start(attach, options.choice, options.host.clone())
         .map_err(TopError::Attach)?;

@@ -57,7 +57,7 @@ enum TabSelection {
     One(usize),
 }
 
-/// Shows `options.pid` and its family until the user quits or `stop` is set.
+/// Shows `options.pid` and its family.
 pub fn run_all(
     members: FindRanks,
     options: &TopOptions,

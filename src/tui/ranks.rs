@@ -80,7 +80,7 @@ impl RankFacts {
         }
     }
 
-    /// A row for each device on which a process has, or had, PyTorch memory.
+    /// A row for each device with present or past PyTorch memory.
     pub fn new(
         live: &LiveProfile,
         (index, rank, pid): (usize, Option<u32>, u32),

@@ -83,7 +83,7 @@ pub struct LastOwners {
 }
 
 impl ViewModel {
-    /// `whole` includes everything that `state` may ask for later, of all devices.
+    /// `whole`: all that `state` may ask for later.
     pub fn new(
         live: &LiveProfile,
         state: &mut ViewState,

@@ -20,12 +20,12 @@ impl Profile {
         charge.shown(self.is_followed(), |stack| self.stacks().get_stack(stack)?.parent)
     }
 
-    /// Whether an inconsistent snapshot lists the block beyond what was allocated.
+    /// Whether the block is surplus in an inconsistent snapshot.
     pub(crate) fn is_surplus(&self, device: CudaIndex, address: u64) -> bool {
         self.profiles.get(&device).is_some_and(|profile| profile.is_surplus(address))
     }
 
-    /// Allocated blocks of the last snapshot, without surplus ones.
+    /// The last snapshot's allocated blocks, without surplus.
     pub(crate) fn charged_blocks(&self, device: CudaIndex) -> Vec<ChargedBlock> {
         let Some(profile) = self.profiles.get(&device) else { return Vec::new() };
         let block = |(address, group, charge): (u64, _, Option<&Arc<BlockAttribution>>)| {

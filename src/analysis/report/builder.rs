@@ -244,7 +244,6 @@ impl PageBuilder {
         track.counted.push((Some(snapshot.allocated), snapshot.reserved));
     }
 
-    /// Keeps the last snapshot with allocation sites, if wanted.
     fn map(&mut self, kind: MemoryKind, time: Nanos, is_peak: bool, blocks: &[ReportedBlock]) {
         let MemoryKind::Torch(device) = kind else { return };
         let Some(snapshot) = self.snapshots.get(&device).filter(|map| map.time <= time) else {

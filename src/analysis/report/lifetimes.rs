@@ -55,7 +55,7 @@ impl From<&ReportedBlock> for BlockSum {
     }
 }
 
-/// Allocation site, first moment live, first moment not live.
+/// Allocation site, first moment live, first moment gone.
 pub(super) type SpanKey = (u32, u32, u32);
 
 #[derive(Debug, Default)]

@@ -30,7 +30,7 @@ fn both(
 /// 1 PiB a stack: the sum of thousands stays in inferno's scale.
 const MAX_DRAWN: u64 = 1 << 50;
 
-/// Draws `after`, coloured by each function's difference from `before`.
+/// Draws `after`, coloured by the difference from `before`.
 pub fn flame_diff(
     out: &mut dyn Write,
     before: ComparedMoment<'_>,

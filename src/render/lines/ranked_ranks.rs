@@ -17,7 +17,7 @@ use crate::render::shared::{
 type LineKey<'a> = (&'a str, u32, &'a str, u32);
 type RankRows<'a> = Vec<(usize, &'a RankedLine)>;
 
-/// Writes the lines by their sum of live bytes at each rank's peak.
+/// Writes the lines by live bytes at each rank's peak.
 pub fn ranked_rank_lines_text(
     out: &mut dyn Write,
     ranks: &[(RankLines<'_>, &LineRanking)],

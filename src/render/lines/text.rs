@@ -17,7 +17,7 @@ use crate::render::shared::{
 pub struct LinesOptions {
     /// Characters per line; `None` cuts nothing.
     pub width: Option<usize>,
-    /// Only functions whose name or file contains one of these; all if empty.
+    /// Functions whose name or file contains one of these; all if empty.
     pub functions: Vec<String>,
     /// Most functions.
     pub limit: Option<usize>,

@@ -19,7 +19,7 @@ fn rows(device: &OomDevice) -> Option<Vec<(u64, &'static str)>> {
     let allocated = allocated(device)?;
     let reserved = device.counters.as_ref().map_or(0, |c| c.reserved().max(0) as u64);
     let mut left = total;
-    // Figures of other moments may add up to more than the total.
+    // Figures of other moments may exceed the total.
     let mut take = |size: u64| {
         let taken = size.min(left);
         left -= taken;

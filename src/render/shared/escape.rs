@@ -60,7 +60,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Passes memspy's own output; escapes what got past [`visible`].
+/// Escapes what got past [`visible`].
 pub struct EscapeGuard<W: Write> {
     out: W,
     /// memspy's own characters.

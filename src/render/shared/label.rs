@@ -7,7 +7,8 @@ use crate::model::{Frame, Function, OwnerId, SiteId, StackTable, ThreadId};
 
 const MAX_NATIVE_NAME: usize = 100;
 
-/// Cuts the path up to `site-packages/` or its like, else makes it relative to the job's directory.
+/// Cuts the path up to `site-packages/`, `dist-packages/` or `lib/python3.N/`, else makes it
+/// relative to the job's directory.
 pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
     for root in ["/site-packages/", "/dist-packages/"] {
         if let Some(at) = file.rfind(root) {
@@ -121,7 +122,7 @@ pub(crate) fn short_native(function: &str) -> String {
     }
 }
 
-/// Text from a target or a file, escaped by [`visible`].
+/// Foreign text, escaped by [`visible`].
 pub fn one_line(text: &str) -> String {
     visible(text).into_owned()
 }

@@ -24,7 +24,7 @@ pub(crate) fn indented(line: &str, width: usize, indent: &str) -> Vec<String> {
     split(line, Options::new(width).subsequent_indent(indent).word_separator(pieces))
 }
 
-/// Wraps inside commands too: nobody pastes from a screen.
+/// Wraps inside commands, too.
 pub fn words_wrapped(line: &str, width: usize) -> Vec<String> {
     split(line, Options::new(width).word_separator(WordSeparator::AsciiSpace))
 }

@@ -128,7 +128,7 @@ impl CostWatch {
         measure_trap();
     }
 
-    /// Whether the recording ends if exact stacks are impossible.
+    /// Whether it ends without exact stacks.
     pub fn is_trial(&self) -> bool {
         self.is_trial
     }

@@ -10,7 +10,7 @@ pub fn allow_keeper() {
     probe::allow_keeper();
 }
 
-/// Whether a program with this first argument must call [`keep_probes`].
+/// Whether this first argument requires [`keep_probes`].
 pub fn is_probe_keeper(word: &OsStr) -> bool {
     word == probe::KEEP_PROBES
 }

@@ -23,7 +23,7 @@ enum MergedFrame {
     Missing(String),
 }
 
-/// The merged stack, without what lies outside Python's outermost frame.
+/// The merged stack, from Python's outermost frame on.
 pub fn merge(
     unwound: &UnwoundStack,
     python: Option<PythonPart<'_>>,

@@ -55,7 +55,7 @@ const MAX_EVENTS: usize = 1 << 14;
 pub struct ExactOptions {
     /// How long; `None`: until stopped.
     pub duration: Option<Duration>,
-    /// The way to place probes; `None`: the first allowed.
+    /// How to place probes; `None`: the first allowed.
     pub backend: Option<ProbeBackend>,
     /// How frees are tracked.
     pub frees: FreeTracking,

@@ -250,8 +250,8 @@ impl PollState {
         Ok(outcome)
     }
 
-    /// Copies the innermost frames of moved threads again: what is equal was true at one moment.
-    /// Returns where the second copy of the counters starts.
+    /// Copies moved threads' innermost frames again: what is equal was true at one moment. Returns
+    /// where the second copy of the counters starts.
     fn read_again(&mut self) -> Result<usize, MemoryError> {
         self.again.clear();
         let mut frames = self.stacks.push_again(&mut self.again);

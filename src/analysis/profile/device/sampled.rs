@@ -54,8 +54,8 @@ impl DeviceProfile {
         (attribute_allocations(&self.ledger, &new, &between), work)
     }
 
-    /// Attributes by samples what the polls missed while the poller rested or did not run; later
-    /// evidence replaces this. `new`: all new blocks of the snapshot.
+    /// Attributes by samples what polls missed; later evidence replaces this. `new`: all new blocks
+    /// of the snapshot.
     pub(super) fn charge_unseen(
         &mut self,
         snapshot: &mut SnapshotBlocks,
@@ -78,7 +78,7 @@ impl DeviceProfile {
         }
     }
 
-    /// Removes the attribution of blocks that must have been freed and allocated again (rule 2).
+    /// Removes the attribution of reused blocks (rule 2).
     pub(super) fn find_reused(
         &self,
         blocks: &mut FxHashMap<u64, LiveBlock>,

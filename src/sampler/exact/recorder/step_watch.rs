@@ -76,8 +76,7 @@ impl ExactRecorder {
         }
     }
 
-    /// A step that memspy read after `before` and no event reported: it waits, or is from before
-    /// the variable was found.
+    /// A step that memspy read after `before`, and no event reported.
     fn record_unseen_step(
         &mut self,
         step: TrainingStep,
