@@ -83,7 +83,7 @@ pub(super) fn observe(
             }
         };
     let began = Instant::now();
-    // Attaching takes as long as a snapshot: do both at the same time.
+    // Attaching takes as long as a snapshot: do both at once.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
     let first = take_snapshot(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
@@ -106,7 +106,7 @@ pub(super) fn observe(
             at_end = Some(EndSnapshot::begin(identity.clone(), pid)?);
         }
         take_snapshot(began, &mut growth);
-        // Growth needs several snapshots: slow ones prolong the observation.
+        // Growth needs several snapshots, however slow.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
         if is_over || stop.load(Ordering::Relaxed) {
             break;

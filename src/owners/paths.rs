@@ -38,8 +38,7 @@ pub(super) struct PathNode {
 }
 
 /// Names tensors, outermost modules and optimizers by variables: of the program's functions, its
-/// modules' globals, then libraries' if something is missing. Returns tensors without a
-/// variable.
+/// modules, then libraries if needed. Returns tensors without a variable.
 pub(super) fn of_variables(
     heap: &ObjectHeap<'_>,
     found: &RelevantObjects,

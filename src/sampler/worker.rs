@@ -81,7 +81,7 @@ impl<T> Drop for Worker<T> {
         self.stop.set();
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // Joining fails only after a panic, which was printed.
+            // Fails only after a panic, which was printed.
             let _ = thread.join();
         }
     }

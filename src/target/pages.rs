@@ -83,7 +83,7 @@ impl PageCache {
         self.pages.lock().closed = true;
     }
 
-    /// Closes it when the process continues: later pages do not count.
+    /// Closes it when the process continues.
     pub fn close_with(&self, resumed: Resumed) {
         self.pages.lock().resumed = Some(resumed);
     }

@@ -281,7 +281,7 @@ impl SnapshotReader {
     }
 }
 
-/// Searches for it if not known yet.
+/// Searches for them if unknown.
 fn known_pools<'l>(
     layout: &'l mut Option<PoolsLayout>,
     place: AttemptContext<'_>,

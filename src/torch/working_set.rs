@@ -15,9 +15,9 @@ const MAX_RANGES: usize = 1 << 19;
 const MAX_APPENDED: usize = 64;
 const FORGOTTEN_AFTER: u32 = 8;
 
-/// Copies while a changed piece is restless.
+/// Copies for which a changed piece counts as restless: it probably changes again.
 const RESTLESS_PIECE: u64 = 256;
-/// Copies while a changing target is restless.
+/// The same for a changing target.
 const RESTLESS_TARGET: u64 = 64;
 
 #[derive(Debug, Default)]

@@ -80,7 +80,7 @@ pub fn run_all(
         began: Instant::now(),
         overview: None,
     };
-    // Wait for existing ranks rather than show an empty picture.
+    // Wait for existing ranks: no empty picture.
     if let Ok(first) = all.news.recv_timeout(FIRST_FRAME_TIMEOUT) {
         all.on_finder_event(first);
     }

@@ -39,8 +39,7 @@ impl TerminalScreen {
             before(panic);
         }));
         let opened = || -> io::Result<_> {
-            // Not Terminal::clear: it asks for the cursor's position, and some terminals never
-            // answer.
+            // Not Terminal::clear: it asks for the cursor's position; some terminals never answer.
             execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
             let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, stdout()));
             Terminal::new(backend)

@@ -211,7 +211,7 @@ pub(crate) fn per_pool(value: impl Fn(Pool) -> i64) -> PerPool {
     Pool::ALL.map(value)
 }
 
-/// Only a reset changes `current - (allocated - freed)`.
+/// Only `reset_accumulated_memory_stats` changes `current - (allocated - freed)`.
 pub(crate) fn was_reset(old: crate::model::Stat, new: crate::model::Stat) -> bool {
     let offset = |s: crate::model::Stat| s.current.wrapping_sub(s.allocated.wrapping_sub(s.freed));
     offset(old) != offset(new) || new.allocated < old.allocated || new.freed < old.freed

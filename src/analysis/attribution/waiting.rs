@@ -28,8 +28,8 @@ impl WaitFacts<'_> {
         self.engine.is_waiting(self.stacks, stack)
     }
 
-    /// A thread that sleeps or waits (lock, queue, socket, child, rank), just woke or is about to
-    /// wait allocated before it came or after it left.
+    /// A thread that waits (lock, sleep, queue, socket, child, rank), just woke or will soon wait
+    /// allocated elsewhere.
     pub(crate) fn may_allocate(self, stack: StackId, waits: bool) -> bool {
         let waits_there = if waits { !self.places.has_work(stack) } else { self.places.has(stack) };
         !self.host_only.has(stack) && (!waits_there || self.is_for_engine(stack))

@@ -192,7 +192,6 @@ fn by_function(
         let distance = i64::from(frame.line) - i64::from(function.first_line);
         let source = profile.source_line(frame).map(str::to_owned);
         let all = functions.entry(name).or_default();
-        // A function defined twice has two code objects.
         match all.iter_mut().find(|known| known.line == frame.line && known.source == source) {
             Some(known) => known.bytes += bytes,
             None => all.push(HoldingLine { line: frame.line, distance, source, bytes }),

@@ -338,7 +338,7 @@ impl PageBuilder {
     }
 }
 
-/// Counted: (allocated, reserved) bytes.
+/// `counted`: (allocated, reserved) bytes.
 fn key_moments(
     times: &[Nanos],
     counted: &[(Option<u64>, Option<u64>)],

@@ -242,7 +242,6 @@ impl RecordingSurvey {
     fn on_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
         let kind = MemoryKind::Torch(device);
         let (allocated, reserved) = (counters.allocated(), counters.reserved());
-        // Events are more detailed than the counters.
         if !self.options.is_exact || self.memory(kind).levels.now().is_none() {
             let reserved = Some(reserved.max(0) as u64);
             let mark = counters.max_allocated();

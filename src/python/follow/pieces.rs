@@ -41,8 +41,8 @@ pub(super) struct StackPieces {
 }
 
 impl StackPieces {
-    /// The copies begin at `offset`: C stack first, `leaf`, the innermost frame, last. If that
-    /// still runs when copied, its callers are unchanged.
+    /// The copies begin at `offset`: C stack first, `leaf`, the innermost frame, last. While that
+    /// runs, its callers are unchanged.
     pub(super) fn push(
         &mut self,
         leaf: Addr,

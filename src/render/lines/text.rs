@@ -222,8 +222,8 @@ impl<'a> FunctionText<'a> {
         }
     }
 
-    /// Which lines are printed: the first, those with figures, and their neighbours. Gaps of at
-    /// most [`FEW`] lines are filled.
+    /// The first line, those with figures, and their neighbours. Gaps of at most [`FEW`] lines are
+    /// filled.
     fn shown(&self) -> Vec<bool> {
         let count = self.lines.len();
         let mut shown = vec![false; count];

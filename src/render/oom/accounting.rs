@@ -74,7 +74,7 @@ fn can_be_given_up(group: &OwnerGroup) -> bool {
     }
 }
 
-/// The largest owner that can be freed, in a sentence.
+/// The largest owner that can be freed.
 pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<String> {
     let owners = report.owners.as_ref()?;
     let held = owners.devices.iter().find(|held| held.device == device.device)?;

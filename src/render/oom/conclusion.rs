@@ -85,7 +85,7 @@ pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()
     }
 }
 
-/// A few sentences: what failed, who holds the memory, what to do.
+/// What failed, who holds the memory, what to do.
 pub(super) fn conclusion(
     profile: &Profile,
     report: &OomReport,

@@ -11,8 +11,8 @@ const MAX_TEXT: usize = 256;
 
 /// Run time, waiting time and number of turns on a processor (`schedstat`).
 ///
-/// Between two equal readings a thread that was off the processor after the first did not run: a
-/// turn would count.
+/// A thread that was off the processor at a moment after the first of two equal readings did not
+/// run between them: a turn would have been counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadTurns([u64; 3]);
 
