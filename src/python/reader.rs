@@ -16,7 +16,7 @@ use crate::python::stacks::{
 };
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
-/// Reads a running CPython's stacks.
+/// Reads a running CPython's stacks. With py-spy, optional readers are `None`.
 pub struct InterpreterReader {
     reader: ReaderBackend,
 }
@@ -237,7 +237,7 @@ impl InterpreterReader {
         }
     }
 
-    /// Reads an integer attribute.
+    /// Reads an integer attribute; `None` if the object is gone.
     pub fn integer_attribute(
         &self,
         process: &Process,

@@ -14,7 +14,8 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_ATTEMPTS: u32 = 3;
 const MAX_FRAMES: usize = 4096;
 
-/// A variable of the outermost function that has it, or a global of the main module.
+/// A variable of the outermost function that has it, or a global of the main module. A read value
+/// existed during the read.
 pub struct IntegerVariable {
     process: Process,
     interpreter: Interpreter,

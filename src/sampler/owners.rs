@@ -45,7 +45,7 @@ pub fn read_owners(
     read_with_retries(readers, options.into(), None, &mut StopTotals::default())
 }
 
-/// Also finds what refers to the tensors `asked`.
+/// Also finds what refers to the tensors `asked` (names or addresses, `0x…`).
 pub fn read_referrers(
     readers: &mut TargetReaders,
     options: impl Into<SnapshotOptions>,
@@ -183,7 +183,8 @@ pub type ReadOwners<'a> = &'a mut dyn FnMut(
     &[ThreadSample],
 ) -> io::Result<()>;
 
-/// Takes snapshots each `every`, until `stop` is set or the process ends.
+/// Takes snapshots each `every` until `stop` is set or the process ends. `take` judges a failed
+/// one.
 pub fn watch_owners(
     readers: &mut TargetReaders,
     options: SnapshotOptions,

@@ -1,4 +1,4 @@
-//! Moves a job's GPU memory to the host and back.
+//! Moves GPU memory to the host and back.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

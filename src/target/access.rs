@@ -29,7 +29,7 @@ pub struct AccessFacts {
     pub perfmon: bool,
     /// memspy has CAP_BPF.
     pub bpf: bool,
-    /// Memspy seems to run in a container.
+    /// memspy seems to run in a container.
     pub in_container: bool,
     /// The target has another pid namespace.
     pub target_in_container: bool,

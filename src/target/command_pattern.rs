@@ -13,7 +13,7 @@ const MAX_PATTERN: usize = 1 << 20;
 pub struct CommandPattern(Regex);
 
 impl CommandPattern {
-    /// Sorted pids whose command line or name matches now, except memspy's.
+    /// Sorted pids whose command line (joined by spaces) or name matches now, except memspy's.
     pub fn find(&self) -> Vec<u32> {
         let own = std::process::id();
         let is_one = |pid: &u32| *pid != own && self.is_called(*pid);

@@ -157,7 +157,7 @@ impl LoadedObject {
         addr.0.wrapping_sub(self.bias)
     }
 
-    /// Names of functions at `addresses`.
+    /// Names of functions at `addresses`; `None`: none of known size.
     pub fn functions_at(
         &self,
         process: &Process,

@@ -1,4 +1,4 @@
-//! What a thread waits for.
+//! What a thread waits for, from its system call.
 
 use super::memory::AddressRange;
 

@@ -113,7 +113,7 @@ impl Mappings {
         self.list[..next].last().filter(|m| m.contains(addr))
     }
 
-    /// The first unreadable address after `addr`.
+    /// The first unreadable address after `addr`; `None`: `addr` itself.
     pub fn readable_end(&self, addr: Addr) -> Option<Addr> {
         let first = self.list.partition_point(|m| m.end <= addr);
         let mut end = addr;

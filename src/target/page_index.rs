@@ -1,4 +1,4 @@
-//! Finds a page's copy.
+//! Finds a page's copy by small tables: most reads fall into few regions.
 
 use rustc_hash::FxHashMap;
 

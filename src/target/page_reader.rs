@@ -106,7 +106,7 @@ impl PageReader<'_> {
             return Err(MemoryError::OutOfRoom);
         };
         let read = self.cache.memory.read(addr, room);
-        // Only after the read.
+        // Check after the read: the process may have continued.
         if pages.resumed.as_ref().is_some_and(Resumed::is_set) {
             pages.closed = true;
             pages.refused += 1;

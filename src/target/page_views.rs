@@ -83,7 +83,7 @@ impl CachedPages {
                 }
             }
         }
-        // Only after the read.
+        // Check after the read: the process may have continued.
         if self.resumed.as_ref().is_some_and(Resumed::is_set) {
             self.closed = true;
             return None;

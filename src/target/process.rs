@@ -373,7 +373,7 @@ impl Process {
     }
 
     /// Opens the mapped inode. If refused (it needs CAP_CHECKPOINT_RESTORE), opens it by name with
-    /// its user's rights.
+    /// its user's rights, which fails for a deleted file.
     pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
         if let Some(core) = self.core() {
             return core.open_mapped(mapping);

@@ -152,7 +152,7 @@ impl StoppedProcess {
         self.resumed.clone()
     }
 
-    /// Time from the first thread's stop until the process continued.
+    /// Time from the first thread's stop until it continued.
     pub fn elapsed(&self) -> Duration {
         match self.resumed.0.stopped_for.load(Ordering::SeqCst) {
             0 => self.since.elapsed(),

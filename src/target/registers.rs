@@ -1,4 +1,4 @@
-//! Registers of a stopped thread.
+//! Registers of a thread that is stopped or in a core file.
 
 use super::process::Process;
 

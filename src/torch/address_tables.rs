@@ -55,8 +55,8 @@ impl AddressTables {
         self.doubted.is_some()
     }
 
-    /// Accepts the changed tables if they have as many addresses as the counters blocks; else keeps
-    /// its copies.
+    /// Accepts the changed tables if they have as many addresses as the counters have blocks; else
+    /// keeps its copies.
     pub fn read(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let last = self.last.map(|last| last.totals());
         let ahead = self.ahead.take().filter(|heads| heads.totals() != last);

@@ -132,7 +132,8 @@ impl RecordingRing {
 
     /// Begins the next segment at `now`.
     ///
-    /// # Errors The previous one could not be finished, or the new one not created.
+    /// # Errors
+    /// The previous one could not be finished, or the new one not created.
     pub fn begin(&mut self, now: Nanos) -> io::Result<()> {
         if let Some((mut segment, writer)) = self.open.take() {
             segment.bytes = writer.finish()?.1.bytes;

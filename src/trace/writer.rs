@@ -67,7 +67,8 @@ pub struct WrittenFile {
 impl TraceWriter<File> {
     /// Creates the trace at `path`, readable by its owner only.
     ///
-    /// Refuses an existing file or, with `overwrite`, replaces it: readers keep the old one.
+    /// Refuses an existing file or, with `overwrite`, replaces it: readers keep the old one. Writes
+    /// into a pipe or device as it is.
     pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self, CreateError> {
         TraceWriter::create_as(path, FileCreation::replacing(overwrite))
     }

@@ -1,4 +1,4 @@
-//! Compares events with the allocator's counters and snapshots.
+//! Compares events with counters and snapshots.
 
 use super::torch::TorchDevice;
 use super::{ExactProfile, span};

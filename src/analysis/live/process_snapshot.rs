@@ -1,4 +1,4 @@
-//! One process at one moment: stacks and GPU memory.
+//! One process at one moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Maps allocation sites to stacks, and joins small stacks.
+//! Stacks of allocation sites; joins small ones.
 
 use rustc_hash::FxHashMap;
 

@@ -10,7 +10,7 @@ use crate::analysis::{
 use crate::model::{CudaIndex, StepSource};
 use crate::render::shared::{EscapeGuard, OutputError, count, header, one_line, signed_bytes};
 
-/// Writes the last `limit` iterations (0: all) and the highest one.
+/// Writes the last `limit` iterations (0: all) and the one with the highest peak.
 pub fn iterations_text(
     out: &mut dyn Write,
     profile: &Profile,

@@ -1,4 +1,4 @@
-//! `memspy exporter`: OpenMetrics, or Prometheus's older text format.
+//! `memspy exporter`: OpenMetrics or Prometheus text.
 
 mod figures;
 

@@ -42,7 +42,7 @@ fn measure_trap() {
 pub struct ExactCost {
     /// Events a second.
     pub events: f64,
-    /// The share of one thread's time; `None` after few events.
+    /// The share of the job's time, if one thread causes all events; `None` after few.
     pub share: Option<f64>,
 }
 

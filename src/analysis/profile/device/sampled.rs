@@ -1,4 +1,4 @@
-//! Attributes new blocks by the counter changes between samples.
+//! Attributes new blocks by samples.
 
 use std::sync::Arc;
 
