@@ -1,4 +1,4 @@
-//! Observes a job for some seconds: ownership snapshots while lines are recorded.
+//! Takes owner snapshots of a job while lines are recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,6 @@ pub(super) struct JobObservation {
 }
 
 impl JobObservation {
-    /// The process's devices, with PyTorch's figures at the last snapshot.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
         let at_snapshot = |facts: GpuFacts| {
@@ -84,7 +83,7 @@ pub(super) fn observe(
             }
         };
     let began = Instant::now();
-    // Attaching takes as long as a snapshot: do both at the same time.
+    // Attaching takes as long as a snapshot: do both at once.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
     let first = take_snapshot(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
@@ -107,7 +106,7 @@ pub(super) fn observe(
             at_end = Some(EndSnapshot::begin(identity.clone(), pid)?);
         }
         take_snapshot(began, &mut growth);
-        // Growth needs several snapshots: slow ones prolong the observation.
+        // Growth needs several snapshots, however slow.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
         if is_over || stop.load(Ordering::Relaxed) {
             break;

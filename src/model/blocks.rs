@@ -40,13 +40,13 @@ pub struct Segment {
     pub size: u64,
     /// CUDA stream (`cudaStream_t`); 0 is the default one.
     pub stream: u64,
-    /// Whether it serves blocks of up to 1 MiB.
+    /// It serves blocks of up to 1 MiB.
     pub small: bool,
-    /// Whether it is a mapped part of an expandable segment.
+    /// It is a mapped part of an expandable segment.
     pub expandable: bool,
     /// Bytes that PyTorch maps and unmaps at once; 0: not expandable.
     pub granule: u64,
-    /// Whether its private pool has no CUDA graph or `MemPool` any more, so free memory can be
+    /// Its private pool has no CUDA graph or `MemPool` any more, so free memory can be
     /// returned.
     pub retired: bool,
     /// Its pool.

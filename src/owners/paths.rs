@@ -1,4 +1,4 @@
-//! Names by variables: shortest paths to tensors through containers and attributes.
+//! Names tensors by the shortest paths from variables.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,8 +38,7 @@ pub(super) struct PathNode {
 }
 
 /// Names tensors, outermost modules and optimizers by variables: of the program's functions, its
-/// modules' globals, then libraries' if something is missing. Returns tensors without a
-/// variable.
+/// modules, then libraries if needed. Returns tensors without a variable.
 pub(super) fn of_variables(
     heap: &ObjectHeap<'_>,
     found: &RelevantObjects,
@@ -152,8 +151,7 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 }
 
 impl PathSearch<'_, '_> {
-    /// From variables of functions, then module globals, then, if `more` is to be found, those of
-    /// libraries.
+    /// `more`: whether names from libraries' globals are still wanted.
     pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
@@ -224,7 +222,6 @@ impl PathSearch<'_, '_> {
                 let edge = ReferenceKind::Part;
                 visits.push(PathNode { at, from: None, edge, depth: 0, is_repeated: false });
             } else if self.wanted.contains(&at) {
-                // Another variable of an object seen before.
                 self.name(at, rank, &name);
             }
         }

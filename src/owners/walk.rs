@@ -1,4 +1,4 @@
-//! The walk from Python's lists to a snapshot's rows, most important first.
+//! The walk from Python's lists to a snapshot's rows.
 
 use std::collections::BTreeSet;
 
@@ -94,9 +94,8 @@ impl LimitedParts<'_> {
 }
 
 impl WalkSources<'_> {
-    /// Reads what a process has created since a walk (objects, references, local variables): short
-    /// enough for a stop. References of `known` objects come last, until `is_done`: they have
-    /// hardly changed. Returns all objects.
+    /// Reads what a process has created since a walk, short enough for a stop. References of
+    /// `known` objects come last, until `is_done`: they have hardly changed. Returns all objects.
     pub(super) fn read_newest(
         &self,
         known: &FxHashSet<Addr>,

@@ -1,4 +1,4 @@
-//! The snapshot of one device: copy, walk, self-check, perhaps repeated.
+//! One device's snapshot: copy, walk, self-check.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const MAX_EXTENSIONS: u32 = 64;
 /// Copies that took longer than their processor time by this much are repeated, at most so often.
 const MAX_LOST: Duration = Duration::from_millis(1);
 const MAX_LATE: u32 = 16;
-/// Failed self-checks of unchanged copies until the layout counts as wrong.
+/// Failed self-checks until the layout counts as wrong.
 const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
 
 #[derive(Debug, Default)]
@@ -281,7 +281,7 @@ impl SnapshotReader {
     }
 }
 
-/// The layout of the pools, searched for if it is not known yet.
+/// Searches for them if unknown.
 fn known_pools<'l>(
     layout: &'l mut Option<PoolsLayout>,
     place: AttemptContext<'_>,

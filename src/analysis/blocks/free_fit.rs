@@ -185,13 +185,11 @@ mod tests {
                 (UnusableReason::PrivatePool(graph), 100),
             ]
         );
-        // Free in the snapshot, but not at the request.
         assert!(fit(segments, 30, None).contains(&(UnusableReason::None, 30)));
         let limited = vec![segment(0, false, free, &[(500, Inactive)])];
         assert_eq!(fit(limited.clone(), 64, Some(128)), [(UnusableReason::NotSplit, 500)]);
         assert_eq!(fit(limited.clone(), 200, Some(128)), [(UnusableReason::NotSplit, 500)]);
         assert_eq!(fit(limited, 490, Some(128)), [(UnusableReason::None, 500)]);
-        // 2 MiB from the driver serve the small pool.
         let large = vec![segment(0, false, free, &[(500, Inactive)])];
         assert_eq!(fit(large, 2, None), [(UnusableReason::OtherPool(false), 500)]);
     }

@@ -1,7 +1,7 @@
-//! The segments and blocks of a moment, with allocation stacks, and the events before it.
+//! Segments, blocks and earlier events of a moment, with stacks.
 //!
-//! Most moments have no snapshot: live blocks come from [`Profile`], segments from the snapshots
-//! around and from driver events.
+//! Most moments have no snapshot: [`Profile`] gives live blocks; snapshots around it and driver
+//! events give segments.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub struct DeviceBlocks {
     pub stack_of: FxHashMap<u64, u32>,
     /// Events before the moment (exact recordings).
     pub events: Vec<BlockEvent>,
-    /// Live blocks outside all segments: each gets a segment of its own.
+    /// Live blocks outside all segments: each gets its own.
     pub unplaced: u64,
 }
 

@@ -99,7 +99,6 @@ impl ExactProfile {
         }
         let known: u64 = held.values().sum();
         if known < total {
-            // Bytes in the counter without an event or snapshot.
             *held.entry(NO_EVENT).or_default() += total - known;
         }
         let snapshot = self.snapshot(kind, device, moment, ledger, time, total);
@@ -246,7 +245,6 @@ impl ExactProfile {
         listed.chain(budget.rest()).collect()
     }
 
-    /// Accounts by address, at a recent moment.
     pub(crate) fn accounts_by_block(
         &self,
         time: Nanos,

@@ -46,7 +46,6 @@ pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
 pub(crate) use live_blocks::{OWNED, SITES};
 pub use report::{LineDoubt, UnknownReason};
 
-/// Maximum number of frees of unknown blocks before the first snapshot.
 const MAX_EARLY_EVENTS: usize = 1 << 16;
 /// No memory is larger: 256 TiB.
 const MAX_ALLOCATION: u64 = 1 << 48;

@@ -86,7 +86,6 @@ pub(crate) struct TorchDevice {
     /// Freed blocks waited for other streams.
     pub(crate) had_pending: bool,
     pub(crate) greatest_reserved: Option<(Nanos, i64)>,
-    /// Some sizes are not confirmed by sums.
     pub(crate) has_unconfirmed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Bytes by stack: the result of folding any recording.
+//! Bytes by stack, of any recording.
 
 mod fold_limit;
 mod time_resolution;
@@ -168,8 +168,7 @@ pub struct FoldedProfile {
 }
 
 impl FoldedProfile {
-    /// Bytes older than the recording by category (the owner's first part), most first; only those
-    /// with known owners.
+    /// Bytes older than the recording by category, most first; only with known owners.
     pub fn before_by_owner(&self) -> Vec<(OwnerId, u64)> {
         let mut by_owner: FxHashMap<OwnerId, u64> = FxHashMap::default();
         for stack in &self.stacks {

@@ -1,4 +1,4 @@
-//! Growth of reserved without allocated memory: unusable cache, not a leak.
+//! Reserved memory grows without allocated memory: unusable cache, no leak.
 
 use crate::analysis::live::usage_history::PeakUsage;
 

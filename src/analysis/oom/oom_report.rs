@@ -1,4 +1,4 @@
-//! The report on a condition that came true, or on a recording's end.
+//! The report on a condition, or on a recording's end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct OomReport {
     pub stood: Vec<OomThread>,
     /// The last owner snapshot before.
     pub owners: Option<OwnershipBreakdown>,
-    /// Whether the job ran out of memory.
+    /// The job ran out of memory.
     pub out_of_memory: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One device over a recording: counters, peak, timeline, live blocks and kept moments.
+//! One device over a recording.
 
 mod between_maps;
 mod following;
@@ -122,7 +122,7 @@ pub(crate) struct DeviceProfile {
     /// See `torn_map.rs`.
     surplus: FxHashSet<u64>,
     before: Option<Arc<BlockAttribution>>,
-    /// Whether records are missing since the last counters, and the last snapshot.
+    /// Records are missing since the last counters, and the last snapshot.
     counters_interrupted: bool,
     snapshot_interrupted: bool,
 }

@@ -1,4 +1,4 @@
-//! Takes records by tick, and attributes each tick against the previous one.
+//! Takes records by tick, and attributes each tick.
 
 use rustc_hash::FxHashMap;
 
