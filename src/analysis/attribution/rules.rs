@@ -18,7 +18,7 @@
 //!    intervals have just this block as only allocation, only these count.
 //! 6. The stacks at each end get half of an interval's bytes; an end without a stack that can
 //!    allocate leaves its half to the other (`sample_window.rs`). Without any, the bytes are
-//!    `[not seen]`.
+//!    `[not seen]`: a thread woke, allocated and slept again elsewhere.
 //! 7. The largest part gets the remainder, so that the parts add up to the block.
 
 use std::sync::Arc;

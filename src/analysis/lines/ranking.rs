@@ -43,7 +43,7 @@ pub struct LineRanking {
     pub moment: Option<(Nanos, u64)>,
     /// Live bytes without a line by reason, most first.
     pub without_line: Vec<(PseudoFrame, u64)>,
-    /// Those of [`PseudoFrame::BeforeRecording`] by owner, most first.
+    /// Bytes of [`PseudoFrame::BeforeRecording`] by owner, most first.
     pub before_by_owner: Vec<(OwnerId, u64)>,
     files: OwnFiles,
 }
