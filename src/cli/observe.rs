@@ -118,7 +118,7 @@ struct SnapshotRounds {
     grouping: GroupingThread,
     growth: GrowthWatch,
     stops: StopTotals,
-    /// Why the last one failed that did.
+    /// The error of the last one that failed.
     failed: String,
 }
 
