@@ -14,12 +14,12 @@ use crate::model::{AllocationSite, SiteId, StackId, StackSource, StackTable};
 pub(super) type FirstNodes = FxHashMap<Arc<str>, SiteId>;
 
 /// A path in the making, outermost frame first.
-struct SitePath<'a> {
+struct PathLabels<'a> {
     table: &'a StackTable,
     labels: Vec<StackLabel>,
 }
 
-impl SitePath<'_> {
+impl PathLabels<'_> {
     fn pseudo(&mut self, frame: PseudoFrame) {
         self.labels.push(StackLabel::Pseudo(frame));
     }
@@ -120,7 +120,7 @@ fn site_path(
     options: FoldOptions,
     table: &StackTable,
 ) -> Vec<StackLabel> {
-    let mut path = SitePath { table, labels: Vec::new() };
+    let mut path = PathLabels { table, labels: Vec::new() };
     if options.by_thread && site.source != StackSource::NoPython {
         path.labels.push(StackLabel::Thread(site.thread));
     }
