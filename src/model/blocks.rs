@@ -61,10 +61,14 @@ impl Segment {
         self.pool != PoolId::default() && !self.retired
     }
 
-    /// Default granule (`kSmallBuffer`, `kLargeBuffer` in c10/core/AllocatorConfig.h), changed only
-    /// by `large_segment_size_mb`.
+    /// A segment's bytes in the small pool (`kSmallBuffer` in c10/core/AllocatorConfig.h).
+    pub(crate) const SMALL_SIZE: u64 = 2 << 20;
+    /// Those for a request of 1 to 10 MiB (`kLargeBuffer`), by default.
+    pub(crate) const LARGE_SIZE: u64 = 20 << 20;
+
+    /// Default granule, changed only by `large_segment_size_mb`.
     pub fn usual_granule(small: bool) -> u64 {
-        if small { 2 << 20 } else { 20 << 20 }
+        if small { Segment::SMALL_SIZE } else { Segment::LARGE_SIZE }
     }
 
     /// Bytes that `torch.cuda.empty_cache()` would release.

@@ -153,6 +153,11 @@ pub enum EventKind {
     Marked(DriverEvent),
 }
 
+impl EventKind {
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, a code of [`EventKind::Failed`].
+    pub(crate) const OUT_OF_MEMORY: u32 = 2;
+}
+
 /// Address space of a free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressSpace {

@@ -27,6 +27,15 @@ const TASK: &str = "_asyncio.Task";
 const MAX_AHEAD: usize = 16_384;
 const MAX_ITEMS: usize = 65_536;
 
+/// What a search for paths starts from, and follows.
+#[derive(Clone, Copy)]
+pub(super) struct PathSources<'h, 'a> {
+    pub(super) heap: &'h ObjectHeap<'a>,
+    pub(super) found: &'h RelevantObjects,
+    pub(super) locals: &'h [LocalVariable],
+    pub(super) cpp: &'h CppReferences<'h>,
+}
+
 #[derive(Debug)]
 pub(super) struct PathNode {
     pub(super) at: Addr,
@@ -40,18 +49,16 @@ pub(super) struct PathNode {
 /// Names tensors, outermost modules and optimizers by variables: of the program's functions, its
 /// modules, then libraries if needed. Returns tensors without a variable.
 pub(super) fn of_variables(
-    heap: &ObjectHeap<'_>,
-    found: &RelevantObjects,
-    locals: &[LocalVariable],
-    cpp: &CppReferences<'_>,
+    sources: PathSources<'_, '_>,
     named: &mut ObjectNames,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
+    let PathSources { found, locals, .. } = sources;
     let mut wanted: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
     wanted.extend(&found.pool_users);
-    let mut search = PathSearch::new(heap, cpp, found, named, wanted);
+    let mut search = PathSearch::new(sources, named, wanted);
     search.everywhere(locals, &|search| {
         found.tensors.iter().any(|at| !search.seen.contains(at) && needs_name(*at))
     });
@@ -59,16 +66,13 @@ pub(super) fn of_variables(
 }
 
 pub(super) fn to_objects(
-    heap: &ObjectHeap<'_>,
-    found: &RelevantObjects,
-    locals: &[LocalVariable],
-    cpp: &CppReferences<'_>,
+    sources: PathSources<'_, '_>,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut named = ObjectNames::default();
     let all = objects.len();
-    let mut search = PathSearch::new(heap, cpp, found, &mut named, objects);
-    search.everywhere(locals, &|search| search.named.variables.len() < all);
+    let mut search = PathSearch::new(sources, &mut named, objects);
+    search.everywhere(sources.locals, &|search| search.named.variables.len() < all);
     named.variables
 }
 
@@ -111,12 +115,11 @@ impl PrefetchedVisits {
 
 impl<'h, 'a> PathSearch<'h, 'a> {
     fn new(
-        heap: &'h ObjectHeap<'a>,
-        cpp: &'h CppReferences<'h>,
-        found: &RelevantObjects,
+        sources: PathSources<'h, 'a>,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
     ) -> Self {
+        let PathSources { heap, found, cpp, .. } = sources;
         let modules = found.modules.iter().copied().collect();
         let (seen, own_globals) = (FxHashSet::default(), FxHashSet::default());
         PathSearch {
@@ -134,14 +137,12 @@ impl<'h, 'a> PathSearch<'h, 'a> {
     }
 
     pub(super) fn far(
-        heap: &'h ObjectHeap<'a>,
-        cpp: &'h CppReferences<'h>,
-        found: &RelevantObjects,
+        sources: PathSources<'h, 'a>,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
         only: &'h SearchFilter,
     ) -> Self {
-        let near = PathSearch::new(heap, cpp, found, named, wanted);
+        let near = PathSearch::new(sources, named, wanted);
         PathSearch { max_depth: MAX_FAR_DEPTH, only: Some(only), ..near }
     }
 

@@ -16,9 +16,6 @@ use crate::model::{
     Segment, SinkResult, SiteId,
 };
 
-/// Segment size of the small pool (`kSmallBuffer`).
-const SMALL_SEGMENT: u64 = 2 << 20;
-
 /// An event of PyTorch's allocator: a free, or an allocation. `size` is as requested, `stack` an
 /// index in [`MomentBlocks::stacks`], if recorded.
 #[allow(missing_docs)]
@@ -242,7 +239,7 @@ impl BlocksBuilder {
             let segment = match (later, given) {
                 (Some(later), _) => Segment { blocks: Vec::new(), ..later.clone() },
                 (None, Some((&address, &size))) => {
-                    new_segment(address, size, size == SMALL_SEGMENT)
+                    new_segment(address, size, size == Segment::SMALL_SIZE)
                 }
                 (None, None) => {
                     unplaced += 1;

@@ -168,6 +168,32 @@ pub struct FoldedProfile {
 }
 
 impl FoldedProfile {
+    /// All of a snapshot: nothing is left out or estimated, and no peak is known.
+    pub(in crate::analysis) fn whole(
+        device: CudaIndex,
+        moment: Moment,
+        snapshot: Arc<AttributedSnapshot>,
+        stacks: Vec<FoldedStack>,
+    ) -> FoldedProfile {
+        FoldedProfile {
+            device,
+            moment,
+            total: snapshot.allocated,
+            snapshot,
+            stacks,
+            true_peak: None,
+            peak_was_read: false,
+            resolution: TimeResolution::default(),
+            unlisted: 0,
+            left_out: 0,
+            left_out_stacks: Vec::new(),
+            memory: None,
+            estimated_from: None,
+            stacks_guessed: false,
+            allocations: None,
+        }
+    }
+
     /// Bytes older than the recording by category, most first; only with known owners.
     pub fn before_by_owner(&self) -> Vec<(OwnerId, u64)> {
         let mut by_owner: FxHashMap<OwnerId, u64> = FxHashMap::default();

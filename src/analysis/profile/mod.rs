@@ -10,6 +10,7 @@ mod keyframe;
 mod living;
 mod memory;
 mod thread_stays;
+mod tick_steps;
 mod timeline;
 mod totals;
 
