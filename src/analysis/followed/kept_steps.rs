@@ -40,8 +40,9 @@ impl FollowedSteps {
                 step.add_to(&mut totals, &self.allocation_sources);
             }
         }
-        totals.leave_out(&self.allocation_sources.places);
-        decode(&self.log, |share| totals.add_decoded(&share));
+        let waiting = &self.allocation_sources.places;
+        decode(&self.log, waiting, |share| totals.add_decoded(&share));
+        totals.leave_out(waiting);
         totals
     }
 

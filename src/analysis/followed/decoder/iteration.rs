@@ -38,7 +38,7 @@ impl Kinds {
 }
 
 /// The iteration.
-pub(super) struct Iteration {
+pub(super) struct FoldedIteration {
     /// With parts of itself before and behind it.
     pub(super) wrapped: Sequence,
     /// Its own part.
@@ -52,13 +52,13 @@ pub(super) struct Iteration {
     pub(super) sizes: Vec<(bool, f64)>,
 }
 
-impl Iteration {
+impl FoldedIteration {
     pub(super) fn of(
         phases: &Phases,
         polls: &[PolledTotals],
         seen: &[Vec<Weights>],
         kinds: &mut Kinds,
-    ) -> Iteration {
+    ) -> FoldedIteration {
         let places = Places::of(phases);
         let stretches = stretches(phases, &places, polls.len());
         let (gaps, around) = visited(phases, &places, seen);
@@ -85,7 +85,7 @@ impl Iteration {
         let times = all as f64 / allocations(&phases.period).max(1) as f64;
         let turned = WRAPPED.min(sequence.kinds.len() / 2);
         let own = turned..turned + sequence.kinds.len();
-        Iteration { wrapped: wrap(&sequence, turned), own, stretches, times, first, sizes }
+        FoldedIteration { wrapped: wrap(&sequence, turned), own, stretches, times, first, sizes }
     }
 
     /// The numbers of the allocations of a stretch, in order.

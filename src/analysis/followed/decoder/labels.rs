@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::delta_log::{DeltaLog, LoggedDelta, SeenStack};
 use super::sites::NOT_SEEN;
 use super::visits::{Label, Weights, add, weight};
-use crate::analysis::attribution::AllocationOrigin;
+use crate::analysis::attribution::{AllocationOrigin, WaitingPlaces};
 use crate::model::{StackId, ThreadId};
 
 /// Numbers of possible sites.
@@ -38,13 +38,14 @@ impl Labels {
 }
 
 /// How often threads held the allocator's lock, and which execute no Python at times.
-struct ThreadHabits {
+struct ThreadHabits<'a> {
     held: FxHashMap<ThreadId, u32>,
     of_engine: FxHashSet<ThreadId>,
+    waiting: &'a WaitingPlaces,
 }
 
-impl ThreadHabits {
-    fn of(log: &DeltaLog) -> ThreadHabits {
+impl<'a> ThreadHabits<'a> {
+    fn of(log: &DeltaLog, waiting: &'a WaitingPlaces) -> ThreadHabits<'a> {
         let (mut held, mut of_engine) = (FxHashMap::default(), FxHashSet::default());
         for thread in log.all_threads() {
             if thread.held_lock {
@@ -54,7 +55,7 @@ impl ThreadHabits {
                 of_engine.insert(thread.thread);
             }
         }
-        ThreadHabits { held, of_engine }
+        ThreadHabits { held, of_engine, waiting }
     }
 
     fn held(&self, thread: ThreadId) -> u32 {
@@ -79,7 +80,10 @@ impl ThreadHabits {
             };
             let is_engine = self.of_engine.contains(&thread.thread);
             let held = self.held(thread.thread);
-            if thread.waited || !self.held.is_empty() && held == 0 && !is_engine {
+            if thread.waited
+                || self.waiting.has(stack)
+                || !self.held.is_empty() && held == 0 && !is_engine
+            {
                 continue;
             }
             add(&mut found, to.of(stack, thread.thread), f64::from(held + 1));
@@ -100,8 +104,12 @@ fn is_same(a: &Weights, b: &Weights) -> bool {
 }
 
 /// What polls saw before the first delta, between each two, and after the last.
-pub(super) fn seen_between(log: &DeltaLog, labels: &mut Labels) -> Vec<Vec<Weights>> {
-    let habits = ThreadHabits::of(log);
+pub(super) fn seen_between(
+    log: &DeltaLog,
+    waiting: &WaitingPlaces,
+    labels: &mut Labels,
+) -> Vec<Vec<Weights>> {
+    let habits = ThreadHabits::of(log, waiting);
     let deltas = &log.deltas;
     let mut found = vec![Vec::new(); deltas.len() + 1];
     for (number, delta) in deltas.iter().enumerate() {

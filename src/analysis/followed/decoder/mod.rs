@@ -18,9 +18,9 @@ mod visits;
 
 pub(super) use delta_log::DeltaLog;
 
-use crate::analysis::attribution::AllocationOrigin;
+use crate::analysis::attribution::{AllocationOrigin, WaitingPlaces};
 use delta_log::LoggedDelta;
-use iteration::{Iteration, Kinds, grows};
+use iteration::{FoldedIteration, Kinds, grows};
 use labels::Labels;
 use period::Phases;
 use places::polled_totals;
@@ -42,13 +42,13 @@ pub(super) struct DecodedShare {
 }
 
 /// Calls `take` with the shares of all deltas that are not charged elsewhere.
-pub(super) fn decode(log: &DeltaLog, mut take: impl FnMut(DecodedShare)) {
+pub(super) fn decode(log: &DeltaLog, waiting: &WaitingPlaces, mut take: impl FnMut(DecodedShare)) {
     let mut labels = Labels::default();
-    let seen = labels::seen_between(log, &mut labels);
+    let seen = labels::seen_between(log, waiting, &mut labels);
     let polls = polled_totals(&log.deltas);
     let mut kinds = Kinds::default();
     let phases = Phases::of(&polls);
-    let iteration = phases.map(|phases| Iteration::of(&phases, &polls, &seen, &mut kinds));
+    let iteration = phases.map(|phases| FoldedIteration::of(&phases, &polls, &seen, &mut kinds));
     let mut is_folded = vec![false; log.deltas.len()];
     for stretch in iteration.iter().flat_map(|iteration| &iteration.stretches) {
         is_folded[stretch.deltas.clone()].fill(true);
@@ -92,11 +92,11 @@ pub(super) fn decode(log: &DeltaLog, mut take: impl FnMut(DecodedShare)) {
 
 /// The sites of the iteration's allocations, and of all others.
 fn posteriors(
-    iteration: Option<&Iteration>,
+    iteration: Option<&FoldedIteration>,
     rests: &[Rest],
 ) -> (Option<Posteriors>, Vec<Posteriors>) {
     let mut table = ContextTable::default();
-    if let Some(Iteration { wrapped, own, .. }) = iteration {
+    if let Some(FoldedIteration { wrapped, own, .. }) = iteration {
         table.learn(wrapped, own.clone());
     }
     let whole = |sequence: &Sequence| 0..sequence.kinds.len();
@@ -109,7 +109,7 @@ fn posteriors(
     for _ in 0..ROUNDS {
         let mut next = SiteCounts::default();
         if let (Some(iteration), Some(seen)) = (iteration, &iteration_seen) {
-            let Iteration { wrapped, own, times, .. } = iteration;
+            let FoldedIteration { wrapped, own, times, .. } = iteration;
             let found = counts.decode(&wrapped.kinds, seen, of_iteration.as_ref());
             next.add(&wrapped.kinds[own.clone()], &found[own.clone()], *times);
             of_iteration = Some(found);

@@ -59,7 +59,7 @@ impl Phases {
     /// `None`: no level recurs.
     pub(super) fn of(polls: &[PolledTotals]) -> Option<Phases> {
         let period = period(polls)?;
-        let mut places = Places::default();
+        let mut places = PhasesByLevel::default();
         align(polls, &period, &mut places, true);
         let begins = align(polls, &period, &mut places, false);
         let phase =
@@ -94,7 +94,7 @@ fn period(polls: &[PolledTotals]) -> Option<Totals> {
 }
 
 /// By level: the phases at which it was met, with their polls.
-type Places = FxHashMap<Totals, Vec<(Totals, u32)>>;
+type PhasesByLevel = FxHashMap<Totals, Vec<(Totals, u32)>>;
 
 /// A begin of the iteration from a poll on, and the one before it.
 struct Since {
@@ -114,7 +114,7 @@ struct Guess {
 fn align(
     polls: &[PolledTotals],
     period: &Totals,
-    places: &mut Places,
+    places: &mut PhasesByLevel,
     learns: bool,
 ) -> Vec<Totals> {
     let zero = [0; 4];
@@ -171,7 +171,7 @@ fn align(
 fn learn(
     polls: &[PolledTotals],
     period: &Totals,
-    places: &mut Places,
+    places: &mut PhasesByLevel,
     begins: &[Totals],
     first: usize,
 ) {

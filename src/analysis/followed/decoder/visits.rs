@@ -7,6 +7,8 @@ pub(super) type Label = u32;
 /// Labels and their weights.
 pub(super) type Weights = Vec<(Label, f64)>;
 
+/// Labels kept at one place, so that a job of very many sites costs no more.
+const MOST_LABELS: usize = 32;
 /// Weight of what only a later poll of a gap saw.
 const FAR: f64 = 0.5;
 
@@ -14,11 +16,17 @@ pub(super) fn weight(of: &[(Label, f64)], label: Label) -> f64 {
     of.iter().find(|it| it.0 == label).map_or(0.0, |it| it.1)
 }
 
+/// Adds to a label. The lightest of too many labels are forgotten.
 pub(super) fn add(to: &mut Weights, label: Label, by: f64) {
-    match to.iter_mut().find(|it| it.0 == label) {
-        Some(it) => it.1 += by,
-        None => to.push((label, by)),
+    if let Some(it) = to.iter_mut().find(|it| it.0 == label) {
+        it.1 += by;
+        return;
     }
+    if to.len() >= 2 * MOST_LABELS {
+        to.sort_by(|a, b| b.1.total_cmp(&a.1));
+        to.truncate(MOST_LABELS);
+    }
+    to.push((label, by));
 }
 
 /// What was seen at one place between two allocations, over all visits: as seen from the
