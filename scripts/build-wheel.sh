@@ -6,14 +6,13 @@
 #                                              [default: 2.17, every distribution since 2014]
 #   scripts/build-wheel.sh --test [WHEEL]      tests a wheel that was built
 #
-# zig (PyPI) links the program against that glibc, whatever the glibc here. The program contains the
-# kernel's object (exact mode), so clang and libbpf-dev are needed, as for every build. The build
-# prints the glibc that the program really needs.
+# zig (PyPI) links the program against that glibc, whatever the glibc here. The build prints the
+# glibc that the program really needs.
 # The test installs the wheel into a fresh virtual environment, on the simulated device: the program
 # on the PATH, the magics in a real kernel, the marker in a real pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 test_wheel() {
   local wheel=$1 torch python

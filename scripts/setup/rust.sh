@@ -3,7 +3,7 @@
 #   scripts/setup.sh rust
 #
 # Without cargo, takes the rustup package of Debian or Ubuntu (needs root), then the stable
-# toolchain, and clang with libbpf-dev, which building exact mode needs.
+# toolchain.
 
 # shellcheck shell=bash
 needed=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' Cargo.toml)
@@ -18,14 +18,6 @@ explain() {
 apt_install() { scripts/setup.sh packages "$@" || explain "$* cannot be installed from here"; }
 
 command -v cc >/dev/null || apt_install build-essential
-# For the kernel's program of exact mode. Without them the build omits that mode and says so.
-if ! command -v clang >/dev/null || [ ! -e /usr/include/bpf/bpf_helpers.h ]; then
-  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-    apt_install clang libbpf-dev
-  else
-    echo "setup rust: clang and libbpf-dev are missing: memspy will be built without exact mode" >&2
-  fi
-fi
 if ! command -v cargo >/dev/null; then
   # A distribution's cargo package is years older than the toolchains of its rustup package.
   apt_install rustup ca-certificates

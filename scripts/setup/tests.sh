@@ -9,6 +9,8 @@
 all=
 [ "${1:-}" != --all ] || all=yes
 missing=()
+# The kernel program is compiled anew and compared with the tree's.
+{ command -v clang >/dev/null && [ -e /usr/include/bpf/bpf_helpers.h ]; } || missing+=(clang libbpf-dev)
 command -v tmux >/dev/null || missing+=(tmux) # the live view is tested in a terminal
 for package in libjemalloc2/libjemalloc.so.2 libtcmalloc-minimal4/libtcmalloc_minimal.so.4; do # PyTorch under another malloc
   [ -e "/usr/lib/$(uname -m)-linux-gnu/${package#*/}" ] || missing+=("${package%/*}")

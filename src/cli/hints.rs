@@ -72,9 +72,6 @@ pub(super) fn no_exact(error: &PlacementError) -> String {
 
 pub(super) fn probe_advice(error: &PlacementError) -> &'static str {
     match error {
-        PlacementError::NotBuilt { .. } => {
-            "build it again with clang and libbpf-dev installed, or record without --exact"
-        }
         PlacementError::Refused { .. } if error.is_denied() => {
             "exact mode needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE (in a container: --cap-add; --probes perf-bpf and perf-only: CAP_SYS_ADMIN); or record without --exact"
         }

@@ -8,8 +8,6 @@ use crate::target::{ObjectError, ProcessError};
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum PlacementError {
-    #[error("this memspy was built without its kernel program: {why}")]
-    NotBuilt { why: String },
     #[error("the kernel refused to {action}: {source}")]
     Refused { action: &'static str, source: io::Error },
     #[error("the kernel rejected the program {program}: {source}: {log}")]
@@ -50,8 +48,7 @@ impl PlacementError {
 
     /// Samples may work.
     pub(super) fn is_about_programs(&self) -> bool {
-        self.is_about_links()
-            || matches!(self, PlacementError::NotBuilt { .. } | PlacementError::Unprepared { .. })
+        self.is_about_links() || matches!(self, PlacementError::Unprepared { .. })
     }
 
     /// Whether rights are lacking.

@@ -30,7 +30,6 @@ pub use error::PlacementError;
 pub use keeper::{KEEP_PROBES, allow_keeper, keep_probes, try_keeper};
 pub use placement::Attachment;
 pub use plan::{AttachPlan, RING_BYTES};
-pub use program::why_not_built;
 pub use ring::RingDecoder;
 pub use ring_events::{
     NativeCopy, ProgramTime, RawEvent, RawNode, RawStep, RingCounts, RingRecord, StackKey,

@@ -151,7 +151,6 @@ fn check_top_level(complain: &mut dyn FnMut(String)) {
         "target",
         "rustfmt.toml",
         "clippy.toml",
-        "build.rs",
         "deny.toml",
     ];
     for entry in fs::read_dir(".").unwrap().map(Result::unwrap) {

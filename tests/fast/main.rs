@@ -59,6 +59,7 @@ mod hostile_numbers;
 mod hostile_text;
 mod hostile_times;
 mod json_docs;
+mod kernel_program;
 mod line_diff;
 mod man_pages;
 mod one_peak;

@@ -58,6 +58,7 @@ mod buffer_alignment;
 mod change_origins;
 mod change_window;
 mod contention;
+mod decoder;
 mod engine_waits;
 mod follow_replay;
 mod followed_states;
@@ -110,6 +111,7 @@ use crate::analysis::followed::change_origins::{
     free_site, makers, went_on,
 };
 use crate::analysis::followed::contention::Contention;
+use crate::analysis::followed::decoder::DeltaLog;
 use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
@@ -157,7 +159,10 @@ pub(crate) struct FollowedSteps {
     /// What the changes allocated that are no longer kept.
     totals: AllocatedTotals,
     contention: Contention,
+    /// Proves allocations apart from all rules.
     proof: ProofLedger,
+    /// All changes, to find out whose allocations they are once all are known.
+    log: DeltaLog,
 }
 
 impl FollowedSteps {
@@ -201,6 +206,7 @@ impl FollowedSteps {
         let site = free_site(&origins, stacks);
         let makers = makers(change, &origins);
         let contested = self.contention.add(change, locks.are_several(&makers));
+        self.log.add(change, contested, is_waiting);
         let apart = whole.after.0.saturating_sub(whole.before.0);
         let stayed = is_whole && !waited && origins.len() == 1 && apart <= STAYED_WITHIN;
         if let [AllocationOrigin::Stack(_, stack)] = origins[..]
@@ -265,6 +271,9 @@ impl FollowedSteps {
         }
         self.make_room();
         let number = self.first + self.steps.len() as u64;
+        if proven.is_some() {
+            self.log.charge(number);
+        }
         if is_next {
             self.observe_frames(change, |thread| thread.before, number, stacks);
         }
