@@ -37,6 +37,7 @@ pub(super) struct FollowedStep {
     pub(super) returned: Option<(u64, u64)>,
     /// The addresses that were read after it.
     pub(super) addresses: Option<Arc<FollowedAddresses>>,
+    pub(super) is_decoded: bool,
 }
 
 impl FollowedStep {
@@ -47,7 +48,7 @@ impl FollowedStep {
 
     /// Whom it is charged to by what is known by now (rule 7).
     pub(super) fn charge_by(&self, origins: &KindOrigins) -> Arc<BlockAttribution> {
-        let kind = self.allocated;
+        let kind = self.allocated.filter(|_| !self.is_decoded);
         let likely =
             kind.and_then(|kind| origins.likely(kind, &self.places, &self.charge, self.sighting));
         likely.unwrap_or_else(|| self.charge.clone())
@@ -62,13 +63,14 @@ impl FollowedStep {
         let of_part = |part: &PastPart<PastStep>| {
             let (pools, past) = &**part;
             let kind = allocated_kind(&pools[0], &pools[1]);
-            let likely = kind.and_then(|kind| {
+            let likely = kind.filter(|_| !self.is_decoded).and_then(|kind| {
                 origins.likely(kind, &past.places, &past.charge, Sighting::default())
             });
             let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
             // What is known of it was seen then.
             let span = past.charge.span;
-            let part = BlockAttribution { shares, span, certain: false, ..*self.charge };
+            let contested = if self.is_decoded { past.charge.contested } else { self.charge.contested };
+            let part = BlockAttribution { shares, span, certain: false, contested, ..*self.charge };
             (*pools, Arc::new(part), past.site)
         };
         Some(self.parts.as_ref()?.iter().map(of_part).collect())

@@ -1,11 +1,13 @@
 //! Which changes are kept: those since the last map, as far as there is room. What the others allocated is in the totals.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::{AllocationOrigin, BlockGroup};
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
-use crate::analysis::followed::decoder::decode;
+use crate::analysis::followed::decoder::Decoded;
 use crate::analysis::followed::repeated_steps::live_before;
 use crate::analysis::followed::until_map::UntilMap;
 use crate::model::FollowedChange;
@@ -28,7 +30,7 @@ impl FollowedSteps {
     fn drop_first(&mut self, count: usize) {
         let count = count.min(self.steps.len());
         for (step, number) in self.steps.drain(..count).zip(self.first..) {
-            if self.log.is_charged(number) {
+            if self.decoded.is_some() || self.log.is_charged(number) {
                 step.add_to(&mut self.totals, &self.allocation_sources);
             }
             self.parts = self.parts.saturating_sub(step.parts.map_or(0, |parts| parts.len()));
@@ -40,14 +42,23 @@ impl FollowedSteps {
     pub(crate) fn allocated(&self) -> AllocatedTotals {
         let mut totals = self.totals.clone();
         for (step, number) in self.steps.iter().zip(self.first..) {
-            if self.log.is_charged(number) {
+            if self.decoded.is_some() || self.log.is_charged(number) {
                 step.add_to(&mut totals, &self.allocation_sources);
             }
         }
         let waiting = &self.allocation_sources.places;
-        decode(&self.log, waiting, |share| totals.add_decoded(&share));
         totals.leave_out(waiting);
         totals
+    }
+
+    /// Decodes it.
+    pub(crate) fn decoded(&self) -> Decoded {
+        Decoded::of(&self.log, &self.allocation_sources.places)
+    }
+
+    /// Takes what a first pass decoded.
+    pub(crate) fn set_decoded(&mut self, decoded: Option<Arc<Decoded>>) {
+        self.decoded = decoded;
     }
 
     /// Begins with the blocks of the last map, if they add up to what was alive before the first change.

@@ -111,7 +111,8 @@ use crate::analysis::followed::change_origins::{
     free_site, makers, went_on,
 };
 use crate::analysis::followed::contention::Contention;
-use crate::analysis::followed::decoder::DeltaLog;
+pub(crate) use crate::analysis::followed::decoder::Decoded;
+use crate::analysis::followed::decoder::{DecodedPart, DeltaLog};
 use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
@@ -163,6 +164,8 @@ pub(crate) struct FollowedSteps {
     proof: ProofLedger,
     /// All changes, to find out whose allocations they are once all are known.
     log: DeltaLog,
+    /// By a first pass.
+    decoded: Option<Arc<Decoded>>,
 }
 
 impl FollowedSteps {
@@ -222,8 +225,15 @@ impl FollowedSteps {
             _ => BetweenPolls::Stayed,
         };
         let came_back = between == BetweenPolls::MayHaveLeft;
+        let number = self.first + self.steps.len() as u64;
+        let decoded = self.decoded.clone();
+        let decoded = decoded.as_ref().map(|decoded| decoded.parts(number));
+        let decoded = decoded.filter(|parts| !parts.is_empty());
+        let is_decoded = self.decoded.is_some();
         let shares = if let Some(proven) = proven {
             vec![(proven, 1)]
+        } else if let Some(parts) = decoded {
+            decoded_shares(parts)
         } else if origins.is_empty() || came_back {
             vec![(below.unwrap_or(AllocationOrigin::NotSeen), 1)]
         } else {
@@ -236,7 +246,7 @@ impl FollowedSteps {
             span: Some(apart),
             allocated_at: change.after.0,
             certain: proven.is_some(),
-            contested,
+            contested: contested && !decoded.is_some_and(is_sure),
         });
         let open = change.totals_reset || change.counters_torn;
         let allocated = allocated_kind(&change.small, &change.large).filter(|_| !open);
@@ -244,14 +254,21 @@ impl FollowedSteps {
         let pools = [change.small, change.large];
         let before = self.sums.places(None);
         let level = live_before(change.live, &pools);
-        let parts = (change.allocations().saturating_add(change.frees()) > 1 && !open)
+        let burst = self.decoded.as_ref().filter(|_| !open && std::env::var_os("NOBURST").is_none()).and_then(|decoded| decoded.burst(number));
+        let burst = burst.map(|steps| burst_parts(steps, &charge, stacks));
+        let as_decoded = decoded.filter(|_| !open).and_then(|parts| {
+            decoded_parts(parts, &pools, &charge, site)
+        });
+        let parts = (change.allocations().saturating_add(change.frees()) > 1 && !open && (!is_decoded || std::env::var_os("PAST").is_some()))
             .then(|| {
                 let as_before = self.past.divide(&before, level, &pools);
                 as_before.or_else(|| {
+                    if std::env::var_os("USUAL").is_none() { return None; }
                     usual_order(&pools, self.last_made?, &charge, site, &self.allocation_sources)
                 })
             })
             .flatten();
+        let parts = if std::env::var_os("PASTFIRST").is_some() { parts.or(burst).or(as_decoded) } else { burst.or(as_decoded).or(parts) };
         self.parts += parts.as_ref().map_or(0, Vec::len);
         let by_parts: Vec<_> =
             parts.as_deref().map_or_else(Vec::new, |parts| made_by_parts(parts).collect());
@@ -270,14 +287,13 @@ impl FollowedSteps {
             self.allocation_sources.saw(kind, &places, [follows, sequence], &charge, whole);
         }
         self.make_room();
-        let number = self.first + self.steps.len() as u64;
         if proven.is_some() {
             self.log.charge(number);
         }
         if is_next {
             self.observe_frames(change, |thread| thread.before, number, stacks);
         }
-        let likely = allocated
+        let likely = allocated.filter(|_| !is_decoded)
             .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, sighting));
         let past =
             PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
@@ -300,8 +316,12 @@ impl FollowedSteps {
             site,
             returned: None,
             addresses,
+            is_decoded,
         });
         let mut known = self.loops.add(number, change, &makers, stacks);
+        if is_decoded && std::env::var_os("LOOPS").is_none() {
+            known.clear();
+        }
         known.append(&mut self.buffers.add(number, change, &makers, text));
         for (of, buffers) in known {
             self.made_by_lines(of, &buffers);
@@ -386,6 +406,95 @@ impl FollowedSteps {
         kind: BlockGroup,
         charge: &BlockAttribution,
     ) -> Option<Arc<BlockAttribution>> {
+        if self.decoded.is_some() {
+            return None;
+        }
         self.allocation_sources.likely_anywhere(kind, charge)
     }
+}
+
+/// A site that is at least this likely is *probable*.
+const PROBABLE: f64 = 0.95;
+
+fn is_sure(parts: &[DecodedPart]) -> bool {
+    parts.iter().all(|part| part.sites.first().is_some_and(|site| site.1 >= PROBABLE))
+}
+
+fn shares_of(part: &DecodedPart) -> Vec<(AllocationOrigin, f64)> {
+    match part.sites[..] {
+        [(origin, chance), ..] if chance >= PROBABLE => vec![(origin, 1.0)],
+        [] => vec![(AllocationOrigin::NotSeen, 1.0)],
+        _ => part.sites.clone(),
+    }
+}
+
+fn decoded_shares(parts: &[DecodedPart]) -> Vec<(AllocationOrigin, u64)> {
+    let mut sums: Vec<(AllocationOrigin, f64)> = Vec::new();
+    for part in parts {
+        for (origin, chance) in shares_of(part) {
+            let by = chance * part.size.max(1.0);
+            match sums.iter_mut().find(|sum| sum.0 == origin) {
+                Some(sum) => sum.1 += by,
+                None => sums.push((origin, by)),
+            }
+        }
+    }
+    let all: f64 = sums.iter().map(|sum| sum.1).sum();
+    sums.into_iter().map(|(origin, by)| (origin, ((by / all * 1e6) as u64).max(1))).collect()
+}
+
+fn decoded_parts(
+    parts: &[DecodedPart],
+    whole: &PoolDeltas,
+    charge: &BlockAttribution,
+    site: free_sites::FreeSite,
+) -> Option<Vec<PastPart<PastStep>>> {
+    if parts.len() < 2 {
+        return None;
+    }
+    let mut found: Vec<(PoolDeltas, PastStep)> = Vec::new();
+    for part in parts {
+        let requested = part.requested? as i64;
+        let mut pools = PoolDeltas::default();
+        let pool = &mut pools[usize::from(part.is_large)];
+        pool.allocations = 1;
+        pool.requested_bytes = requested;
+        pool.allocated_bytes = (requested + 511) / 512 * 512;
+        let shares = shares_of(part);
+        let shares: Vec<_> = shares.into_iter().map(|(o, c)| (o, ((c * 1e6) as u64).max(1))).collect();
+        let charge = Arc::new(BlockAttribution {
+            contested: charge.contested && shares.len() > 1,
+            shares, certain: false, ..charge.clone() });
+        found.push((pools, PastStep { places: ReachSums::default(), charge, site }));
+    }
+    let sum = |pool: usize| found.iter().map(|(pools, _)| pools[pool].allocated_bytes).sum::<i64>();
+    if (0..2).any(|pool| sum(pool) != whole[pool].allocated_bytes) {
+        return None;
+    }
+    if let Some((last, _)) = found.last_mut() {
+        repeated_steps::set_frees(last, whole);
+    }
+    Some(found.into_iter().map(Arc::new).collect())
+}
+
+fn burst_parts(
+    steps: &[decoder::BurstStep],
+    charge: &BlockAttribution,
+    stacks: &StackTable,
+) -> Vec<PastPart<PastStep>> {
+    let of = |step: &decoder::BurstStep| {
+        let shares = match step.parts.is_empty() {
+            true => vec![(AllocationOrigin::NotSeen, 1)],
+            false => decoded_shares(&step.parts),
+        };
+        let charge = Arc::new(BlockAttribution {
+            contested: charge.contested && shares.len() > 1,
+            shares,
+            certain: false,
+            ..charge.clone()
+        });
+        let site = free_site(&step.around, stacks);
+        Arc::new((step.pools, PastStep { places: ReachSums::default(), charge, site }))
+    };
+    steps.iter().map(of).collect()
 }

@@ -198,7 +198,8 @@ impl Profile {
         let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
         for change in changes {
             let profile = self.profiles.entry(change.device).or_default();
-            profile.follow(change, text, &self.engine, &self.host_only);
+            let decoded = self.decoded.get(&change.device);
+            profile.follow(change, text, &self.engine, &self.host_only, decoded);
         }
     }
 

@@ -33,7 +33,7 @@ use crate::analysis::attribution::{
 };
 use crate::analysis::autograd::EngineFrames;
 use crate::analysis::exact::{ExactProfile, RecordingWarning};
-use crate::analysis::followed::AllocatedTotals;
+use crate::analysis::followed::{AllocatedTotals, Decoded};
 use crate::analysis::iterations::{Iteration, IterationBuilder, IterationClock, RunningClock};
 use crate::analysis::owners::{OwnerStacks, OwnershipHistory, PendingOwners};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
@@ -74,6 +74,7 @@ pub struct Profile {
     exact: Option<Box<ExactProfile>>,
     min_lifetime: u64,
     skips_lines: bool,
+    decoded: BTreeMap<CudaIndex, Arc<Decoded>>,
     owners: OwnershipHistory,
     owned_before: PendingOwners,
     iterations: IterationBuilder,
@@ -147,6 +148,15 @@ impl Profile {
     /// Adds exact events to [`Profile::timeline`]. Call before adding records.
     pub fn with_event_timelines(mut self) -> Profile {
         self.event_timelines = Some(BTreeMap::new());
+        self
+    }
+
+    /// Takes what `first`, a first pass over the same recording, tells of it.
+    pub fn after(mut self, first: &Profile) -> Profile {
+        let decoded = |(device, of): (&CudaIndex, &DeviceProfile)| {
+            Some((*device, Arc::new(of.decoded()?)))
+        };
+        self.decoded = first.profiles.iter().filter_map(decoded).collect();
         self
     }
 

@@ -38,6 +38,7 @@ pub(super) struct PoolGrowth {
     pub(super) frees: u32,
     pub(super) allocated_bytes: u64,
     pub(super) requested_bytes: u64,
+    pub(super) freed_bytes: u64,
     pub(super) freed_requested_bytes: u64,
 }
 
@@ -50,6 +51,7 @@ impl From<&CounterDelta> for PoolGrowth {
             frees: count(of.frees),
             allocated_bytes: bytes(of.allocated_bytes),
             requested_bytes: bytes(of.requested_bytes),
+            freed_bytes: bytes(of.freed_bytes),
             freed_requested_bytes: bytes(of.freed_requested_bytes),
         }
     }
@@ -62,6 +64,8 @@ pub(super) struct LoggedDelta {
     pub(super) after: u64,
     /// Small and large.
     pub(super) pools: [PoolGrowth; 2],
+    /// Bytes of live blocks after it.
+    pub(super) live: [i64; 2],
     threads: Range<u32>,
     /// Several threads can have made it.
     pub(super) contested: bool,
@@ -103,6 +107,7 @@ impl DeltaLog {
             before: change.before.0,
             after: change.after.0,
             pools: [(&change.small).into(), (&change.large).into()],
+            live: change.live,
             threads: first..self.threads.len() as u32,
             contested,
             is_charged: false,

@@ -31,7 +31,7 @@ pub(super) struct SiteCounts {
     of_site: FxHashMap<Label, FxHashMap<u32, f64>>,
     of_kind: FxHashMap<u32, Weights>,
     /// By the site before: sites, and their sum.
-    next: FxHashMap<Label, (FxHashMap<Label, f64>, f64)>,
+    next: FxHashMap<(Label, bool), (FxHashMap<Label, f64>, f64)>,
 }
 
 /// The sites of each allocation, with probabilities.
@@ -53,7 +53,8 @@ impl SiteCounts {
                 let before = place.checked_sub(1).map(|before| &sites[before]);
                 for &(site_before, part_before) in before.into_iter().flatten() {
                     if part_before > 0.01 {
-                        let next = self.next.entry(site_before).or_default();
+                        let same = super::visits::flag("EQ") && kind.is_some() && place > 0 && kinds[place - 1] == *kind;
+                        let next = self.next.entry((site_before, same)).or_default();
                         *next.0.entry(site).or_default() += part * part_before;
                         next.1 += part * part_before;
                     }
@@ -73,9 +74,9 @@ impl SiteCounts {
     }
 
     /// P(site | site before), Witten-Bell.
-    fn next(&self, before: Label, site: Label) -> f64 {
+    fn next(&self, before: Label, site: Label, same: bool) -> f64 {
         let any = 1.0 / (self.sites.len() as f64 + 1.0);
-        let Some((next, sum)) = self.next.get(&before) else { return any };
+        let Some((next, sum)) = self.next.get(&(before, same)) else { return any };
         let different = next.len() as f64;
         let seen = next.get(&site).copied().unwrap_or(0.0);
         (seen + different * any) / (sum + different)
@@ -96,11 +97,12 @@ impl SiteCounts {
         for place in 0..kinds.len() {
             let mut here = seen[place].clone();
             if let Some(before) = place.checked_sub(1) {
+                let same = same_kind(kinds, place);
                 let mut sums = vec![0.0; here.len()];
                 for (site_before, part) in candidates[before].iter().zip(&forward[before]) {
                     if *part > 1e-12 {
                         for (sum, site) in sums.iter_mut().zip(&candidates[place]) {
-                            *sum += part * self.next(*site_before, *site).sqrt();
+                            *sum += part * self.next(*site_before, *site, same).sqrt();
                         }
                     }
                 }
@@ -118,12 +120,13 @@ impl SiteCounts {
             let both = candidates[place].iter().copied().zip(parts);
             found[place] = both.filter(|it| it.1 > LEAST).collect();
             let Some(before) = place.checked_sub(1) else { break };
+            let same = same_kind(kinds, place);
             let here: Vec<f64> = seen[place].iter().zip(&backward).map(|(a, b)| a * b).collect();
             backward = candidates[before]
                 .iter()
                 .map(|site_before| {
                     let next = candidates[place].iter().zip(&here);
-                    next.map(|(site, here)| self.next(*site_before, *site).sqrt() * here).sum()
+                    next.map(|(site, here)| self.next(*site_before, *site, same).sqrt() * here).sum()
                 })
                 .collect();
             normalize(&mut backward);
@@ -219,4 +222,8 @@ fn normalize(parts: &mut [f64]) {
     let sum: f64 = parts.iter().sum();
     let sum = if sum > 0.0 { sum } else { 1e-300 };
     parts.iter_mut().for_each(|part| *part /= sum);
+}
+
+fn same_kind(kinds: &[Kind], place: usize) -> bool {
+    super::visits::flag("EQ") && place > 0 && kinds[place].is_some() && kinds[place] == kinds[place - 1]
 }

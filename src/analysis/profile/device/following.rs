@@ -9,7 +9,7 @@ use crate::analysis::attribution::{
     AllocationOrigin, BlockAttribution, BlockGroup, HostStacks, PerPool,
 };
 use crate::analysis::autograd::EngineFrames;
-use crate::analysis::followed::{AllocatedTotals, FollowedSteps, GroupAddresses, ProgramText};
+use crate::analysis::followed::{AllocatedTotals, Decoded, FollowedSteps, GroupAddresses, ProgramText};
 use crate::model::{FollowedChange, Pool, SnapshotConsistency};
 
 impl DeviceProfile {
@@ -20,9 +20,11 @@ impl DeviceProfile {
         text: ProgramText<'_>,
         engine: &EngineFrames,
         host_only: &HostStacks,
+        decoded: Option<&Arc<Decoded>>,
     ) {
         let blocks = self.living.iter().map(|(&at, block)| (at, block.kind));
         let followed = self.followed.get_or_insert_with(|| FollowedSteps::begin(change, blocks));
+        followed.set_decoded(decoded.cloned());
         if followed.push(change, text, engine, host_only) {
             self.doubt_last_snapshot();
         }
@@ -47,6 +49,10 @@ impl DeviceProfile {
                 }
             }
         }
+    }
+
+    pub(crate) fn decoded(&self) -> Option<Decoded> {
+        self.followed.as_ref().map(FollowedSteps::decoded)
     }
 
     pub(crate) fn follow_level(&mut self, change: &FollowedChange) {
