@@ -6,7 +6,7 @@ OPTIONS are those of `memspy record`, one argument for each kind of recording: '
 use a processor each) are there to compare with. memspy is stopped and continued by signals, so that what a machine does to both sides is the same;
 one round of windows of seconds, each with a recording of its own, cannot tell 3 % from nothing. With --whole each round is one recording, from memspy's start
 to its end, against the seconds around it: what attaching and learning cost is in it. With --pairs each round is such a recording and as many seconds of
-nothing, in random order; what nothing is by the nothing of the round before is the noise. The jobs are those of scripts/gpu-checks/attribution/jobs.py.
+nothing, in random order; what nothing is by the nothing of the round before is the noise. Beside each is what memspy itself said. The jobs are those of scripts/gpu-checks/attribution/jobs.py.
 """
 import argparse
 import bisect
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 KEPT = 1 << 16
-# A busy job that repeats itself is followed without rest for a second (src/sampler/follow/repetition.rs); what it costs from then on is measured.
+# Polls keep the budget from the first second (src/sampler/follow/slices.rs); what they cost from now on is measured.
 SETTLES = 6.0
 WINDOW = 0.1
 # The first milliseconds after a signal belong to neither side.
@@ -82,8 +82,19 @@ def begin(options, memspy, pid, folder):
     if options == "spin":
         return [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     trace = ["-o", os.path.join(folder, "trace.bin"), "--force"]
-    return [subprocess.Popen([memspy, "record", "-p", str(pid), *trace, *options.split()],
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)]
+    with open(os.path.join(folder, said_file(options)), "a") as said:
+        return [subprocess.Popen([memspy, "record", "-p", str(pid), *trace, *options.split()], stdout=subprocess.DEVNULL, stderr=said)]
+
+
+def said_file(options):
+    return "said" + options.replace(" ", "").replace("/", "")
+
+
+def own_figures(options, folder):
+    """What each recording of this kind said of its own cost."""
+    path = Path(folder, said_file(options))
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.split("cost to the job: ")[1] for line in lines if "cost to the job: " in line]
 
 
 def ratios(beside, steps, seconds):
@@ -176,6 +187,7 @@ def main():
     how.add_argument("--pairs", action="store_true", help="each round is one recording and as many seconds of nothing")
     given, kinds = arguments.parse_known_args()
     kinds = kinds or ["--cpu 200", "-r 200", "nothing", "spin"]
+    said = {}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "steps")
         Path(path).write_bytes(bytes(8 + 8 * KEPT))
@@ -199,6 +211,7 @@ def main():
         finally:
             job.kill()
             job.wait()
+            said = {kind: own_figures(kind, folder) for kind in kinds}
     unit = "recordings" if given.whole else "pairs" if given.pairs else "windows"
     print(f"{given.job}: speed beside it, {given.rounds} rounds of {given.seconds:g} s each")
     for kind, speeds in found.items():
@@ -208,6 +221,8 @@ def main():
         low, middle, high = statistics.quantiles(speeds, n=4)
         mean, error = trimmed_mean(speeds)
         print(f"    {kind:14} x{mean:.3f} +- {error:.3f} in {len(speeds)} {unit}, median x{middle:.3f} (quartiles {low:.3f}-{high:.3f})")
+        for figure in said.get(kind, []):
+            print(f"        memspy's own figure: {figure}")
 
 
 if __name__ == "__main__":
