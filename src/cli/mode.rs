@@ -1,5 +1,4 @@
-//! Chooses a recording's mode: exact stacks, counters, or samples; [`decide`] for `record` and
-//! `summary`.
+//! Chooses a recording's mode.
 
 use std::path::Path;
 use std::time::Duration;
@@ -44,7 +43,7 @@ pub(super) struct ModeFacts {
     pub(super) unfollowable: Option<String>,
 }
 
-/// The best mode that `facts` allow, and why none better.
+/// The best allowed mode, and why none better.
 pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     let limit = facts.max_slowdown;
     let why = match &facts.exact {
@@ -140,7 +139,6 @@ impl ModeChoice {
         ))
     }
 
-    /// The mode without exact stacks, and its message.
     pub(super) fn without_exact(
         &self,
         exact: ExactOutlook,
