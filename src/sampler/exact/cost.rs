@@ -161,13 +161,13 @@ impl CostWatch {
         self.found.lock().meter.renew(now);
     }
 
-    /// What all probes so far cost the job; `None` if that is not known.
-    pub fn job_cost(&self) -> Option<JobCost> {
-        let cost = self.found.lock().meter.whole()?;
+    /// What all probes so far cost the job.
+    pub fn job_cost(&self) -> JobCost {
+        let share = self.found.lock().meter.whole().and_then(|cost| cost.share);
         // In millionths.
         let parts = |share: f64| (share * 1e6).round() as u32;
         let budget = self.limit.is_finite().then(|| parts(self.limit));
-        Some(JobCost { calculated: Some(parts(cost.share?)), measured: None, budget })
+        JobCost { calculated: share.map(parts), measured: None, budget }
     }
 
     /// Judges the last events of a recording.
@@ -376,13 +376,13 @@ mod tests {
     fn the_whole_recording_has_one_cost() {
         let watch = CostWatch::only_tell(0.02);
         run(&watch, 100_000, 0, 12_000);
-        let cost = watch.job_cost().unwrap();
+        let cost = watch.job_cost();
         // Where this machine's trap is not measured.
         let expected = 0.1 * (0.4 + TRAP_ELSEWHERE.as_secs_f64() * 1e6);
         let calculated = f64::from(cost.calculated.unwrap()) / 1e6;
         assert!((calculated / expected - 1.0).abs() < 0.5, "{cost:?}");
         assert_eq!((cost.measured, cost.budget), (None, Some(20_000)));
-        assert_eq!(CostWatch::only_tell(f64::INFINITY).job_cost(), None);
+        assert_eq!(CostWatch::only_tell(f64::INFINITY).job_cost(), JobCost::default());
     }
 
     #[test]

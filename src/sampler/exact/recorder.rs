@@ -445,7 +445,7 @@ impl RecordingSource for ExactRecorder {
     }
 
     fn totals(&self) -> RecordingTotals {
-        let cost = self.options.cost.as_ref().and_then(CostWatch::job_cost);
+        let cost = self.options.cost.as_ref().map(CostWatch::job_cost);
         RecordingTotals { exact: Some(self.totals), cost, ..self.session.totals }
     }
 

@@ -17,6 +17,10 @@ const USUAL_VARIES: f64 = 0.7e-6;
 /// Whatever is measured.
 const RANGE: (f64, f64) = (0.2e-6, 20e-6);
 const MIN_PAIRS: f64 = 8.0;
+/// A second of rests, in a job's first twelve if it costs less than its budget.
+const ENOUGH_PAIRS: f64 = 32.0;
+/// The width of an interval that more pairs do not make useful.
+const HOPELESS: f64 = 0.12;
 /// 95 % of the normal distribution lie below.
 const NORMAL: f64 = 1.644_85;
 
@@ -94,6 +98,13 @@ impl HarmMeter {
         self.followed += followed.seconds * rested.blocks / blocks;
     }
 
+    /// Whether a job that costs less than its budget should rest to be measured.
+    pub(super) fn wants_pairs(&self) -> bool {
+        let Some(one) = self.measured() else { return self.pairs < MIN_PAIRS };
+        let width = 2.0 * self.spread(&one) * self.rate();
+        self.pairs < ENOUGH_PAIRS && width < HOPELESS
+    }
+
     fn measured(&self) -> Option<DeltaCost> {
         if self.pairs < MIN_PAIRS || self.deltas <= 0.0 {
             return None;
@@ -120,14 +131,24 @@ impl HarmMeter {
         ((USUAL * usual + here.seconds * own) / (usual + own)).clamp(RANGE.0, RANGE.1)
     }
 
+    /// Half of the interval that holds the truth nine times of ten.
+    fn spread(&self, one: &DeltaCost) -> f64 {
+        student(self.pairs - 1.0) * one.error
+    }
+
+    /// Deltas a second.
+    fn rate(&self) -> f64 {
+        self.whole.deltas / self.whole.seconds
+    }
+
     /// The cost of the recording so far; `budget` is a share of the job's time.
     pub(super) fn cost(&self, budget: Option<f64>) -> Option<JobCost> {
         if self.whole.seconds <= 0.0 {
             return None;
         }
-        let rate = self.whole.deltas / self.whole.seconds;
+        let rate = self.rate();
         let measured = self.measured().map(|one| {
-            let spread = student(self.pairs - 1.0) * one.error;
+            let spread = self.spread(&one);
             let slice = self.followed / self.pairs;
             let variation = (self.residuals(one.seconds) / self.pairs).sqrt() / slice;
             MeasuredCost {

@@ -18,8 +18,10 @@ const VARIES: (f64, f64) = (0.6, 1.4);
 /// So long a rest misses what is new.
 const LONGEST_CYCLE: f64 = 0.5;
 const LEAST_FOLLOWED: f64 = 0.02;
-/// Of a job that is busy enough to be harmed: the rest of the time shows whether it is.
+/// Of a job that polls may harm: the rest of the time shows whether they do.
 const MOST_FOLLOWED: f64 = 0.92;
+/// Below this part of the budget polls do no harm.
+const HARMLESS: f64 = 0.125;
 /// The job's pace is taken over this time: its phases are longer.
 const MOMENT: f64 = 0.002;
 /// Rates are means over this time.
@@ -190,10 +192,12 @@ impl Slices {
         // Nothing is known yet of the job: first its rate is counted.
         let Some(rate) = self.recent.blocks else { return 0.0 };
         let wanted = (budget + self.credit / SETTLED_WITHIN).max(FOR_RESTS * budget);
-        let deltas = wanted / self.meter.of_one_delta();
+        let one = self.meter.of_one_delta();
+        let deltas = wanted / one;
         let (followed, rested) = (rate * self.recent.by_block, self.recent.at_rest);
         if followed <= deltas && followed * USUAL <= wanted {
-            return 1.0;
+            let measures = followed * one >= HARMLESS * budget && self.meter.wants_pairs();
+            return if measures { MOST_FOLLOWED } else { 1.0 };
         }
         ((deltas - rested) / (followed - rested).max(1.0)).clamp(LEAST_FOLLOWED, MOST_FOLLOWED)
     }
