@@ -9,6 +9,8 @@ pub struct JobCost {
     pub measured: Option<MeasuredCost>,
     /// What the recording was allowed to cost; `None`: any amount.
     pub budget: Option<u32>,
+    /// The share of the job's time that polls followed; `None` for exact stacks.
+    pub followed: Option<u32>,
 }
 
 /// A job's pace while it was followed, beside its pace in rests, in millionths.

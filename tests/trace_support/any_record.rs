@@ -234,8 +234,15 @@ fn end() -> impl Strategy<Value = Record> {
 fn job_cost() -> impl Strategy<Value = JobCost> {
     let measured = any::<(u32, u32, u32, u32)>()
         .prop_map(|(share, least, most, variation)| MeasuredCost { share, least, most, variation });
-    (option::of(any::<u32>()), option::of(measured), option::of(any::<u32>()))
-        .prop_map(|(calculated, measured, budget)| JobCost { calculated, measured, budget })
+    let share = || option::of(any::<u32>());
+    (share(), option::of(measured), share(), share()).prop_map(
+        |(calculated, measured, budget, followed)| JobCost {
+            calculated,
+            measured,
+            budget,
+            followed,
+        },
+    )
 }
 
 /// Records whose numbers must be defined earlier.

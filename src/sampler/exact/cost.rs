@@ -167,7 +167,7 @@ impl CostWatch {
         // In millionths.
         let parts = |share: f64| (share * 1e6).round() as u32;
         let budget = self.limit.is_finite().then(|| parts(self.limit));
-        JobCost { calculated: share.map(parts), measured: None, budget }
+        JobCost { calculated: share.map(parts), budget, ..JobCost::default() }
     }
 
     /// Judges the last events of a recording.

@@ -47,6 +47,8 @@ pub(super) struct HarmMeter {
     /// Seconds of followed parts.
     followed: f64,
     whole: Tally,
+    /// Seconds of them that were followed.
+    followed_whole: f64,
 }
 
 struct DeltaCost {
@@ -74,8 +76,9 @@ impl Tally {
 
 impl HarmMeter {
     /// Any part of the recording.
-    pub(super) fn pass(&mut self, part: Tally) {
+    pub(super) fn pass(&mut self, part: Tally, is_followed: bool) {
         self.whole.add(part);
+        self.followed_whole += if is_followed { part.seconds } else { 0.0 };
     }
 
     /// Two neighbouring parts whose order was drawn by lot.
@@ -160,7 +163,8 @@ impl HarmMeter {
             }
         });
         let calculated = Some(parts(rate * self.of_one_delta()));
-        Some(JobCost { calculated, measured, budget: budget.map(parts) })
+        let followed = Some(parts(self.followed_whole / self.whole.seconds));
+        Some(JobCost { calculated, measured, budget: budget.map(parts), followed })
     }
 }
 

@@ -16,8 +16,8 @@ fn pairs(lost: f64, count: u32, pace: impl Fn(u32) -> f64) -> HarmMeter {
         };
         let followed = part(0.03, 2_400.0, pace(2 * nth));
         let rested = part(0.15, 500.0, pace(2 * nth + 1));
-        meter.pass(followed);
-        meter.pass(rested);
+        meter.pass(followed, true);
+        meter.pass(rested, false);
         meter.pair(followed, rested);
     }
     meter
@@ -32,7 +32,7 @@ fn an_even_job_shows_what_each_delta_costs() {
     let truth = 3e-6 * 2_900.0 / 0.18 * 1e6;
     assert!((f64::from(measured.share) / truth - 1.0).abs() < 1e-3, "{cost:?}");
     assert!(measured.most - measured.least < 100 && measured.variation < 100, "{cost:?}");
-    assert_eq!(cost.budget, Some(20_000));
+    assert_eq!((cost.budget, cost.followed), (Some(20_000), Some(166_667)));
     assert!((meter.of_one_delta() - 3e-6).abs() < 1e-8);
 }
 

@@ -148,7 +148,7 @@ impl Slices {
         let mut part = now.since(self.began);
         part.paced = self.pace * part.deltas;
         self.began = now;
-        self.meter.pass(part);
+        self.meter.pass(part, !self.cycle.rests());
         self.halves[usize::from(!self.cycle.rests())].add(part);
         while self.cycle.ends.get(self.cycle.part).is_some_and(|end| now.seconds >= *end) {
             self.cycle.part += 1;

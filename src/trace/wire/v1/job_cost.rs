@@ -10,12 +10,14 @@ pub(crate) struct WireJobCost {
     /// Share, least, most, variation.
     measured: Option<(u32, u32, u32, u32)>,
     budget: Option<u32>,
+    followed: Option<u32>,
 }
 
 impl From<&model::JobCost> for WireJobCost {
     fn from(cost: &model::JobCost) -> Self {
         let measured = cost.measured.map(|it| (it.share, it.least, it.most, it.variation));
-        WireJobCost { calculated: cost.calculated, measured, budget: cost.budget }
+        let model::JobCost { calculated, budget, followed, .. } = *cost;
+        WireJobCost { calculated, measured, budget, followed }
     }
 }
 
@@ -27,6 +29,7 @@ impl From<WireJobCost> for model::JobCost {
             most,
             variation,
         });
-        model::JobCost { calculated: cost.calculated, measured, budget: cost.budget }
+        let WireJobCost { calculated, budget, followed, .. } = cost;
+        model::JobCost { calculated, measured, budget, followed }
     }
 }
