@@ -303,7 +303,7 @@ fn the_thread_that_held_the_allocators_lock_is_the_site() {
     script.allocates(2, 3_000, vec![at(0, whole(0), whole(0)), owner]);
     let (stacks, known) = script.end(&[(0, 2)]);
     assert_eq!(stacks, in_mib(&[("g", 2)]));
-    assert_eq!(known.certain, Some(2 * MIB));
+    assert_eq!(known.certain, Some(0), "it may have held it for a neighbouring delta");
 }
 
 /// Under `torch.compile` copying the stacks of eight threads came so late after the counters that
@@ -390,7 +390,7 @@ fn engine_c_code_goes_to_the_waiter_python_to_itself() {
     script.allocates(4, 3_000, vec![waits, at(1, whole(1), whole(1))]);
     let (stacks, known) = script.end(&[(0, 2), (2, 4)]);
     assert_eq!(stacks, in_mib(&[("_engine_run_backward [autograd thread]", 2), ("g", 4)]));
-    assert_eq!(known.certain, Some(6 * MIB));
+    assert_eq!(known.certain, Some(2 * MIB), "that the waiter sleeps is not told");
 }
 
 #[test]
@@ -515,7 +515,7 @@ fn what_happened_after_a_map_is_left_for_the_next() {
     script.map();
     let (stacks, known) = script.end(&[(0, 2), (2, 2)]);
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
-    assert_eq!(known.certain, Some(4 * MIB));
+    assert_eq!(known.certain, Some(0), "its time and its blocks do not agree");
 }
 
 #[test]

@@ -109,6 +109,12 @@ impl BlockAttribution {
         Arc::new(BlockAttribution { shares: self.shares.clone(), certain: false, ..*self })
     }
 
+    /// A copy that names `origin` as its only site, proven.
+    pub(in crate::analysis) fn proven_of(&self, origin: AllocationOrigin) -> Arc<BlockAttribution> {
+        let shares = vec![(origin, 1)];
+        Arc::new(BlockAttribution { shares, certain: true, contested: false, ..*self })
+    }
+
     /// A copy that names `origin` as its only site, not proven.
     pub(in crate::analysis) fn attributed_to(
         &self,

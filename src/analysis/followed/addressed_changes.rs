@@ -16,7 +16,7 @@ use crate::analysis::followed::follow_replay::FollowReplay;
 use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::pool_change::{MAX_SMALL_BLOCK, PoolChange, allocated, sole_group};
 use crate::analysis::followed::replayed_group::{
-    BlockSource, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
+    BlockSource, FreeMoment, GroupReplay, ReplayedBlock,
 };
 use crate::model::{AddressedBlock, CounterDelta, FollowedAddresses, Pool};
 
@@ -28,8 +28,7 @@ impl FollowReplay<'_> {
         addresses: &FollowedAddresses,
     ) {
         self.is_addressed = true;
-        let mut window = Window::new(self.changes + 1, self.step + 1);
-        let allocations = self.allocations;
+        let mut window = Window::new(self.changes + 1);
         for change in changes {
             self.take_window_change(change, &mut window);
         }
@@ -55,26 +54,10 @@ impl FollowReplay<'_> {
         for block in &allocated {
             self.evict(block);
         }
-        // Where the tables tell all that was freed, or all of it came after all that was allocated, no older block can be another one now.
-        let is_clear = |pool: Pool| {
-            !is_divided
-                && (*window.hidden(pool) == CounterDelta::default()
-                    || window.frees_come_last(pool, changes))
-        };
-        let unclear = [Pool::Small, Pool::Large].map(|pool| (pool, !is_clear(pool)));
-        // A reading of tables that change may have missed a block, which the next one tells.
-        let is_all = self.allocations - allocations == addresses.allocated.len() as u64;
-        window.is_sure =
-            is_all && changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
         self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
         for pool in [Pool::Small, Pool::Large] {
             self.free_rest(pool, &mut window);
-        }
-        self.open_unplaced(&window);
-        for (pool, _) in unclear.into_iter().filter(|(_, is_unclear)| *is_unclear) {
-            let of_pool = self.groups.iter_mut().filter(|(group, _)| group.pool == pool);
-            of_pool.for_each(|(_, replayed)| replayed.doubt_all());
         }
     }
 
@@ -88,7 +71,6 @@ impl FollowReplay<'_> {
         self.changes += 1;
         let last_before = self.last;
         for (number, pool) in pools.iter().enumerate() {
-            self.is_open |= pool.is_open;
             if pool.delta.allocations <= 0 {
                 continue;
             }
@@ -96,7 +78,6 @@ impl FollowReplay<'_> {
                 Some((group, count)) => {
                     self.last = Some(self.changes);
                     let replayed = self.groups.entry(group).or_default();
-                    replayed.last = self.last;
                     for _ in 0..count {
                         replayed.push(self.changes, pool.attribution.clone(), pool.returned);
                     }
@@ -110,7 +91,6 @@ impl FollowReplay<'_> {
                 }
             }
         }
-        self.allocations = self.allocations.saturating_add(allocated(pools));
         self.note_frees(pools, last_before, window);
     }
 
@@ -129,11 +109,9 @@ impl FollowReplay<'_> {
             for (group, pool) in blocks.by_ref().take(allocated(part) as usize) {
                 self.last = Some(self.changes);
                 let replayed = self.groups.entry(group).or_default();
-                replayed.last = self.last;
                 replayed.push(self.changes, pool.attribution.clone(), None);
                 window.made.push(group);
             }
-            self.allocations = self.allocations.saturating_add(allocated(part));
             self.note_frees(part, last_before, window);
         }
     }
@@ -159,14 +137,8 @@ impl FollowReplay<'_> {
         by_group: FxHashMap<BlockGroup, Vec<u64>>,
     ) {
         for (group, mut addresses) in by_group {
-            let may_be_others = window.has_room(group);
             let replayed = self.groups.entry(group).or_default();
             let mut made = unplaced(replayed, window.first);
-            // An older block without an address may be at the new one.
-            let is_sure = unplaced(replayed, 0).len() == 1
-                && addresses.len() == 1
-                && !may_be_others
-                && !window.unclear.contains(&group);
             let missing = addresses.len().saturating_sub(made.len());
             let hidden = made.len().saturating_sub(addresses.len());
             // The youngest are alive, if not all are.
@@ -175,7 +147,7 @@ impl FollowReplay<'_> {
             {
                 self.places.insert(address, group);
                 if let Some(block) = replayed.live.get_mut(at) {
-                    block.given = Some(GivenAddress { address, is_sure });
+                    block.given = Some(address);
                 }
             }
             for address in addresses {
@@ -186,7 +158,6 @@ impl FollowReplay<'_> {
 
     /// Gives an address to a block that was allocated together with others, or of which the bytes asked for were not counted yet.
     fn give_late(&mut self, group: BlockGroup, address: u64, window: &mut Window<'_>) {
-        let given = Some(GivenAddress { address, is_sure: window.is_sure });
         if let Some((change, charge)) = window.take_of_several(group) {
             let replayed = self.groups.entry(group).or_default();
             replayed.push(change, charge, None);
@@ -204,7 +175,7 @@ impl FollowReplay<'_> {
         if let Some(block) =
             self.groups.get_mut(&group).and_then(|of_group| of_group.live.last_mut())
         {
-            block.given = given;
+            block.given = Some(address);
             self.places.insert(address, group);
         }
     }
@@ -221,14 +192,12 @@ impl FollowReplay<'_> {
             let lying = &mut replayed.live[at];
             let is_there = address == block.address;
             if is_there {
-                replayed.doubt();
                 replayed.remove(at, [None; 2], 0);
             } else if lying.is_from_map() {
                 continue;
             } else {
                 // Freed, or the new block was read wrong.
                 lying.given = None;
-                lying.attribution = lying.attribution.uncertain();
             }
             self.places.remove(address);
         }
@@ -291,7 +260,6 @@ impl FollowReplay<'_> {
         let is_only_one = self.groups.get(&group)?.live.len() == 1;
         let is_taken = is_only_one && self.has_taker(group.pool, freed.change, window);
         let replayed = self.groups.get_mut(&group)?;
-        let are_alike = replayed.are_alike();
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
             BlockSource::Snapshot(_) => false,
@@ -332,7 +300,6 @@ impl FollowReplay<'_> {
             // What most likely stayed is left: rather does a new block have no address yet.
             all_known: &|| false,
         };
-        let is_only = replayed.live.len() == 1;
         let chosen = replayed.choose(&moment).map(|at| {
             let address = replayed.live.get(at).and_then(ReplayedBlock::address);
             replayed.remove(at, site, moment.time);
@@ -346,16 +313,10 @@ impl FollowReplay<'_> {
             BlockSource::Snapshot(_) => (0, block.attribution.allocated_at),
             BlockSource::Change(change) => (change, 0),
         });
-        if !is_only {
-            window.unclear.push(group);
-            if !are_alike {
-                replayed.doubt_all();
-            }
-        }
         // Without one it lived within the window.
         let Some(address) = chosen? else { return Some(None) };
         if let Some(taker) = replayed.live.get_mut(taker) {
-            taker.given = Some(GivenAddress { address, is_sure: is_only });
+            taker.given = Some(address);
             return Some(None);
         }
         self.places.remove(address);
@@ -371,15 +332,11 @@ impl FollowReplay<'_> {
         left.freed_bytes -= unfound.allocated_bytes;
         left.freed_requested_bytes -= unfound.requested_bytes;
         if left.frees < 0 || left.freed_bytes < 0 {
-            return self.doubt(pool);
+            return;
         }
         let frees = PoolFrees::new(pool, &left);
-        let Some(found) = self.freed_groups(pool, &frees) else { return };
-        if !found.is_clear {
-            self.doubt(pool);
-        }
         let mut untaken = Vec::new();
-        for group in found.groups {
+        for group in self.freed_groups(pool, &frees) {
             // An allocation of several at once has its address now.
             if let Some((change, charge)) = window.take_of_several(group) {
                 let replayed = self.groups.entry(group).or_default();
@@ -416,29 +373,9 @@ impl FollowReplay<'_> {
         for &group in alike.chain(smaller) {
             let Some(replayed) = self.groups.get_mut(&group) else { continue };
             let Some(&at) = unplaced(replayed, window.first).first() else { continue };
-            replayed.live[at].given = Some(GivenAddress { address, is_sure: false });
+            replayed.live[at].given = Some(address);
             self.places.insert(address, group);
             return;
-        }
-    }
-
-    /// Any block of the pool may be another one now.
-    fn doubt(&mut self, pool: Pool) {
-        let of_pool = self.groups.iter_mut().filter(|(group, _)| group.pool == pool);
-        of_pool.for_each(|(_, replayed)| replayed.doubt());
-    }
-
-    /// What the window allocated and nothing is known of the address of counts as any other allocation.
-    fn open_unplaced(&mut self, window: &Window<'_>) {
-        let mut made: Vec<&BlockGroup> = window.made.iter().collect();
-        made.sort_unstable();
-        made.dedup();
-        for group in made {
-            let Some(replayed) = self.groups.get_mut(group) else { continue };
-            for at in unplaced(replayed, window.first) {
-                let attribution = replayed.live[at].attribution.clone();
-                replayed.count(&attribution);
-            }
         }
     }
 }

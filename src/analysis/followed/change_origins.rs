@@ -12,8 +12,8 @@ use crate::model::{
     ThreadId, ThreadWait,
 };
 
-/// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
-pub(super) const CERTAIN_WITHIN: u64 = 20_000;
+/// A stack seen at two polls at most so far apart was most likely there all the time, in nanoseconds.
+pub(super) const STAYED_WITHIN: u64 = 20_000;
 /// In this time a thread that waits for the autograd engine has not gone elsewhere and come back: one backward pass would have had to end and the next
 /// to begin. Nor has one that is deep in calls, and stands at one instruction.
 const STAYS_WITHIN: u64 = 1_000_000;
@@ -67,8 +67,6 @@ pub(super) fn free_site(origins: &[AllocationOrigin], stacks: &StackTable) -> Fr
 pub(super) struct ChangeSources {
     /// The candidates, each once.
     pub(super) origins: Vec<AllocationOrigin>,
-    /// Whether the only candidate has made it for sure.
-    pub(super) certain: bool,
     /// Whether all stacks of those that can have made it could be read: else there may be another candidate.
     pub(super) is_whole: bool,
     /// Whether a thread that waits may have made it where it was not seen: it had left the line on which it waits, or had not come
@@ -107,7 +105,7 @@ pub(super) fn between_polls(
     }
 }
 
-/// Rules 1 to 3: who is charged for a change, and whether that is certain.
+/// Rules 1 to 3: who is charged for a change.
 pub(super) fn allocation_sources(
     change: &FollowedChange,
     facts: WaitFacts<'_>,
@@ -125,10 +123,6 @@ pub(super) fn allocation_sources(
     let all_others = || listed().filter(|t| !waits(t) && !without_frames(t));
     let (idle, others): (Vec<&FollowedThread>, Vec<&FollowedThread>) =
         all_others().filter(allocates).partition(is_idle);
-    let left_out = owners.len() != 1 && !all_others().all(|thread| allocates(&thread));
-    // A thread waits for the engine, and one of the engine's runs C++ (each has a state of Python's, torch/csrc/autograd/python_engine.cpp).
-    let engine_runs = !waiting.is_empty() && listed().any(without_frames);
-    let may_be_engine = owners.len() != 1 && engine_runs && !others.is_empty();
     let has_owner = !owners.is_empty();
     let chosen = match owners[..] {
         // C++ code of the engine, for which a thread waits.
@@ -139,8 +133,6 @@ pub(super) fn allocation_sources(
     };
     // The engine's threads allocate in the stead of one that waits.
     let may_make = |thread: &&FollowedThread| waits(thread) || allocates(thread);
-    // Likely is not proven.
-    let all_count = !may_be_engine && !left_out && chosen.iter().all(may_make);
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
     let may_be = |thread: &&FollowedThread| locks.may_vote_of(thread.thread);
@@ -163,13 +155,7 @@ pub(super) fn allocation_sources(
             }
         }
     }
-    let certain = is_whole
-        && !waited
-        && all_count
-        && origins.len() == 1
-        && apart <= CERTAIN_WITHIN
-        && !change.others_possible;
-    ChangeSources { origins, certain, is_whole, waited }
+    ChangeSources { origins, is_whole, waited }
 }
 
 /// The only thread that went from one place where it waits to another, and what it stayed in: it made the change below that.

@@ -31,8 +31,6 @@ impl<'a> WindowChange<'a> {
 pub(super) struct Window<'a> {
     /// The number of its first change.
     pub(super) first: usize,
-    /// The step of its first change.
-    first_step: usize,
     /// The groups of which it allocated blocks, one by one.
     pub(super) made: Vec<BlockGroup>,
     /// Allocations of several blocks in one change that no address was found for.
@@ -41,10 +39,6 @@ pub(super) struct Window<'a> {
     frees: Vec<WindowFree<'a>>,
     /// What of it no block was found for until now, in the small and in the large pool.
     hidden: [CounterDelta; 2],
-    /// Groups of which it is not known for sure what was freed.
-    pub(super) unclear: Vec<BlockGroup>,
-    /// Whether it is one change, and all that it freed is known.
-    pub(super) is_sure: bool,
 }
 
 /// What one change of a window, or a part of it, freed in one pool.
@@ -95,9 +89,9 @@ pub(super) struct SeveralAllocations<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// One whose first change and step have these numbers.
-    pub(super) fn new(first: usize, first_step: usize) -> Window<'a> {
-        Window { first, first_step, ..Window::default() }
+    /// One whose first change has this number.
+    pub(super) fn new(first: usize) -> Window<'a> {
+        Window { first, ..Window::default() }
     }
 
     /// The change of several allocations that has room for a block of `group`, with its number; the block is taken out of it.
@@ -186,23 +180,6 @@ impl<'a> Window<'a> {
     /// The first change that freed something in a pool.
     pub(super) fn first_free(&self, pool: Pool) -> Option<&WindowFree<'a>> {
         self.frees.iter().find(|freed| freed.pool.pool == pool)
-    }
-
-    /// Whether all that was freed in a pool was freed in later changes than those that allocated in it.
-    pub(super) fn frees_come_last(&self, pool: Pool, changes: &[WindowChange<'_>]) -> bool {
-        let Some(first) = self.first_free(pool).map(|freed| freed.step) else { return true };
-        let allocates = |change: &WindowChange<'_>| {
-            change.pools.iter().any(|of| of.pool == pool && of.delta.allocations > 0)
-        };
-        changes.iter().skip(first.saturating_sub(self.first_step)).all(|change| !allocates(change))
-    }
-
-    /// Whether a block of `group` may have been allocated together with others.
-    pub(super) fn has_room(&self, group: BlockGroup) -> bool {
-        self.several.iter().any(|several| {
-            several.pool.pool == group.pool
-                && several.pool.delta.allocated_bytes >= group.size as i64
-        })
     }
 
     /// Blocks of a pool that were allocated several at once, in a change before `change`, and have no address: they were freed within the window.

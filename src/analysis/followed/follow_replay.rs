@@ -2,13 +2,7 @@
 //!
 //! The counters tell how many blocks were allocated and freed, and how large they were, but not which. Of the blocks of one
 //! group (pool, size, bytes asked for) `replayed_group.rs` tells which is freed most likely. A change of several blocks is
-//! replayed as the changes that it is likely to have been (`repeated_steps.rs`). Certain is only what no choice can change:
-//!
-//! * the only block of a group that was allocated, where it has a new address;
-//! * blocks at new addresses where all allocations of their group were made by one stack, and each of these is certain: which of
-//!   several blocks has which address is not known, and would matter when one of them is freed;
-//! * a block that the first map had is the same block for sure if nothing of its group was allocated since, or nothing after one
-//!   of them was freed.
+//! replayed as the changes that it is likely to have been (`repeated_steps.rs`). All of this is likely; `proof.rs` says what is proven.
 
 use std::sync::Arc;
 
@@ -19,10 +13,10 @@ use crate::analysis::attribution::{
 };
 use crate::analysis::followed::block_places::BlockPlaces;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
-use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};
+use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
 use crate::analysis::followed::pool_change::{
-    MAX_AT_ONCE, MIN_BLOCK, PoolChange, allocated, even_group, sole_group,
+    MAX_AT_ONCE, MIN_BLOCK, PoolChange, even_group, sole_group,
 };
 use crate::analysis::followed::replayed_group::{
     BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
@@ -83,8 +77,6 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) sites: &'a FreeSites,
     pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
     pub(super) places: BlockPlaces,
-    /// How many blocks were allocated until now.
-    pub(super) allocations: u64,
     pub(super) changes: usize,
     /// The change of the recording that is replayed.
     pub(super) step: usize,
@@ -92,9 +84,6 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     freed: FreedGroups,
     /// Allocations that may have been of several groups.
     unclear_allocations: Vec<(Pool, CounterDelta)>,
-    /// Frees that may have been of other groups than was taken for likely.
-    unclear_frees: Vec<(Pool, CounterDelta)>,
-    pub(super) is_open: bool,
     /// Whether addresses were read.
     pub(super) is_addressed: bool,
 }
@@ -126,14 +115,11 @@ impl<'a> FollowReplay<'a> {
             sites,
             groups,
             places,
-            allocations: 0,
             changes: 0,
             step: 0,
             last: None,
             freed: FreedGroups::default(),
             unclear_allocations: Vec::new(),
-            unclear_frees: Vec::new(),
-            is_open: false,
             is_addressed: false,
         }
     }
@@ -152,12 +138,8 @@ impl<'a> FollowReplay<'a> {
     ) {
         self.step += 1;
         for pool in change {
-            self.is_open |= pool.is_open;
             if pool.delta.allocations > 0 {
                 self.unclear_allocations.push((pool.pool, pool.delta));
-            }
-            if pool.delta.frees > 0 {
-                self.unclear_frees.push((pool.pool, pool.delta));
             }
         }
         for part in parts {
@@ -168,10 +150,8 @@ impl<'a> FollowReplay<'a> {
     fn apply(&mut self, change: &[PoolChange<'_>]) {
         self.changes += 1;
         for pool in change {
-            self.is_open |= pool.is_open;
             self.allocate(pool);
         }
-        self.allocations = self.allocations.saturating_add(allocated(change));
         for pool in change {
             self.free(pool);
         }
@@ -188,49 +168,40 @@ impl<'a> FollowReplay<'a> {
             return;
         };
         // Several blocks of one size, or of sizes that add up to the same.
-        let is_clear = sole_group(change).is_some();
-        if !is_clear {
+        if sole_group(change).is_none() {
+            self.unclear_allocations.push((change.pool, change.delta));
             if !self.groups.contains_key(&group) {
-                self.unclear_allocations.push((change.pool, change.delta));
                 return;
             }
-            self.unclear_allocations.push((change.pool, change.delta));
         }
         self.last = Some(self.changes);
         let replayed = self.groups.entry(group).or_default();
         for _ in 0..count.min(MAX_AT_ONCE) {
-            let attribution =
-                if is_clear { change.attribution.clone() } else { change.attribution.uncertain() };
-            replayed.allocate(self.changes, attribution, change.returned);
+            replayed.push(self.changes, change.attribution.clone(), change.returned);
         }
     }
 
     fn free(&mut self, change: &PoolChange<'_>) {
         let frees = PoolFrees::new(change.pool, &change.delta);
-        let Some(found) = self.freed_groups(change.pool, &frees) else { return };
-        if !found.is_clear || change.is_open || !self.unclear_allocations.is_empty() {
-            self.unclear_frees.push((change.pool, change.delta));
-        }
+        let groups = self.freed_groups(change.pool, &frees);
         let unclear = &self.unclear_allocations;
-        for group in found.groups {
+        for group in groups {
             if let Some(replayed) = self.groups.get_mut(&group) {
-                // Which came first in this change is not known.
-                replayed.reused |= replayed.last == Some(self.changes);
                 let moment = FreeMoment {
                     change: self.step,
                     time: change.attribution.allocated_at,
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
                     last: self.last,
-                    all_known: &|| most_of(&group, unclear, false) == 0,
+                    all_known: &|| !may_have(&group, unclear),
                 };
                 replayed.free(&moment);
             }
         }
     }
 
-    /// The groups of what was freed in one pool; `None` where nothing was.
-    pub(super) fn freed_groups(&mut self, pool: Pool, frees: &PoolFrees) -> Option<FoundFrees> {
+    /// The groups of what was freed in one pool.
+    pub(super) fn freed_groups(&mut self, pool: Pool, frees: &PoolFrees) -> Vec<BlockGroup> {
         let live = |group: &BlockGroup| self.groups.get(group).map_or(0, |g| g.live.len());
         self.freed.find(frees, live, || {
             let youngest = |group: &GroupReplay| {
@@ -248,15 +219,9 @@ impl<'a> FollowReplay<'a> {
         })
     }
 
-    /// The blocks alive now, and those freed after `since`, from the oldest to the youngest. Certain are those of kinds of which none was freed since
-    /// the map before.
+    /// The blocks alive now, and those freed after `since`, from the oldest to the youngest.
     pub(super) fn alive_since(&self, since: u64) -> Vec<AliveBlock> {
         let of_group = |(&kind, group): (&BlockGroup, &GroupReplay)| {
-            let none_freed = !self.is_open
-                && !group.freed
-                && !group.is_doubtful
-                && group.frees.is_empty()
-                && most_of(&kind, &self.unclear_frees, true) == 0;
             let alive = |block: &ReplayedBlock| -> (_, AliveBlock) {
                 let sign = |is_one, sign| if is_one { sign } else { FreeSign::None };
                 let is_late = block.attribution.span.is_none_or(|span| span > CANDIDATES_WITHIN);
@@ -268,10 +233,7 @@ impl<'a> FollowReplay<'a> {
                         (change, None, sign(block.given.is_none(), FreeSign::NoAddress), is_late)
                     }
                 };
-                let attribution = match block.attribution.certain && !none_freed {
-                    true => block.attribution.uncertain(),
-                    false => block.attribution.clone(),
-                };
+                let attribution = block.attribution.clone();
                 let at = attribution.allocated_at;
                 (
                     (age, at, block.address()),
@@ -296,18 +258,7 @@ impl<'a> FollowReplay<'a> {
         for (group, mut addresses) in blocks {
             let mut replayed = self.groups.remove(&group).unwrap_or_default();
             replayed.settle_addresses(&addresses.known, &mut result.attributions);
-            let unclear = most_of(&group, &self.unclear_allocations, false);
-            let freed_unclear = most_of(&group, &self.unclear_frees, true);
-            let is_known = !self.is_open && unclear + freed_unclear == 0;
-            let [given, elsewhere] = replayed.uncertain_places();
-            replayed.settle_given(&mut addresses, is_known, &mut result.attributions);
-            let all_new = replayed.allocated == addresses.new.len() as u64
-                && unclear == 0
-                && !replayed.is_doubtful;
-            let none_allocated = replayed.allocated + unclear == 0;
-            let none_reused = !replayed.reused && unclear + freed_unclear == 0;
-            let all_stayed = (none_allocated || none_reused) && !replayed.is_doubtful;
-            let open = self.is_open;
+            replayed.settle_given(&mut addresses, &mut result.attributions);
             result.add_frees(group, std::mem::take(&mut replayed.frees));
             addresses.new.sort_unstable();
             let (mut made, mut stayed) = (Vec::new(), FxHashSet::default());
@@ -325,38 +276,10 @@ impl<'a> FollowReplay<'a> {
             let wanted = made.len().saturating_sub(addresses.new.len());
             let reused: Vec<u64> = freed.take(wanted).map(|(address, _)| *address).collect();
             made.drain(..made.len().saturating_sub(addresses.new.len() + reused.len()));
-            // Whether who made this block made all of those.
-            let made_all = |block: &BlockAttribution, others: &[Option<AllocationOrigin>]| {
-                others.iter().all(|of| *of == block.certain_origin())
-            };
-            for (address, old) in addresses.known.iter().filter(|(a, _)| !reused.contains(a)) {
-                let is_same = all_new || all_stayed;
-                let same_maker = unclear == 0
-                    && !replayed.is_doubtful
-                    && replayed.only.is_some()
-                    && old.certain_origin() == replayed.only;
-                if old.certain && (open || !(is_same || same_maker) || !made_all(old, &given)) {
-                    result.attributions.insert(*address, old.uncertain());
-                }
-            }
-            // Which of several has which address is not known; later one of them is freed.
-            let is_one = all_new && addresses.new.len() == 1;
-            let is_certain = !open && unclear == 0 && (is_one || replayed.only.is_some());
             // At an address that the map before had as well there may still be the same block.
-            let new = addresses.new.into_iter().map(|address| (address, is_certain));
-            let reused = reused.into_iter().map(|address| (address, false));
-            for (address, is_certain) in new.chain(reused) {
+            for address in addresses.new.into_iter().chain(reused) {
                 match made.pop() {
-                    Some(attribution)
-                        if is_certain
-                            && made_all(&attribution, &given)
-                            && made_all(&attribution, &elsewhere) =>
-                    {
-                        result.attributions.insert(address, attribution);
-                    }
-                    Some(attribution) => {
-                        result.attributions.insert(address, attribution.uncertain());
-                    }
+                    Some(attribution) => drop(result.attributions.insert(address, attribution)),
                     None => result.unexplained.push((group, address)),
                 }
             }
@@ -368,21 +291,11 @@ impl<'a> FollowReplay<'a> {
     }
 }
 
-/// How many blocks of a group were at most in changes of which it is not clear what they were.
-fn most_of(group: &BlockGroup, changes: &[(Pool, CounterDelta)], freed: bool) -> u64 {
-    let of_group = changes.iter().filter(|(pool, _)| *pool == group.pool);
-    of_group
-        .map(|(_, delta)| {
-            let (count, bytes) = match freed {
-                false => (delta.allocations, delta.allocated_bytes),
-                true => (delta.frees, delta.freed_bytes),
-            };
-            let others = (count.max(1) as u64 - 1).saturating_mul(MIN_BLOCK);
-            let room = (bytes.max(0) as u64).saturating_sub(others);
-            if room < group.size || group.size == 0 {
-                return 0;
-            }
-            (bytes.max(0) as u64 / group.size).min(count.max(0) as u64)
-        })
-        .fold(0, u64::saturating_add)
+/// Whether a block of a group may be among these allocations.
+fn may_have(group: &BlockGroup, allocations: &[(Pool, CounterDelta)]) -> bool {
+    allocations.iter().filter(|(pool, _)| *pool == group.pool).any(|(_, delta)| {
+        let others = delta.allocations.max(1).saturating_sub(1);
+        let room = delta.allocated_bytes.saturating_sub(others.saturating_mul(MIN_BLOCK as i64));
+        delta.allocations > 0 && group.size > 0 && room >= group.size as i64
+    })
 }

@@ -23,6 +23,8 @@ pub(super) struct FollowedStep {
     pub(super) live: [i64; 2],
     /// Whether the amounts are only lower limits.
     pub(super) open: bool,
+    /// Whether two polls, which were near, saw the only thread of those charged at one stack.
+    pub(super) stayed: bool,
     /// The block that it allocated, if it was one, whatever it freed.
     pub(super) allocated: Option<BlockGroup>,
     pub(super) places: ReachSums,
@@ -76,6 +78,7 @@ impl FollowedStep {
     pub(super) fn made_by_lines(&mut self, buffers: &[MadeBuffer]) {
         let charged =
             |shares| Arc::new(BlockAttribution { shares, certain: false, ..*self.charge });
+        self.stayed = false;
         if let [(origin, _)] = *buffers {
             (self.charge, self.parts) = (charged(vec![(origin, 1)]), None);
             // The text says more than where the program was seen around it.
@@ -105,6 +108,11 @@ impl FollowedStep {
         match self.parts_by(origins) {
             Some(parts) => {
                 parts.iter().for_each(|(pools, charge, ..)| totals.add(pools, charge));
+            }
+            // Whoever else allocates, it was not elsewhere.
+            None if self.stayed => {
+                let charge = BlockAttribution { contested: false, ..(*self.charge).clone() };
+                totals.add(&[self.small, self.large], &charge);
             }
             None => totals.add(&[self.small, self.large], &self.charge_by(origins)),
         }

@@ -37,52 +37,35 @@ impl PoolFrees {
     }
 }
 
-/// The blocks that a change freed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::analysis) struct FoundFrees {
-    /// The group of each; empty where nothing fits.
-    pub(in crate::analysis) groups: Vec<BlockGroup>,
-    /// Whether nothing else fits.
-    pub(in crate::analysis) is_clear: bool,
-}
-
 /// Finds them, change by change.
 #[derive(Debug, Default)]
 pub(in crate::analysis) struct FreedGroups {
     /// Bytes asked for of blocks found that no change has told yet, in the small and in the large pool.
     untold: [i64; 2],
-    /// Whether something was freed of which nothing is known, or which was guessed: what is alive is not known any more.
-    is_lost: [bool; 2],
     remembered: FxHashMap<PoolFrees, Vec<BlockGroup>>,
 }
 
 impl FreedGroups {
-    /// The blocks that a change freed; `None` if it freed none. `live` has how many blocks of a group are alive, `groups` the
+    /// The group of each block that a change freed; empty where nothing fits. `live` has how many blocks of a group are alive, `groups` the
     /// groups of which some are, the one allocated last first.
     pub(in crate::analysis) fn find(
         &mut self,
         frees: &PoolFrees,
         live: impl Fn(&BlockGroup) -> usize,
         groups: impl FnOnce() -> Vec<BlockGroup>,
-    ) -> Option<FoundFrees> {
+    ) -> Vec<BlockGroup> {
         let pool = usize::from(frees.pool == Pool::Large);
         let untold = &mut self.untold[pool];
         if frees.count == 0 {
             // What the map before has told is no debt of this one.
             *untold = (*untold - frees.requested).max(0);
-            return None;
+            return Vec::new();
         }
-        let all_told = *untold == 0;
         let wanted = PoolFrees { requested: frees.requested - *untold, ..*frees };
-        let mut search = SubsetSearch {
-            live: &live,
-            groups: Vec::new(),
-            left: MAX_SEARCH,
-            found: Vec::new(),
-            all: 0,
-        };
+        let mut search =
+            SubsetSearch { live: &live, groups: Vec::new(), left: MAX_SEARCH, found: None };
         let found = match self.remembered.get(&wanted).filter(|groups| has_all(groups, &live)) {
-            Some(groups) => FoundFrees { groups: groups.clone(), is_clear: false },
+            Some(groups) => groups.clone(),
             None => {
                 search.groups = groups();
                 search.groups.retain(|group| group.size <= frees.bytes);
@@ -90,19 +73,16 @@ impl FreedGroups {
                 search.run(&wanted)
             }
         };
-        let is_clear = found.is_clear && all_told && !self.is_lost[pool];
-        let found = FoundFrees { is_clear, ..found };
-        self.is_lost[pool] |= !is_clear;
-        if found.groups.is_empty() {
+        if found.is_empty() {
             *untold = 0;
-            return Some(found);
+            return found;
         }
-        if !found.is_clear && frees.count > 1 && self.remembered.len() < MAX_REMEMBERED {
-            self.remembered.insert(wanted, found.groups.clone());
+        if frees.count > 1 && self.remembered.len() < MAX_REMEMBERED {
+            self.remembered.insert(wanted, found.clone());
         }
-        let asked: i64 = found.groups.iter().map(|group| group.requested as i64).sum();
+        let asked: i64 = found.iter().map(|group| group.requested as i64).sum();
         *untold = asked - wanted.requested;
-        Some(found)
+        found
     }
 }
 
@@ -114,22 +94,18 @@ struct SubsetSearch<'a, L> {
     live: &'a L,
     groups: Vec<BlockGroup>,
     left: u32,
-    found: Vec<BlockGroup>,
-    /// How many answers there are, up to two.
-    all: u32,
+    found: Option<Vec<BlockGroup>>,
 }
 
 impl<L: Fn(&BlockGroup) -> usize> SubsetSearch<'_, L> {
-    fn run(&mut self, frees: &PoolFrees) -> FoundFrees {
+    fn run(&mut self, frees: &PoolFrees) -> Vec<BlockGroup> {
         if frees.count > MAX_FREES {
-            return FoundFrees::default();
+            return Vec::new();
         }
         if let Ok(requested) = u64::try_from(frees.requested) {
-            let all_groups = self.groups.len() < MAX_GROUPS;
             self.search(0, frees.count, frees.bytes, requested, frees.pool, &mut Vec::new());
-            if self.all > 0 {
-                let is_clear = self.all == 1 && self.left > 0 && all_groups;
-                return FoundFrees { groups: std::mem::take(&mut self.found), is_clear };
+            if let Some(found) = self.found.take() {
+                return found;
             }
             // The bytes asked for the last one are still to be told.
             for last in self.groups.clone() {
@@ -137,15 +113,14 @@ impl<L: Fn(&BlockGroup) -> usize> SubsetSearch<'_, L> {
                 let mut taken = vec![last];
                 self.left = self.left.max(64);
                 self.search(0, frees.count - 1, bytes, requested, frees.pool, &mut taken);
-                if self.all > 0 {
-                    return FoundFrees { groups: std::mem::take(&mut self.found), is_clear: false };
+                if let Some(found) = self.found.take() {
+                    return found;
                 }
             }
         }
         // What was to be told is in disorder: one block of this size.
         let same_size = self.groups.iter().find(|group| group.size == frees.bytes);
-        let groups = same_size.filter(|_| frees.count == 1).copied().into_iter().collect();
-        FoundFrees { groups, is_clear: false }
+        same_size.filter(|_| frees.count == 1).copied().into_iter().collect()
     }
 
     fn search(
@@ -157,13 +132,13 @@ impl<L: Fn(&BlockGroup) -> usize> SubsetSearch<'_, L> {
         pool: Pool,
         taken: &mut Vec<BlockGroup>,
     ) {
-        if self.left == 0 || self.all > 1 {
+        if self.left == 0 || self.found.is_some() {
             return;
         }
         self.left -= 1;
         if count == 0 {
             if bytes == 0 && requested == 0 {
-                self.answer(taken);
+                self.found = Some(taken.clone());
             }
             return;
         }
@@ -174,7 +149,7 @@ impl<L: Fn(&BlockGroup) -> usize> SubsetSearch<'_, L> {
             let used = taken.iter().filter(|group| **group == last).count();
             if at.is_some_and(|at| at >= from) && (self.live)(&last) > used {
                 taken.push(last);
-                self.answer(taken);
+                self.found = Some(taken.clone());
                 taken.pop();
             }
             return;
@@ -192,13 +167,6 @@ impl<L: Fn(&BlockGroup) -> usize> SubsetSearch<'_, L> {
                 self.search(at, count - 1, bytes, requested, pool, taken);
                 taken.pop();
             }
-        }
-    }
-
-    fn answer(&mut self, taken: &[BlockGroup]) {
-        self.all += 1;
-        if self.all == 1 {
-            self.found = taken.to_vec();
         }
     }
 }

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::BlockAttribution;
 use crate::analysis::followed::follow_replay::GroupAddresses;
-use crate::analysis::followed::replayed_group::{BlockSource, GivenAddress, GroupReplay};
+use crate::analysis::followed::replayed_group::{BlockSource, GroupReplay};
 
 impl GroupReplay {
     /// Gives the addresses of a batch that are left to the blocks of it that are alive.
@@ -33,7 +33,7 @@ impl GroupReplay {
             if let Some(block) = of_batch.and_then(Vec::pop).and_then(|at| self.live.get_mut(at)) {
                 block.from = BlockSource::Snapshot(*address);
                 block.is_gone = false;
-                attributions.insert(*address, block.attribution.uncertain());
+                attributions.insert(*address, block.attribution.clone());
             }
         }
     }
@@ -42,20 +42,14 @@ impl GroupReplay {
     pub(super) fn settle_given(
         &mut self,
         addresses: &mut GroupAddresses,
-        is_known: bool,
         attributions: &mut FxHashMap<u64, Arc<BlockAttribution>>,
     ) {
         let mut given: FxHashMap<u64, Arc<BlockAttribution>> = FxHashMap::default();
         self.live.retain(|block| {
-            let (BlockSource::Change(_), Some(GivenAddress { address, is_sure })) =
-                (block.from, block.given)
-            else {
+            let (BlockSource::Change(_), Some(address)) = (block.from, block.given) else {
                 return true;
             };
-            let is_certain = is_sure && is_known;
-            let charge =
-                if is_certain { block.attribution.clone() } else { block.attribution.uncertain() };
-            given.insert(address, charge);
+            given.insert(address, block.attribution.clone());
             false
         });
         let mut settle = |address: u64| {

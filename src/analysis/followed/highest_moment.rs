@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
 use crate::model::Pool;
 
@@ -53,6 +55,17 @@ impl HighestMoment {
     /// Bytes alive by the counters.
     pub(crate) fn allocated(&self) -> u64 {
         self.live.iter().sum::<i64>().max(0) as u64
+    }
+
+    /// Leaves those blocks proven of whose size none was freed until then.
+    pub(super) fn keep_proven(&mut self, none_freed: impl Fn(u64) -> bool) {
+        let mut known: FxHashMap<u64, bool> = FxHashMap::default();
+        for block in self.blocks.iter_mut().filter(|block| block.attribution.certain) {
+            let size = block.kind.size;
+            if !*known.entry(size).or_insert_with(|| none_freed(size)) {
+                block.attribution = block.attribution.uncertain();
+            }
+        }
     }
 
     /// Makes the blocks add up to what the counters say, and tells how many bytes are not known; `None` if these are too many.

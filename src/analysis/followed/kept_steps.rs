@@ -1,10 +1,14 @@
 //! Which changes are kept: those since the last map, as far as there is room. What the others allocated is in the totals.
 
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::{AllocationOrigin, BlockGroup};
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::decoder::decode;
 use crate::analysis::followed::repeated_steps::live_before;
 use crate::analysis::followed::until_map::UntilMap;
+use crate::model::FollowedChange;
 
 /// How far from its time a map is looked for among the changes.
 const NEAR: usize = 64;
@@ -44,6 +48,30 @@ impl FollowedSteps {
         decode(&self.log, waiting, |share| totals.add_decoded(&share));
         totals.leave_out(waiting);
         totals
+    }
+
+    /// Begins with the blocks of the last map, if they add up to what was alive before the first change.
+    pub(crate) fn begin(
+        change: &FollowedChange,
+        blocks: impl Iterator<Item = (u64, BlockGroup)>,
+    ) -> FollowedSteps {
+        let mut steps = FollowedSteps::default();
+        steps.proof.begin(change, blocks);
+        steps
+    }
+
+    /// Whether a block of the last map is still proven.
+    pub(crate) fn is_proven(&self, at: u64) -> bool {
+        self.proof.is_proven(at)
+    }
+
+    /// Who is proven to have made the blocks of a consistent map, by address (`proof.rs`).
+    pub(crate) fn prove(
+        &mut self,
+        time: u64,
+        blocks: impl Iterator<Item = (u64, BlockGroup)>,
+    ) -> FxHashMap<u64, AllocationOrigin> {
+        self.proof.snapshot(time, blocks)
     }
 
     /// Whether nothing was allocated since the last map.
@@ -88,6 +116,7 @@ impl FollowedSteps {
         self.sequence.clear();
         self.past.interrupt();
         self.states.clear();
+        self.proof.clear();
     }
 
     /// Whether so many changes are kept that the next maps have to begin anew.

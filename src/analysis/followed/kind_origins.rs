@@ -9,9 +9,7 @@ use crate::analysis::followed::allocation_places::ReachSums;
 use crate::analysis::followed::line_votes::LineVotes;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::StackCalls;
-use crate::analysis::followed::stack_votes::{
-    CLEARLY, MIN_AT_PLACE, StackVote, StackVotes, polls_were_near,
-};
+use crate::analysis::followed::stack_votes::{MIN_AT_PLACE, StackVotes, polls_were_near};
 use crate::model::FollowedChange;
 
 /// Kinds and places of which the stacks are remembered.
@@ -127,7 +125,7 @@ impl KindOrigins {
         sighting: Sighting,
     ) -> Option<Arc<BlockAttribution>> {
         if charge.certain {
-            return self.is_doubted(kind, charge).then(|| charge.uncertain());
+            return None;
         }
         let fitting = self.fitting(kind, charge);
         // The thread went from one line to another; that it did not make the block by the one does not say that it did by the other.
@@ -152,21 +150,6 @@ impl KindOrigins {
         let shares: Vec<_> = charge.shares.iter().filter(fits).copied().collect();
         let is_other = !shares.is_empty() && shares.len() < charge.shares.len();
         is_other.then(|| Arc::new(BlockAttribution { shares, ..*charge }))
-    }
-
-    /// Whether it is called certain that a stack made a block of this kind, and another one makes them as a rule in the same call: a fast loop can have come
-    /// round between two polls.
-    fn is_doubted(&self, kind: BlockGroup, charge: &BlockAttribution) -> bool {
-        let (Some(votes), [(origin, _)]) = (self.by_kind.get(&kind), &charge.shares[..]) else {
-            return false;
-        };
-        let own = votes.on_both_sides(*origin).max(1);
-        let makes_them = |vote: &StackVote| {
-            vote.origin != *origin
-                && vote.on_both_sides() / CLEARLY >= own
-                && self.calls.is_within(vote.origin, *origin)
-        };
-        votes.of.iter().any(makes_them)
     }
 
     /// Who makes the blocks at these places, or behind the last makers, if that is clear.

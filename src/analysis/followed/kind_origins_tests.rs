@@ -64,23 +64,6 @@ fn saw(origins: &mut KindOrigins, stack: StackId, table: &StackTable) {
     origins.saw(KIND, &ReachSums::default(), [None; 2], &charge(vec![at(stack)], true), &change);
 }
 
-/// `with torch.no_grad():`, and the block on the next line, in a loop that comes round in less time than the polls are apart.
-#[test]
-fn a_line_is_not_certain_where_another_of_its_call_makes_such_blocks_as_a_rule() {
-    let mut table = table();
-    let call = calls(&mut table, None, 1..=1)[0];
-    let [waits, makes] = [5, 6].map(|line| calls(&mut table, Some(call), line..=line)[0]);
-    let mut origins = KindOrigins::default();
-    (0..8).for_each(|_| saw(&mut origins, makes, &table));
-    saw(&mut origins, waits, &table);
-    let certain = |stack: StackId| {
-        let charge = charge(vec![at(stack)], true);
-        let likely = origins.likely(KIND, &ReachSums::default(), &charge, Sighting::default());
-        likely.is_none_or(|likely| likely.certain)
-    };
-    assert_eq!([waits, makes].map(certain), [false, true]);
-}
-
 const LARGE: BlockGroup = BlockGroup { size: 1 << 20, requested: 1 << 20, pool: Pool::Small };
 
 /// Takes an allocation of a large block beside which the thread went from one line to another; who is charged for the next one.

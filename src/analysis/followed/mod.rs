@@ -10,10 +10,8 @@
 //!    that never hold the lock (`lock_holders.rs`) neither.
 //!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them, or the operator that it called, made the block (`buffer_alignment.rs`).
 //!    Where lines of a loop take turns at making blocks, as in the loop that makes an optimizer's state once, their order tells it (`loop_order.rs`).
-//! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
-//!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
-//!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
-//!    Nor is it certain where another line of the same call makes such blocks as a rule: a fast loop can have come round.
+//! 2. `proof.rs` alone says what is *proven*: which changes, and which blocks of a map. All other
+//!    rules say what is likely.
 //! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
 //!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
 //!    waits. One that waits for the autograd engine does so for longer (`engine_waits.rs`), and one that is deep in calls does not leave them and come back within a millisecond. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
@@ -28,8 +26,8 @@
 //!    (`addressed_changes.rs`), also by what was at an address before (`block_places.rs`). A block
 //!    at one address in both maps is the same block, unless its origin goes on to allocate such
 //!    blocks (`remade_kinds.rs`). `free_sites.rs` corrects early choices.
-//! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
-//!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
+//! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive.
+//!    Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
 //! 7. A block of which nothing is known goes to the stack that was possible for more than half of
 //!    the allocations of its kind at the same place in the program's run
 //!    (`allocation_places.rs`). Else it goes to the one that leads anywhere, if no other came half
@@ -47,8 +45,8 @@
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 //!
-//! Where addresses were read, the replay also tells what was alive at the highest moments between two maps (`highest_moment.rs`; which of them is shown: `profile/device/between_maps.rs`): likely, and certain only
-//! of kinds of which none was freed since the first of them.
+//! Where addresses were read, the replay also tells what was alive at the highest moments between two maps (`highest_moment.rs`; which of them is shown: `profile/device/between_maps.rs`): likely, and proven only
+//! of sizes of which none was freed since the first of them.
 //!
 //! What was allocated in all (`allocated_totals.rs`) needs rules 1 to 3 and 7 alone: which block was freed plays no part in it.
 
@@ -81,6 +79,8 @@ mod lock_holders;
 mod loop_order;
 mod maker_sequence;
 mod pool_change;
+mod proof;
+mod proof_ledger;
 mod remade_kinds;
 mod repeated_steps;
 mod replayed_group;
@@ -107,7 +107,7 @@ use crate::analysis::autograd::EngineFrames;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, place_behind};
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
-    BetweenPolls, CERTAIN_WITHIN, ChangeSources, allocated_kind, allocation_sources, between_polls,
+    BetweenPolls, ChangeSources, STAYED_WITHIN, allocated_kind, allocation_sources, between_polls,
     free_site, makers, went_on,
 };
 use crate::analysis::followed::contention::Contention;
@@ -121,6 +121,7 @@ use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::loop_order::LoopOrder;
 use crate::analysis::followed::maker_sequence::MakerSequence;
+use crate::analysis::followed::proof_ledger::ProofLedger;
 use crate::analysis::followed::repeated_steps::{
     LiveBytes, PastPart, PastSteps, PoolDeltas, live_after, live_before,
 };
@@ -158,19 +159,21 @@ pub(crate) struct FollowedSteps {
     /// What the changes allocated that are no longer kept.
     totals: AllocatedTotals,
     contention: Contention,
+    /// Proves allocations apart from all rules.
+    proof: ProofLedger,
     /// All changes, to find out whose allocations they are once all are known.
     log: DeltaLog,
 }
 
 impl FollowedSteps {
-    /// Takes a change.
+    /// Takes a change. `true`: the last map may show it: not all that was proven there still is.
     pub(crate) fn push(
         &mut self,
         change: &FollowedChange,
         text: ProgramText<'_>,
         engine: &EngineFrames,
         host_only: &HostStacks,
-    ) {
+    ) -> bool {
         let stacks = text.stacks;
         let is_waiting = |stack| engine.is_waiting(stacks, stack);
         self.allocation_sources.locks.add(change, is_waiting);
@@ -192,11 +195,12 @@ impl FollowedSteps {
         self.last_stacks.see(change);
         let whole = completed.as_ref().unwrap_or(change);
         if completed.is_some() {
-            found = ChangeSources { certain: false, is_whole: false, ..sources(whole) };
+            found = ChangeSources { is_whole: false, ..sources(whole) };
         } else if is_nobodys && change.threads.iter().any(|thread| locks.has_held(thread.thread)) {
             found.origins.clear();
         }
-        let ChangeSources { origins, certain, is_whole, waited } = found;
+        let proven = proof::maker(change, facts);
+        let ChangeSources { origins, is_whole, waited } = found;
         let below = waited.then(|| went_on(change, facts, locks)).flatten();
         self.allocation_sources.calls.add(&origins, stacks);
         let site = free_site(&origins, stacks);
@@ -204,8 +208,9 @@ impl FollowedSteps {
         let contested = self.contention.add(change, locks.are_several(&makers));
         self.log.add(change, contested, is_waiting);
         let apart = whole.after.0.saturating_sub(whole.before.0);
+        let stayed = is_whole && !waited && origins.len() == 1 && apart <= STAYED_WITHIN;
         if let [AllocationOrigin::Stack(_, stack)] = origins[..]
-            && (is_whole && !waited && apart <= CERTAIN_WITHIN && change.allocations() > 0)
+            && (stayed && change.allocations() > 0)
         {
             self.allocation_sources.places.works(stack);
         }
@@ -217,7 +222,9 @@ impl FollowedSteps {
             _ => BetweenPolls::Stayed,
         };
         let came_back = between == BetweenPolls::MayHaveLeft;
-        let shares = if origins.is_empty() || came_back {
+        let shares = if let Some(proven) = proven {
+            vec![(proven, 1)]
+        } else if origins.is_empty() || came_back {
             vec![(below.unwrap_or(AllocationOrigin::NotSeen), 1)]
         } else {
             let unseen = waited.then_some(below.unwrap_or(AllocationOrigin::NotSeen));
@@ -228,7 +235,7 @@ impl FollowedSteps {
             shares,
             span: Some(apart),
             allocated_at: change.after.0,
-            certain,
+            certain: proven.is_some(),
             contested,
         });
         let open = change.totals_reset || change.counters_torn;
@@ -264,7 +271,7 @@ impl FollowedSteps {
         }
         self.make_room();
         let number = self.first + self.steps.len() as u64;
-        if certain {
+        if proven.is_some() {
             self.log.charge(number);
         }
         if is_next {
@@ -275,6 +282,8 @@ impl FollowedSteps {
         let past =
             PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
         self.remember(before, level, pools, past, parts.as_deref());
+        let addresses = change.addresses.as_deref().cloned().map(Arc::new);
+        let is_shown = self.proof.push(change, proven, addresses.clone());
         self.steps.push_back(FollowedStep {
             from: change.before.0,
             to: change.after.0,
@@ -282,6 +291,7 @@ impl FollowedSteps {
             large: change.large,
             live: change.live,
             open,
+            stayed: stayed && !change.others_possible,
             allocated,
             places,
             sighting,
@@ -289,7 +299,7 @@ impl FollowedSteps {
             charge: charge.clone(),
             site,
             returned: None,
-            addresses: change.addresses.as_deref().cloned().map(Arc::new),
+            addresses,
         });
         let mut known = self.loops.add(number, change, &makers, stacks);
         known.append(&mut self.buffers.add(number, change, &makers, text));
@@ -318,6 +328,7 @@ impl FollowedSteps {
         if let Some((thread, stack)) = stood(|thread| thread.after).filter(|_| before.is_none()) {
             self.frames.allocate(thread, stack, number);
         }
+        is_shown
     }
 
     /// Remembers a change for later ones: what it most likely was where that is known, as if each

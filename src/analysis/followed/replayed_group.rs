@@ -51,15 +51,7 @@ pub(super) struct ReplayedBlock {
     pub(super) batch: usize,
     pub(super) stays: Stays,
     /// Which address the tables of the allocator say that it was given.
-    pub(super) given: Option<GivenAddress>,
-}
-
-/// The address of a block that a change allocated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct GivenAddress {
-    pub(super) address: u64,
-    /// Whether it can be no other block of the changes.
-    pub(super) is_sure: bool,
+    pub(super) given: Option<u64>,
 }
 
 impl ReplayedBlock {
@@ -67,7 +59,7 @@ impl ReplayedBlock {
     pub(super) fn address(&self) -> Option<u64> {
         match self.from {
             BlockSource::Snapshot(address) => Some(address),
-            BlockSource::Change(_) => self.given.map(|given| given.address),
+            BlockSource::Change(_) => self.given,
         }
     }
 
@@ -117,17 +109,6 @@ pub(super) struct GroupReplay {
     pub(super) gone: FxHashMap<usize, usize>,
     /// The batch of each address of the map before.
     pub(super) batches: FxHashMap<u64, usize>,
-    /// How many were allocated, known one by one, and not the address of each.
-    pub(super) allocated: u64,
-    /// The only stack that allocated, if all allocations are certain.
-    pub(super) only: Option<AllocationOrigin>,
-    /// Whether one was freed, and whether another was allocated after that: it may have the address of the first.
-    pub(super) freed: bool,
-    pub(super) reused: bool,
-    /// Whether one of the blocks that the map before had may be another one now.
-    pub(super) is_doubtful: bool,
-    /// The change that allocated one last.
-    pub(super) last: Option<usize>,
     /// Blocks freed of which nothing is known.
     unplaced: usize,
 }
@@ -150,37 +131,6 @@ impl GroupReplay {
         }
         alive.truncate(alive.len().saturating_sub(left));
         alive
-    }
-
-    pub(super) fn allocate(
-        &mut self,
-        change: usize,
-        attribution: Arc<BlockAttribution>,
-        returned: Option<(usize, usize)>,
-    ) {
-        self.count(&attribution);
-        self.last = Some(change);
-        self.push(change, attribution, returned);
-    }
-
-    /// Counts a block whose address is not known.
-    pub(super) fn count(&mut self, attribution: &BlockAttribution) {
-        let origin = attribution.certain_origin();
-        self.only =
-            if self.allocated == 0 { origin } else { self.only.filter(|o| Some(*o) == origin) };
-        self.allocated += 1;
-        self.reused |= self.freed;
-    }
-
-    /// Who made the blocks that may have changed places: another block of the group may have the address of one, or have been freed in its stead.
-    /// The first are those of which an address is known.
-    pub(super) fn uncertain_places(&self) -> [Vec<Option<AllocationOrigin>>; 2] {
-        let freed = self.frees.iter().map(|free| &free.block);
-        let made = self.live.iter().chain(freed.clone()).filter(|block| !block.is_from_map());
-        let given = made.filter(|block| block.given.is_some_and(|given| !given.is_sure));
-        let elsewhere = freed.filter(|block| !block.is_from_map() && block.given.is_none());
-        let origin = |block: &ReplayedBlock| block.attribution.certain_origin();
-        [given.map(origin).collect(), elsewhere.map(origin).collect()]
     }
 
     /// Adds a block that `change` allocated.
@@ -214,40 +164,7 @@ impl GroupReplay {
         self.frees.push_mut(free)
     }
 
-    /// One of its blocks is freed, or is another one now, and which is not known.
-    pub(super) fn doubt(&mut self) {
-        if !self.are_alike() {
-            self.doubt_all();
-        }
-    }
-
-    /// Whether one line made all its blocks for certain.
-    pub(super) fn are_alike(&self) -> bool {
-        let first = self.live.first().and_then(|block| block.attribution.certain_origin());
-        let is_alike = |block: &ReplayedBlock| block.attribution.certain_origin() == first;
-        first.is_some() && self.live.iter().all(is_alike)
-    }
-
-    /// The same where blocks of other groups may play a part.
-    pub(super) fn doubt_all(&mut self) {
-        self.is_doubtful = true;
-        for block in &mut self.live {
-            if let Some(given) = &mut block.given {
-                given.is_sure = false;
-            }
-        }
-    }
-
-    /// One of its blocks is freed, and no address tells which: from now on an address may be another block's.
-    pub(super) fn open_addresses(&mut self) {
-        self.freed = true;
-        for given in self.live.iter_mut().filter_map(|block| block.given.as_mut()) {
-            given.is_sure = false;
-        }
-    }
-
     pub(super) fn free(&mut self, moment: &FreeMoment<'_>) {
-        self.open_addresses();
         let Some(at) = self.choose(moment) else {
             self.unplaced += 1;
             return;

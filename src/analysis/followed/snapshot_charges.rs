@@ -58,7 +58,11 @@ impl FollowedSteps {
         let before = before.into_iter();
         let mut replay = FollowReplay::new(before, &self.sites);
         let above = is_complete.then_some(above);
-        let highest = until.replay(&mut replay, &self.allocation_sources, above);
+        let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
+        for moment in &mut highest {
+            let time = moment.time;
+            moment.keep_proven(|size| self.proof.none_freed(size, time));
+        }
         let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
         if is_complete {
             self.learn(until, freed, choices);

@@ -5,8 +5,6 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::AllocationOrigin;
 use crate::model::{FrameId, FunctionId, StackId, StackTable, ThreadId};
 
-/// How far up the calls of a stack are looked at.
-const DEPTH: usize = 6;
 /// A thread that is deeper in a call does not leave it, go elsewhere, and come back between two polls.
 pub(super) const DEEP: usize = 10;
 /// Stacks remembered; with more, all are forgotten.
@@ -129,16 +127,5 @@ impl StackCalls {
     /// A stack, and those of its callers.
     fn callers(&self, stack: StackId) -> impl Iterator<Item = StackId> {
         std::iter::successors(Some(stack), |stack| self.parents.get(stack).copied())
-    }
-
-    /// Whether `maker` is in the call of the function in which `seen` stands, or in one that this has made.
-    pub(super) fn is_within(&self, maker: AllocationOrigin, seen: AllocationOrigin) -> bool {
-        let (AllocationOrigin::Stack(thread, stack), AllocationOrigin::Stack(of, at)) =
-            (maker, seen)
-        else {
-            return false;
-        };
-        let Some(call) = self.parents.get(&at) else { return false };
-        thread == of && self.callers(stack).take(DEPTH).any(|caller| caller == *call)
     }
 }

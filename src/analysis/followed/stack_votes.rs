@@ -89,15 +89,6 @@ impl StackVotes {
         is_clear.then_some(best.origin)
     }
 
-    /// In how many allocations a stack stood before, and in how many after, whichever is less.
-    pub(super) fn on_both_sides(&self, origin: AllocationOrigin) -> u32 {
-        self.vote(origin).map_or(0, StackVote::on_both_sides)
-    }
-
-    fn vote(&self, origin: AllocationOrigin) -> Option<&StackVote> {
-        self.of.iter().find(|vote| vote.origin == origin)
-    }
-
     /// The one that came into question for most of these allocations, if that is clear.
     fn most(&self) -> Option<AllocationOrigin> {
         let most = self.of.iter().max_by_key(|vote| vote.all)?;

@@ -213,6 +213,7 @@ impl DeviceProfile {
             for block in snapshot.blocks.values_mut() {
                 block.attribution = Some(before.clone());
             }
+            self.prove(&mut snapshot);
         } else {
             work = self.attribute_allocated(
                 &mut snapshot,

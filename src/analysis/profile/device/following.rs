@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{DeviceProfile, LiveBlock, SnapshotBlocks};
-use crate::analysis::attribution::{BlockAttribution, BlockGroup, HostStacks, PerPool};
+use crate::analysis::attribution::{
+    AllocationOrigin, BlockAttribution, BlockGroup, HostStacks, PerPool,
+};
 use crate::analysis::autograd::EngineFrames;
 use crate::analysis::followed::{AllocatedTotals, FollowedSteps, GroupAddresses, ProgramText};
 use crate::model::{FollowedChange, Pool, SnapshotConsistency};
@@ -19,7 +21,32 @@ impl DeviceProfile {
         engine: &EngineFrames,
         host_only: &HostStacks,
     ) {
-        self.followed.get_or_insert_default().push(change, text, engine, host_only);
+        let blocks = self.living.iter().map(|(&at, block)| (at, block.kind));
+        let followed = self.followed.get_or_insert_with(|| FollowedSteps::begin(change, blocks));
+        if followed.push(change, text, engine, host_only) {
+            self.doubt_last_snapshot();
+        }
+    }
+
+    /// The last snapshot may show a later delta: not all that was proven there still is.
+    fn doubt_last_snapshot(&mut self) {
+        let Some(followed) = &self.followed else { return };
+        let mut doubted: FxHashSet<(u64, Option<AllocationOrigin>)> = FxHashSet::default();
+        for (at, block) in &mut self.living {
+            let charge = block.attribution.as_ref().filter(|charge| charge.certain);
+            if let Some(charge) = charge.filter(|_| !followed.is_proven(*at)) {
+                doubted.insert((block.kind.size, charge.certain_origin()));
+                block.attribution = Some(charge.uncertain());
+            }
+        }
+        let moments = [&mut self.peak, &mut self.end].into_iter().flatten();
+        for moment in moments.filter(|moment| Some(moment.time) == self.last_snapshot) {
+            for (size, charge) in &mut Arc::make_mut(moment).blocks {
+                if charge.certain && doubted.contains(&(*size, charge.certain_origin())) {
+                    *charge = charge.uncertain();
+                }
+            }
+        }
     }
 
     pub(crate) fn follow_level(&mut self, change: &FollowedChange) {
@@ -100,6 +127,8 @@ impl DeviceProfile {
             followed.charge(&until, before, groups, kept, (is_complete, above));
         self.between.keep(highest);
         take_charges(snapshot, charges);
+        let proven = self.prove(snapshot);
+        let Some(followed) = &mut self.followed else { return };
         for block in snapshot.blocks.values_mut() {
             let likely =
                 block.attribution.as_ref().and_then(|charge| followed.likely(block.kind, charge));
@@ -121,6 +150,38 @@ impl DeviceProfile {
         });
         let as_followed = followed.charge_as_followed(&until, live, charged);
         take_charges(snapshot, as_followed);
+        take_proofs(snapshot, &proven);
+    }
+
+    /// Calls proven what is, and nothing else. Only consistent snapshots prove anything.
+    pub(super) fn prove(
+        &mut self,
+        snapshot: &mut SnapshotBlocks,
+    ) -> FxHashMap<u64, AllocationOrigin> {
+        let Some(followed) = &mut self.followed else { return Default::default() };
+        let blocks = snapshot.blocks.iter().map(|(&at, block)| (at, block.kind));
+        let proven = match snapshot.consistency {
+            SnapshotConsistency::Consistent => followed.prove(snapshot.time.0, blocks),
+            SnapshotConsistency::Degraded { .. } => Default::default(),
+        };
+        take_proofs(snapshot, &proven);
+        proven
+    }
+}
+
+fn take_proofs(snapshot: &mut SnapshotBlocks, proven: &FxHashMap<u64, AllocationOrigin>) {
+    for (at, block) in &mut snapshot.blocks {
+        let origin = proven.get(at).copied();
+        match (&block.attribution, origin) {
+            (Some(charge), None) if charge.certain => block.attribution = Some(charge.uncertain()),
+            (Some(charge), Some(origin)) if charge.certain_origin() != Some(origin) => {
+                block.attribution = Some(charge.proven_of(origin));
+            }
+            (None, Some(origin)) => {
+                block.attribution = Some(BlockAttribution::before().proven_of(origin));
+            }
+            _ => {}
+        }
     }
 }
 
