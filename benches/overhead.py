@@ -179,7 +179,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--settle", type=float, default=0.0,
-                        help="seconds that the job goes on beside a profiler before its window; where it repeats itself it is followed without rest for three")
+                        help="seconds that the job goes on beside a profiler before its window")
     parser.add_argument("--rate", type=int, nargs="*", default=[200, 1000], help="memspy's samples a second")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--top", action="store_true")

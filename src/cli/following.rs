@@ -40,7 +40,7 @@ impl FollowChoice {
         let by_gil = args.stacks.gil && args.format != RecordFormat::Trace;
         Ok(FollowChoice {
             rate: args.rate.unwrap_or(RECORD_RATE),
-            budget: (follows && !by_gil).then(|| budget(args.cpu)),
+            budget: (follows && !by_gil).then(|| budget(args.cpu, args.max_slowdown)),
             is_required: follows && (args.follow || args.mode == Some(ModeArg::Follow)),
             is_shared,
         })
@@ -50,7 +50,7 @@ impl FollowChoice {
         let samples_only = args.exact || args.rate.is_some() || args.gil;
         FollowChoice {
             rate: args.rate.unwrap_or(TOP_RATE),
-            budget: (!samples_only).then(|| budget(args.cpu)),
+            budget: (!samples_only).then(|| budget(args.cpu, args.max_slowdown)),
             is_required: false,
             is_shared: args.subprocesses,
         }
@@ -117,9 +117,11 @@ impl FollowChoice {
     }
 }
 
-fn budget(percent: Option<f64>) -> FollowBudget {
-    match percent {
+fn budget(percent: Option<f64>, max_slowdown: Option<f64>) -> FollowBudget {
+    let budget = match percent {
         Some(percent) => FollowBudget::new(percent / 100.0),
         None => FollowBudget::for_machine(processors()),
-    }
+    };
+    let max_slowdown = max_slowdown.unwrap_or(FollowBudget::MAX_SLOWDOWN);
+    budget.with_max_slowdown(Some(max_slowdown).filter(|share| share.is_finite()))
 }

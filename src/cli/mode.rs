@@ -1,21 +1,22 @@
 //! Chooses a recording's mode.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 
 use crate::sampler::{
     CostNews, CostWatch, ExactCost, FollowBudget, IdleMeter, MANY_PROCESSORS, TargetReaders,
-    TrialFailure, processors,
+    TrialFailure, check_exact_rights, expected_share, processors,
 };
 
 use super::args::{ModeArg, RecordArgs};
 use super::following::FollowChoice;
 
-/// Maximum cost of exact stacks, as a part of the job's time; the second holds below
-/// [`MANY_PROCESSORS`].
-const LIMIT: f64 = 0.02;
-const LIMIT_WITH_FEW: f64 = 0.05;
+/// The job's allocations are counted for this time before probes are tried.
+const COUNTED: Duration = Duration::from_millis(200);
+/// Above this much of the budget the usual time of a probe leaves no doubt.
+const CLEARLY_ABOVE: f64 = 1.5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -38,20 +39,21 @@ pub(super) struct ModeFacts {
     /// Idle processors on average, if known.
     pub(super) idle: Option<f64>,
     pub(super) budget: f64,
+    pub(super) max_slowdown: f64,
     pub(super) unfollowable: Option<String>,
-}
-
-pub(super) fn limit(processors: usize) -> f64 {
-    if processors < MANY_PROCESSORS { LIMIT_WITH_FEW } else { LIMIT }
 }
 
 /// The best allowed mode, and why none better.
 pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
-    let limit = limit(facts.processors);
+    let limit = facts.max_slowdown;
     let why = match &facts.exact {
         ExactOutlook::Costs(share) if *share <= limit => return (Mode::Exact, String::new()),
         ExactOutlook::Costs(share) => {
-            format!("exact stacks would cost {} (limit {})", percent(*share), percent(limit))
+            format!(
+                "exact stacks would cost {} (--max-slowdown {})",
+                percent(*share),
+                percent(limit)
+            )
         }
         ExactOutlook::No(why) => why.clone(),
     };
@@ -73,6 +75,7 @@ pub(super) struct ModeChoice {
     sample: FollowChoice,
     not_exact: Option<&'static str>,
     idle: IdleMeter,
+    max_slowdown: f64,
 }
 
 impl ModeChoice {
@@ -87,6 +90,7 @@ impl ModeChoice {
                 "exact stacks do not go with --gil and --idle, which choose among threads",
             ),
             idle: IdleMeter::start(),
+            max_slowdown: args.max_slowdown.unwrap_or(FollowBudget::MAX_SLOWDOWN),
         })
     }
 
@@ -98,14 +102,25 @@ impl ModeChoice {
             sample: FollowChoice::automatic(None),
             not_exact: None,
             idle: IdleMeter::start(),
+            max_slowdown: FollowBudget::MAX_SLOWDOWN,
         }
     }
 
     pub(super) fn cost_watch(&self) -> CostWatch {
         match self.asked {
-            ModeArg::Auto => CostWatch::trial(limit(processors())),
-            _ => CostWatch::only_tell(limit(processors())),
+            ModeArg::Auto => CostWatch::trial(self.max_slowdown),
+            _ => CostWatch::only_tell(self.max_slowdown),
         }
+    }
+
+    /// What exact stacks would cost if it is clear without a trial that it is too much.
+    pub(super) fn too_costly(&self, readers: &mut TargetReaders) -> Option<ExactOutlook> {
+        // Without rights, that is the reason to give.
+        if !self.max_slowdown.is_finite() || check_exact_rights().is_err() {
+            return None;
+        }
+        let share = expected_share(readers.blocks_a_second(COUNTED));
+        (share > CLEARLY_ABOVE * self.max_slowdown).then_some(ExactOutlook::Costs(share))
     }
 
     /// The choice for exact stacks and samples.
@@ -136,6 +151,7 @@ impl ModeChoice {
             processors,
             idle: if processors < MANY_PROCESSORS { self.idle.idle() } else { None },
             budget: budget.unwrap_or_default(),
+            max_slowdown: self.max_slowdown,
             unfollowable: readers
                 .follow_refusal()
                 .or_else(|| budget.is_none().then(|| "--gil asks for samples".to_owned())),
@@ -176,7 +192,7 @@ pub(super) fn cost_line(news: CostNews, limit: f64) -> String {
         }
         None => format!("exact stacks: {events}, too few to tell what they cost"),
         Some(share) if share > limit => format!(
-            "exact stacks: {events} cost the job {}{now}, more than the limit of {}; --mode follow costs less",
+            "exact stacks: {events} cost the job {}{now}, more than the budget of {}: --follow costs less",
             percent(share),
             percent(limit)
         ),
@@ -198,7 +214,7 @@ mod tests {
 
     fn facts(exact: ExactOutlook, processors: usize, idle: Option<f64>) -> ModeFacts {
         let budget = FollowBudget::for_machine(processors).of_one_process();
-        ModeFacts { exact, processors, idle, budget, unfollowable: None }
+        ModeFacts { exact, processors, idle, budget, max_slowdown: 0.02, unfollowable: None }
     }
 
     #[test]
@@ -208,7 +224,7 @@ mod tests {
         let table = [
             (Costs(0.0), 16, None, Mode::Exact),
             (Costs(0.001), 2, Some(0.0), Mode::Exact),
-            (Costs(0.04), 2, Some(0.0), Mode::Exact),
+            (Costs(0.04), 2, Some(0.0), Mode::Sample),
             (Costs(0.04), 4, None, Mode::Follow),
             (Costs(0.02), 16, None, Mode::Exact),
             (Costs(0.06), 2, Some(1.0), Mode::Follow),
@@ -237,11 +253,11 @@ mod tests {
     #[test]
     fn the_reason_has_the_figure_and_the_limit() {
         let (_, why) = decide(&facts(ExactOutlook::Costs(0.07), 16, None));
-        assert_eq!(why, "exact stacks would cost 7 % (limit 2 %)");
+        assert_eq!(why, "exact stacks would cost 7 % (--max-slowdown 2 %)");
         let (_, why) = decide(&facts(ExactOutlook::Costs(0.052), 2, Some(0.0)));
         assert_eq!(
             why,
-            "exact stacks would cost 5.2 % (limit 5 %), and no processor is free to follow it"
+            "exact stacks would cost 5.2 % (--max-slowdown 2 %), and no processor is free to follow it"
         );
     }
 
@@ -251,7 +267,10 @@ mod tests {
             |events, share, limit| cost_line(CostNews::First(ExactCost { events, share }), limit);
         assert_eq!(line(310.2, Some(0.001), 0.02), "exact stacks: 310 events/s cost the job 0.1 %");
         let costly = line(61_000.0, Some(0.073), 0.02);
-        assert!(costly.contains("7.3 %, more than the limit of 2 %; --mode follow"), "{costly}");
+        assert!(
+            costly.contains("7.3 %, more than the budget of 2 %: --follow costs less"),
+            "{costly}"
+        );
         assert!(line(0.0, None, 0.02).contains("not known"), "unknown is not 0 %");
     }
 }

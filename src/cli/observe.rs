@@ -361,26 +361,34 @@ fn recorder(
     process: &TargetIdentity,
     modes: &ModeChoice,
 ) -> Result<(AttachedRecorder, LinesSource, Option<CostWatch>), AttachError> {
-    match exact(process, modes.cost_watch()) {
+    match exact(process, modes) {
         Ok((recorder, cost)) => {
             let recorder = AttachedRecorder::Exact(Box::new(recorder));
             Ok((recorder, LinesSource::Exact, Some(cost)))
         }
         Err(why) => {
-            let (recorder, source) = without_exact(process, modes, ExactOutlook::No(why))?;
+            let (recorder, source) = without_exact(process, modes, why)?;
             Ok((recorder, source, None))
         }
     }
 }
 
-fn exact(process: &TargetIdentity, cost: CostWatch) -> Result<(ExactRecorder, CostWatch), String> {
-    let readers = process.attach_any().map_err(|error| error.to_string())?;
+fn exact(
+    process: &TargetIdentity,
+    modes: &ModeChoice,
+) -> Result<(ExactRecorder, CostWatch), ExactOutlook> {
+    let no = ExactOutlook::No;
+    let mut readers = process.attach_any().map_err(|error| no(error.to_string()))?;
+    if let Some(outlook) = modes.too_costly(&mut readers) {
+        return Err(outlook);
+    }
+    let cost = modes.cost_watch();
     let options = ExactOptions { cost: Some(cost.clone()), ..ExactOptions::default() };
     let mut recorder = ExactRecorder::new(readers, options);
-    recorder.attach_probes().map_err(|error| hints::no_exact(&error))?;
+    recorder.attach_probes().map_err(|error| no(hints::no_exact(&error)))?;
     match recorder.probes() {
         Some(_) => Ok((recorder, cost)),
-        None => Err("no exact stacks (there is nothing to probe yet)".to_owned()),
+        None => Err(no("no exact stacks (there is nothing to probe yet)".to_owned())),
     }
 }
 

@@ -10,6 +10,7 @@ mod events;
 mod followed;
 mod gpu;
 mod history;
+mod job_cost;
 mod keyframe;
 mod machine;
 mod native;
@@ -44,6 +45,7 @@ pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
 pub use history::{
     AllocationHistory, DeviceHistory, HistoryAction, HistoryEvent, HistoryFrame, HistoryStack,
 };
+pub use job_cost::{JobCost, MeasuredCost};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };

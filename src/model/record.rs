@@ -7,6 +7,7 @@ use super::blocks::AllocatorSnapshot;
 use super::events::{CounterCheck, EventBatch, EventTotals, ExactSettings};
 use super::followed::{FollowTotals, FollowedChanges};
 use super::gpu::{CudaIndex, DeviceUsage, GpuDevice};
+use super::job_cost::JobCost;
 use super::keyframe::{Keyframe, TriggerFired};
 use super::oom_exception::OomException;
 use super::ownership::OwnershipBreakdown;
@@ -296,6 +297,8 @@ pub struct RecordingTotals {
     pub exact: Option<EventTotals>,
     /// The poller's totals, if counters were polled.
     pub follow: Option<FollowTotals>,
+    /// What the recording cost the job, if known.
+    pub cost: Option<JobCost>,
 }
 
 /// The recording's end.

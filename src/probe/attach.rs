@@ -45,6 +45,9 @@ impl AttachedProbes {
         {
             return Ok(probe);
         }
+        if plan.needs_programs {
+            return Err(multi);
+        }
         Self::attach_by(process, plan, &found, ProbeBackend::PerfSamples, Some(&multi))
             .map_err(|_| multi)
     }

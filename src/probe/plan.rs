@@ -15,6 +15,8 @@ pub(super) const NATIVE_RING_BYTES: u32 = 16 << 20;
 pub struct AttachPlan {
     /// The requested way; `None`: the first allowed.
     pub backend: Option<ProbeBackend>,
+    /// Whether to fail where kernel programs are refused.
+    pub needs_programs: bool,
     /// How to walk Python stacks; `None`: no Python.
     pub walk: Option<UnwindInfo>,
     /// How to find autograd nodes; `None`: no PyTorch, or not found.
@@ -41,6 +43,7 @@ impl Default for AttachPlan {
     fn default() -> AttachPlan {
         AttachPlan {
             backend: None,
+            needs_programs: false,
             walk: None,
             backward: None,
             backward_lines: false,

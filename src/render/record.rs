@@ -6,8 +6,8 @@ use crate::analysis::{Profile, peak};
 use crate::model::EndReason;
 use crate::render::shared::{
     COMMENT, EscapeGuard, OutputError, bytes, certainty_at_peak, end_text, events_line,
-    exact_notes as notes, file_word, following_line, gpu_line, one_line, sampling_line, suggestion,
-    warnings,
+    exact_cost_warning, exact_notes as notes, file_word, following_line, gpu_line, job_cost_line,
+    one_line, sampling_line, suggestion, warnings,
 };
 
 /// Writes what was recorded and what to do next.
@@ -34,6 +34,10 @@ pub fn summary(
             }
         }
     }
+    let cost = profile.end().and_then(|end| end.totals.cost);
+    if let Some(cost) = &cost {
+        writeln!(out, "  {}", job_cost_line(cost))?;
+    }
     let mut any = false;
     for gpu in profile.gpus() {
         any = true;
@@ -47,6 +51,10 @@ pub fn summary(
     }
     for warning in warnings(profile) {
         writeln!(out, "  warning: {}", one_line(&warning))?;
+    }
+    let costly = cost.filter(|_| profile.exact().is_some());
+    if let Some(warning) = costly.as_ref().and_then(exact_cost_warning) {
+        writeln!(out, "  warning: {warning}")?;
     }
     let has_driver_events = profile.exact().is_some_and(|exact| exact.events() > 0);
     if !any && !has_driver_events {

@@ -52,8 +52,8 @@ pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use exact::{
     CostNews, CostWatch, ExactAvailability, ExactCost, ExactOptions, ExactRecorder, ProbeCoverage,
-    PythonPart, TrialFailure, allow_keeper, check_exact_rights, is_probe_keeper, keep_probes,
-    merge,
+    PythonPart, TrialFailure, allow_keeper, check_exact_rights, expected_share, is_probe_keeper,
+    keep_probes, merge,
 };
 pub use follow::FollowBudget;
 pub use forked_copy::ForkedCopy;

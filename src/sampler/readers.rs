@@ -10,7 +10,9 @@ pub use diagnosis::{StackCoverage, TimedSnapshot};
 
 use super::forked_copy::{self, ForkedCopy};
 use crate::gpu::{CudaVisibility, DriverError, NvmlReader};
-use crate::model::{AllocatorBackend, AllocatorCounters, CoreOrigin, CudaIndex, GpuDevice};
+use crate::model::{
+    AllocatorBackend, AllocatorCounters, CoreOrigin, CudaIndex, GpuDevice, Metric, Pool,
+};
 use crate::owners::{AnnounceStop, OwnerReader, torch_version};
 use crate::python::{InterpreterError, InterpreterReader};
 use crate::target::{CoreError, Process, ProcessError};
@@ -181,6 +183,24 @@ impl TargetReaders {
             counters.clear();
         }
         counters
+    }
+
+    /// Allocations and frees a second, counted for this time; 0 without PyTorch's allocator.
+    pub fn blocks_a_second(&mut self, time: Duration) -> f64 {
+        let count = |readers: &mut TargetReaders| -> Option<(Instant, i64)> {
+            let TorchState::Attached(torch) = &mut readers.torch else { return None };
+            let mut counters = Vec::new();
+            torch.counters(&mut counters).ok()?;
+            let blocks = counters.iter().map(|(_, counters): &(_, AllocatorCounters)| {
+                let blocks = counters.stat(Metric::Allocation, Pool::All);
+                blocks.allocated.saturating_add(blocks.freed)
+            });
+            Some((Instant::now(), blocks.fold(0, i64::saturating_add)))
+        };
+        let Some((began, before)) = count(self) else { return 0.0 };
+        std::thread::sleep(time);
+        let Some((ended, after)) = count(self) else { return 0.0 };
+        after.saturating_sub(before).max(0) as f64 / (ended - began).as_secs_f64().max(1e-3)
     }
 
     /// Attaches to a process with Python.

@@ -450,7 +450,9 @@ impl RecordingSource for Recorder {
 
     fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         if let Some(following) = self.following.take() {
-            self.session.totals.follow = Some(following.end(&mut self.session, sink)?);
+            let (totals, cost) = following.end(&mut self.session, sink)?;
+            self.session.totals.follow = Some(totals);
+            self.session.totals.cost = cost;
         }
         self.wait_for_snapshots(sink)?;
         self.session.end_watching(sink)?;

@@ -8,9 +8,10 @@ use crate::trace_support::{borders, read};
 use memspy::model::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, CudaIndex, Definition,
     DriverEvent, EndReason, Event, EventBatch, EventKind, EventTotals, ExactSettings, Frame,
-    FrameId, FreeTracking, Function, FunctionId, MemoryKind, MissReason, MissedObservation, Nanos,
-    NativeFrames, ProbeBackend, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals,
-    SiteId, StackId, StackNode, StackSource, StackTable, Thread, ThreadId,
+    FrameId, FreeTracking, Function, FunctionId, JobCost, MemoryKind, MissReason,
+    MissedObservation, Nanos, NativeFrames, ProbeBackend, ReaderKind, Record, RecordSink,
+    RecordingEnd, RecordingTotals, SiteId, StackId, StackNode, StackSource, StackTable, Thread,
+    ThreadId,
 };
 use memspy::trace::{RejectedRecord, TraceWriter};
 
@@ -107,14 +108,17 @@ fn end(time: u64) -> Record {
                 native_lost: 0,
             }),
             follow: None,
+            cost: None,
         },
     })
 }
 
-fn with_native_totals(end: Record) -> Record {
+fn with_native_totals_and_cost(end: Record) -> Record {
     let Record::End(mut end) = end else { unreachable!() };
     let totals = end.totals.exact.as_mut().unwrap();
     (totals.native, totals.native_lost) = (19, 20);
+    end.totals.cost =
+        Some(JobCost { calculated: Some(70_000), budget: Some(20_000), ..JobCost::default() });
     Record::End(end)
 }
 
@@ -167,7 +171,9 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
         // The trailer, without totals of following, and a byte of the future.
         &[
             &[0, 7, 2, 9, 122, 0, 1, 1, 1],
-            &[16, 21, 2, 0, 1, 2, 3, 4, 5, 6, 1, 11, 12, 13, 14, 15, 16, 17, 18, 0, 19, 20, 77],
+            &[16, 33, 2, 0, 1, 2, 3, 4, 5, 6, 1, 11, 12, 13, 14, 15, 16, 17, 18, 0, 19, 20],
+            // What it cost: 7 % by calculation, not measured, of a budget of 2 %.
+            &[1, 252, 112, 17, 1, 0, 0, 1, 251, 32, 78, 0, 77],
         ],
     ]);
     let mut expected = below_a_site().to_vec();
@@ -212,7 +218,7 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             requested: 0,
         }),
         events(vec![event(122, None, freed(AddressSpace::Torch, 512))]),
-        with_native_totals(end(123)),
+        with_native_totals_and_cost(end(123)),
     ]);
     let (records, summary) = read(&bytes);
     assert_eq!(records, expected);

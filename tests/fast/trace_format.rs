@@ -319,6 +319,7 @@ fn golden() -> Vec<Record> {
             snapshots_degraded: 6,
             exact: None,
             follow: None,
+            cost: None,
         },
     }));
     records

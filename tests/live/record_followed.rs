@@ -111,7 +111,8 @@ fn samples_give_a_sleeping_function_nothing_that_another_allocates() {
 #[test]
 #[ignore = "takes long, and the scored set has compiled code: scripts/test.sh --all runs it"]
 fn buffers_of_generated_code_are_on_their_own_lines() {
-    let (truth, recording, said) = followed("generated", &["--cpu", "100"]);
+    let (truth, recording, said) =
+        followed("generated", &["--cpu", "100", "--max-slowdown", "none"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     let certain = collapsed(recording.trace(), &["--at", "end", "--proven"]);
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
@@ -241,7 +242,7 @@ struct HistoryShares {
 /// Against PyTorch's own memory history: proven bytes are right, and all bytes appear, however
 /// seldom the poller runs.
 fn check_against_history(job: &str) -> HistoryShares {
-    let (truth, recording, said) = followed(job, &["--cpu", "100"]);
+    let (truth, recording, said) = followed(job, &["--cpu", "100", "--max-slowdown", "none"]);
     let history = history_of(&truth["stacks"]);
     let places = |words: &[&str]| -> HashMap<String, u64> {
         let mut stacks = HashMap::new();
@@ -300,12 +301,13 @@ fn check_against_history(job: &str) -> HistoryShares {
 fn with_two_processors_the_addresses_of_the_blocks_are_read() {
     const KEPT: usize = 5;
     // What the last delta of the training missed comes with a later one.
-    let (_, recording, said) = followed_then("train", &["--cpu", "200"], |target| {
-        for _ in 0..KEPT {
-            std::thread::sleep(Duration::from_millis(100));
-            target.say("keep a small block");
-        }
-    });
+    let (_, recording, said) =
+        followed_then("train", &["--cpu", "200", "--max-slowdown", "none"], |target| {
+            for _ in 0..KEPT {
+                std::thread::sleep(Duration::from_millis(100));
+                target.say("keep a small block");
+            }
+        });
     assert!(said.contains("at most 200 % of a processor"), "{said}");
     let mut records: Vec<Record> = Vec::new();
     TraceReader::open(recording.trace()).unwrap().replay(&mut records).unwrap();
@@ -366,4 +368,5 @@ fn following_keeps_its_budget() {
     let most = 0.05 * (seconds + 1.0) + 0.1;
     assert!(totals.cpu_nanos as f64 / 1e9 <= most, "{totals:?} in {seconds} s: {said}");
     assert!(said.contains("of a processor"), "{said}");
+    assert!(said.contains("cost to the job: "), "{said}");
 }

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use memspy::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CudaIndex,
-    Definition, DeviceUsage, EndReason, Frame, FrameId, Function, FunctionId, GpuDevice,
-    MissReason, MissedObservation, Nanos, NativeFrames, PoolId, ProcessUsage, ReaderKind, Record,
-    RecordingEnd, RecordingGap, RecordingStart, RecordingTotals, Segment, SiteId,
-    SnapshotConsistency, SourceText, StackId, StackNode, StackSample, Stat, TargetRuntime, Thread,
-    ThreadActivity, ThreadId, ThreadSample,
+    Definition, DeviceUsage, EndReason, Frame, FrameId, Function, FunctionId, GpuDevice, JobCost,
+    MeasuredCost, MissReason, MissedObservation, Nanos, NativeFrames, PoolId, ProcessUsage,
+    ReaderKind, Record, RecordingEnd, RecordingGap, RecordingStart, RecordingTotals, Segment,
+    SiteId, SnapshotConsistency, SourceText, StackId, StackNode, StackSample, Stat, TargetRuntime,
+    Thread, ThreadActivity, ThreadId, ThreadSample,
 };
 
 use super::any_exact;
@@ -210,8 +210,9 @@ fn end() -> impl Strategy<Value = Record> {
         vec(number(), 6),
         option::of(any_exact::totals()),
         option::of(any_followed::totals()),
+        option::of(job_cost()),
     )
-        .prop_map(|(time, reason, n, exact, follow)| {
+        .prop_map(|(time, reason, n, exact, follow, cost)| {
             Record::End(RecordingEnd {
                 time: Nanos(time),
                 reason,
@@ -224,9 +225,24 @@ fn end() -> impl Strategy<Value = Record> {
                     snapshots_degraded: n[5],
                     exact,
                     follow,
+                    cost,
                 },
             })
         })
+}
+
+fn job_cost() -> impl Strategy<Value = JobCost> {
+    let measured = any::<(u32, u32, u32, u32)>()
+        .prop_map(|(share, least, most, variation)| MeasuredCost { share, least, most, variation });
+    let share = || option::of(any::<u32>());
+    (share(), option::of(measured), share(), share()).prop_map(
+        |(calculated, measured, budget, followed)| JobCost {
+            calculated,
+            measured,
+            budget,
+            followed,
+        },
+    )
 }
 
 /// Records whose numbers must be defined earlier.

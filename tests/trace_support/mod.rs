@@ -269,6 +269,7 @@ impl Loop {
                 snapshots_degraded: 0,
                 exact: None,
                 follow: None,
+                cost: None,
             },
         })
     }

@@ -175,6 +175,7 @@ fn end(end: &mut RecordingEnd, visit: &mut Visit<'_>) {
         snapshots_degraded,
         exact,
         follow,
+        cost: _,
     } = &mut end.totals;
     sizes([ticks, late, stacks, torn, snapshots_consistent, snapshots_degraded], visit);
     if let Some(exact) = exact {

@@ -1,6 +1,6 @@
 //! What was alive at a moment of the program, known from an iteration in which every change was followed.
 //!
-//! While a busy job repeats itself polls rest for most of the time (`sampler/follow/repetition.rs`). A change is dozens of blocks then, and which of
+//! Polls of a busy job rest for most of the time (`sampler/follow/slices.rs`). A change is dozens of blocks then, and which of
 //! blocks that are alike it freed is a guess. But the program has been where it is now: in an earlier iteration as many bytes were alive in both
 //! pools, in as many blocks of each kind. Who had made these is known better, for their changes were seen one by one. So the blocks of a map at the
 //! end of such a time are charged as they were there, kind by kind. That is likely, never certain.

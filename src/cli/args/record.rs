@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
 
-use super::values::{percent, pid, print_interval, processor_percent, size, time};
+use super::values::{max_slowdown, percent, pid, print_interval, processor_percent, size, time};
 use super::{SnapshotArgs, StackArgs, TriggerArgs};
 use crate::flight::PrintInterval;
 use crate::sampler::CommandPattern;
@@ -47,10 +47,9 @@ pub struct RecordArgs {
     /// or until the job ends]
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
-    /// How to record. auto: exact stacks if memspy may place probes and they cost at most 2 % of
-    /// the job's time (5 % with fewer than four processors), measured in the first second; else
-    /// follow if a processor is free; else sample. memspy says which it takes, and why [default:
-    /// auto]
+    /// How to record. auto: exact stacks if memspy may place probes and they cost the job no more
+    /// than --max-slowdown, measured in the first second; else follow if a processor is free; else
+    /// sample. memspy says which it takes, and why [default: auto]
     #[arg(long, value_enum, conflicts_with_all = ["exact", "follow"], help_heading = "What is recorded")]
     pub mode: Option<ModeArg>,
     /// Sample this many times a second and do nothing else (--mode sample): cheaper, but more
@@ -70,6 +69,11 @@ pub struct RecordArgs {
     /// 100 for every eight processors]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub cpu: Option<f64>,
+    /// The job may lose this part of its time to following: polls of a busy job rest in between,
+    /// from the first second, and memspy reports what they cost. auto takes exact stacks only
+    /// within it. none: follow all the time. --exact never rests: it warns above it [default: 2%]
+    #[arg(long, value_name = "PERCENT|none", value_parser = max_slowdown, conflicts_with_all = ["rate", "gil"], help_heading = "What is recorded")]
+    pub max_slowdown: Option<f64>,
     /// Record the process and its descendants, also later ones: one file for each that uses CUDA
     /// (%r in the file name becomes the rank). For torchrun and other launchers
     #[arg(short, long)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::SnapshotArgs;
-use super::values::{gpu, pid, processor_percent, time};
+use super::values::{gpu, max_slowdown, pid, processor_percent, time};
 
 /// `memspy top`.
 #[derive(Debug, Args)]
@@ -32,6 +32,9 @@ pub struct TopArgs {
     /// eight, else 100 for every eight processors]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, conflicts_with_all = ["exact", "rate", "gil"])]
     pub cpu: Option<f64>,
+    /// The job may lose this part of its time to following, as with 'memspy record' [default: 2%]
+    #[arg(long, value_name = "PERCENT|none", value_parser = max_slowdown, conflicts_with_all = ["exact", "rate", "gil"])]
+    pub max_slowdown: Option<f64>,
     /// Redraw at this interval, from 100ms to 30s; + and - change it
     #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = interval)]
     pub refresh: Duration,

@@ -87,6 +87,17 @@ pub(super) fn processor_percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A share of the job's time: `2%` is 0.02, `none` is infinite.
+pub(super) fn max_slowdown(text: &str) -> Result<f64, String> {
+    if text == "none" {
+        return Ok(f64::INFINITY);
+    }
+    match text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err("per cent of the job's time (2, 0.5%), or none".to_owned()),
+    }
+}
+
 /// A file mode in octal, for reading and writing.
 pub(super) fn file_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text.trim_start_matches("0o"), 8) {

@@ -192,12 +192,12 @@ fn left_after(trial: Duration, whole: Duration) -> Duration {
 
 fn first_attempt(
     args: &RecordArgs,
-    readers: TargetReaders,
+    mut readers: TargetReaders,
     path: &Path,
     modes: &ModeChoice,
 ) -> Result<Attempt> {
     let pid = readers.pid();
-    let (why, readers) = match modes.asked {
+    let (outlook, readers) = match modes.asked {
         ModeArg::Follow => {
             return Attempt::of_samples(args, args.duration, readers, modes.followed());
         }
@@ -208,8 +208,9 @@ fn first_attempt(
             if let Some(why) =
                 modes.why_not_exact((args.format == RecordFormat::Trace).then_some(path)) =>
         {
-            (why.to_owned(), readers)
+            (ExactOutlook::No(why.to_owned()), readers)
         }
+        ModeArg::Auto if let Some(outlook) = modes.too_costly(&mut readers) => (outlook, readers),
         ModeArg::Auto | ModeArg::Exact => {
             let (follow, cost) = (modes.unfollowed(), modes.cost_watch());
             match Attempt::of_events(args, readers, follow, cost)? {
@@ -217,12 +218,12 @@ fn first_attempt(
                 Err((error, _)) if modes.asked == ModeArg::Exact => {
                     return Err(hints::probe(error, pid));
                 }
-                Err((error, readers)) => (hints::no_exact(&error), readers),
+                Err((error, readers)) => (ExactOutlook::No(hints::no_exact(&error)), readers),
             }
         }
     };
     privileges::give_up_probes();
-    let (follow, line) = modes.without_exact(ExactOutlook::No(why), &readers);
+    let (follow, line) = modes.without_exact(outlook, &readers);
     let mut attempt = Attempt::of_samples(args, args.duration, readers, &follow)?;
     attempt.lines.insert(0, line);
     Ok(attempt)

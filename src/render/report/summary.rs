@@ -7,8 +7,8 @@ use super::names::sentence;
 use crate::analysis::peak;
 use crate::model::{AllocatorBackend, CudaIndex};
 use crate::render::shared::{
-    certainty_at_peak, end_text, events_line, exact_notes as notes, following_line, one_line,
-    sampling_line, utc,
+    certainty_at_peak, end_text, events_line, exact_notes as notes, following_line, job_cost_line,
+    one_line, sampling_line, utc,
 };
 
 /// The precision of allocation sites.
@@ -73,6 +73,9 @@ pub(super) fn facts(
                 facts.push(("Following", following_line(profile, &followed)));
             }
         }
+    }
+    if let Some(cost) = profile.end().and_then(|end| end.totals.cost) {
+        facts.push(("Cost", job_cost_line(&cost)));
     }
     facts.push(("Ended", end_text(profile)));
     let made_by = profile.start().map_or("", |start| &start.memspy);

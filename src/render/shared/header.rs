@@ -2,6 +2,7 @@
 
 use super::clock::length;
 use super::exact;
+use super::job_cost::job_cost_line;
 use super::label::one_line;
 use super::size::{count, percent, signed_bytes};
 use super::warnings::warnings;
@@ -26,6 +27,8 @@ pub fn header(profile: &Profile, device: CudaIndex) -> Vec<String> {
         }
         None => lines.push(sampling_line(profile)),
     }
+    let cost = profile.end().and_then(|end| end.totals.cost);
+    lines.extend(cost.as_ref().map(job_cost_line));
     lines.extend(warnings(profile).iter().map(|w| format!("warning: {}", one_line(w))));
     lines
 }

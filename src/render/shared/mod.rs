@@ -8,6 +8,7 @@ mod escape;
 mod exact;
 mod header;
 mod interchange;
+mod job_cost;
 mod label;
 pub(crate) mod line_notes;
 mod size;
@@ -33,6 +34,7 @@ pub(crate) use header::{
 };
 pub(crate) use interchange::{CsvSheet, json_line};
 pub use interchange::{JsonDocument, JsonFormat};
+pub(crate) use job_cost::{exact_cost_warning, job_cost_line};
 pub(crate) use label::short_native;
 pub use label::{FrameLabels, one_line, short_file};
 pub use size::{bytes, count, number, optional_bytes, signed_bytes};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::model::JobCost;
 use crate::probe::{PlacementError, ProgramTime, TRAP_ELSEWHERE, trap_time};
 
 const TRIAL: Duration = Duration::from_secs(1);
@@ -19,6 +20,9 @@ const LATER: Duration = Duration::from_secs(5);
 /// count as work.
 const SETTING_UP: Duration = Duration::from_secs(3);
 
+/// The kernel program, on average over allocations and frees (benches/README.md).
+const USUAL_PROGRAM: Duration = Duration::from_nanos(400);
+
 static TRAP: OnceLock<Duration> = OnceLock::new();
 
 /// Checks whether the kernel allows exact stacks.
@@ -28,6 +32,13 @@ pub fn check_exact_rights() -> Result<(), PlacementError> {
         let _ = TRAP.set(measured);
     }
     Ok(())
+}
+
+/// The share of its time that a job of so many events a second would lose to exact stacks, before
+/// any probe is placed.
+pub fn expected_share(events: f64) -> f64 {
+    let trap = TRAP.get().copied().unwrap_or(TRAP_ELSEWHERE);
+    events * (trap + USUAL_PROGRAM).as_secs_f64()
 }
 
 /// Runs on a thread: measuring takes as long as placing probes.
@@ -44,6 +55,14 @@ pub struct ExactCost {
     pub events: f64,
     /// The share of the job's time, if one thread causes all events; `None` after few.
     pub share: Option<f64>,
+}
+
+impl ExactCost {
+    fn of(programs: ProgramTime, elapsed: Duration, trap: Duration) -> ExactCost {
+        let events = programs.runs as f64 / elapsed.as_secs_f64().max(1e-3);
+        let share = programs.of_one_run().map(|nanos| events * (nanos * 1e-9 + trap.as_secs_f64()));
+        ExactCost { events, share }
+    }
 }
 
 /// Why exact stacks ended.
@@ -142,6 +161,15 @@ impl CostWatch {
         self.found.lock().meter.renew(now);
     }
 
+    /// What all probes so far cost the job.
+    pub fn job_cost(&self) -> JobCost {
+        let share = self.found.lock().meter.whole().and_then(|cost| cost.share);
+        // In millionths.
+        let parts = |share: f64| (share * 1e6).round() as u32;
+        let budget = self.limit.is_finite().then(|| parts(self.limit));
+        JobCost { calculated: share.map(parts), budget, ..JobCost::default() }
+    }
+
     /// Judges the last events of a recording.
     pub fn end(&self) {
         let mut found = self.found.lock();
@@ -206,6 +234,8 @@ struct CostMeter {
     began: Option<Duration>,
     set_up: Option<Duration>,
     within: ProgramTime,
+    whole: ProgramTime,
+    whole_began: Option<Duration>,
 }
 
 impl CostMeter {
@@ -223,17 +253,24 @@ impl CostMeter {
                 return None;
             }
         }
-        self.within.runs += programs.runs.saturating_sub(before.runs);
-        self.within.timed += programs.timed.saturating_sub(before.timed);
-        self.within.nanos += programs.nanos.saturating_sub(before.nanos);
+        for sum in [&mut self.within, &mut self.whole] {
+            sum.runs += programs.runs.saturating_sub(before.runs);
+            sum.timed += programs.timed.saturating_sub(before.timed);
+            sum.nanos += programs.nanos.saturating_sub(before.nanos);
+        }
         if self.began.is_none() && self.within.runs > 0 {
             self.began = Some(seen);
         }
+        self.whole_began.get_or_insert(self.began?);
         let elapsed = now.saturating_sub(self.began?);
-        let events = self.within.runs as f64 / elapsed.as_secs_f64().max(1e-3);
-        let share =
-            self.within.of_one_run().map(|nanos| events * (nanos * 1e-9 + trap.as_secs_f64()));
-        Some((ExactCost { events, share }, elapsed))
+        Some((ExactCost::of(self.within, elapsed, trap), elapsed))
+    }
+
+    /// The cost from the first event until now.
+    fn whole(&self) -> Option<ExactCost> {
+        let trap = TRAP.get().copied().unwrap_or(TRAP_ELSEWHERE);
+        let elapsed = self.last.0.saturating_sub(self.whole_began?);
+        Some(ExactCost::of(self.whole, elapsed, trap))
     }
 
     fn renew(&mut self, now: Duration) {
@@ -333,6 +370,19 @@ mod tests {
         assert!(matches!(watch.take_news()[..], [CostNews::First(_)]));
         watch.end();
         assert!(matches!(watch.take_news()[..], [CostNews::Costlier(_)]));
+    }
+
+    #[test]
+    fn the_whole_recording_has_one_cost() {
+        let watch = CostWatch::only_tell(0.02);
+        run(&watch, 100_000, 0, 12_000);
+        let cost = watch.job_cost();
+        // Where this machine's trap is not measured.
+        let expected = 0.1 * (0.4 + TRAP_ELSEWHERE.as_secs_f64() * 1e6);
+        let calculated = f64::from(cost.calculated.unwrap()) / 1e6;
+        assert!((calculated / expected - 1.0).abs() < 0.5, "{cost:?}");
+        assert_eq!((cost.measured, cost.budget), (None, Some(20_000)));
+        assert_eq!(CostWatch::only_tell(f64::INFINITY).job_cost(), JobCost::default());
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod sampled;
 mod sites;
 
 pub use availability::ExactAvailability;
-pub use cost::{CostNews, CostWatch, ExactCost, TrialFailure, check_exact_rights};
+pub use cost::{CostNews, CostWatch, ExactCost, TrialFailure, check_exact_rights, expected_share};
 pub use coverage::ProbeCoverage;
 pub use keeping::{allow_keeper, is_probe_keeper, keep_probes};
 pub use merge::{PythonPart, merge};

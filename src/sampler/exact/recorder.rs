@@ -445,7 +445,8 @@ impl RecordingSource for ExactRecorder {
     }
 
     fn totals(&self) -> RecordingTotals {
-        RecordingTotals { exact: Some(self.totals), ..self.session.totals }
+        let cost = self.options.cost.as_ref().map(CostWatch::job_cost);
+        RecordingTotals { exact: Some(self.totals), cost, ..self.session.totals }
     }
 
     fn counters(&self) -> &[(CudaIndex, AllocatorCounters)] {

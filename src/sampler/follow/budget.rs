@@ -1,4 +1,4 @@
-//! The processor budget of polls.
+//! The budgets of polls: memspy's processor time, and the job's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug, Clone)]
 pub struct FollowBudget {
     processors: f64,
+    max_slowdown: Option<f64>,
     followed: Arc<AtomicUsize>,
 }
 
@@ -16,9 +17,19 @@ impl FollowBudget {
     /// More processors are useless for one process.
     pub const MOST: f64 = 2.0;
 
+    /// By default each job may lose this share of its time.
+    pub const MAX_SLOWDOWN: f64 = 0.02;
+
     /// A budget in processors: 0.5 is half of one.
     pub fn new(processors: f64) -> FollowBudget {
-        FollowBudget { processors, followed: Arc::default() }
+        let max_slowdown = Some(Self::MAX_SLOWDOWN);
+        FollowBudget { processors, max_slowdown, followed: Arc::default() }
+    }
+
+    /// Each job may lose this share of its time; `None`: any.
+    #[must_use]
+    pub fn with_max_slowdown(self, max_slowdown: Option<f64>) -> FollowBudget {
+        FollowBudget { max_slowdown, ..self }
     }
 
     /// The default for all ranks on a machine with this many processors.
@@ -55,6 +66,10 @@ impl BudgetPart {
 
     pub(super) fn to_spare(&self) -> f64 {
         (self.all() - 1.0).clamp(0.0, 1.0)
+    }
+
+    pub(super) fn max_slowdown(&self) -> Option<f64> {
+        self.0.max_slowdown
     }
 
     fn all(&self) -> f64 {

@@ -61,11 +61,13 @@ pub(super) struct CounterWatch {
     counters: Option<CounterPoller>,
     devices: Vec<WatchedDevice>,
     signals: Arc<PollSignals>,
+    blocks: u64,
+    deltas: u64,
 }
 
 impl CounterWatch {
     pub(super) fn new(signals: Arc<PollSignals>) -> CounterWatch {
-        CounterWatch { counters: None, devices: Vec::new(), signals }
+        CounterWatch { counters: None, devices: Vec::new(), signals, blocks: 0, deltas: 0 }
     }
 
     pub(super) fn set(&mut self, counters: Option<CounterPoller>) {
@@ -93,6 +95,11 @@ impl CounterWatch {
         self.devices.is_empty()
     }
 
+    /// Blocks allocated and freed, and deltas, since the start.
+    pub(super) fn seen(&self) -> (u64, u64) {
+        (self.blocks, self.deltas)
+    }
+
     pub(super) fn spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.counters.iter().flat_map(CounterPoller::poll_spans)
     }
@@ -113,7 +120,11 @@ impl CounterWatch {
             moves |= state.see(counters, copy, moment, found);
         }
         if found.len() > known {
-            self.signals.changes.fetch_add((found.len() - known) as u64, Ordering::Release);
+            let deltas = (found.len() - known) as u64;
+            self.signals.changes.fetch_add(deltas, Ordering::Release);
+            self.deltas += deltas;
+            let blocks = found.iter().skip(known).map(CounterChange::blocks);
+            self.blocks = blocks.fold(self.blocks, u64::saturating_add);
         }
         moves
     }
@@ -173,7 +184,7 @@ impl WatchedDevice {
 }
 
 impl CounterChange {
-    pub(super) fn blocks(&self) -> u64 {
+    fn blocks(&self) -> u64 {
         blocks(&self.small).saturating_add(blocks(&self.large)).max(0) as u64
     }
 

@@ -6,7 +6,7 @@ use super::address_windows::AddressWindows;
 use super::assembler::{Assembler, TotaledChange};
 use super::{FollowBudget, PollerHandle};
 use crate::model::{
-    AllocatorCounters, CudaIndex, FollowTotals, FollowedChange, FollowedChanges, Metric,
+    AllocatorCounters, CudaIndex, FollowTotals, FollowedChange, FollowedChanges, JobCost, Metric,
     MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, SinkResult, StackSample,
 };
 use crate::sampler::quiet_moment::LastChange;
@@ -134,17 +134,13 @@ impl Following {
         mut self,
         session: &mut RecordingSession,
         sink: &mut dyn RecordSink,
-    ) -> SinkResult<FollowTotals> {
+    ) -> SinkResult<(FollowTotals, Option<JobCost>)> {
         if let Some(error) = self.poller.end()
             && session.is_over().is_none()
         {
             session.losses.add(ReaderKind::Stacks, MissReason::Failed(error.to_string()), 1);
         }
         self.record(session, Nanos(u64::MAX), sink)?;
-        Ok(self.totals())
-    }
-
-    pub(in crate::sampler) fn totals(&self) -> FollowTotals {
-        self.assembler.complete(self.poller.totals())
+        Ok((self.assembler.complete(self.poller.totals()), self.poller.cost()))
     }
 }

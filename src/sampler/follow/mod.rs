@@ -1,8 +1,8 @@
 //! Follows the allocator: a thread polls its counters and the Python stacks.
 //!
 //! [`poll`] is one poll, [`counter_watch`] finds deltas, [`pace`] times polls, [`assembler`]
-//! names the data, [`thread_waits`] asks the kernel which threads wait. Polls rest while a busy
-//! job repeats itself ([`repetition`]).
+//! names the data, [`thread_waits`] asks the kernel which threads wait. Polls of a busy job rest
+//! for a part of the time ([`slices`]), and what they cost it is measured ([`harm`]).
 
 mod address_reader;
 mod address_windows;
@@ -12,9 +12,10 @@ mod budget;
 mod chains;
 mod counter_watch;
 mod following;
+mod harm;
 mod pace;
 mod poll;
-mod repetition;
+mod slices;
 mod thread_waits;
 
 use std::num::NonZeroU64;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::model::FollowTotals;
+use crate::model::{FollowTotals, JobCost};
 use crate::python::StackPoller;
 use crate::sampler::free_processors::{MANY_PROCESSORS, processors};
 use crate::sampler::own_processor::OwnProcessor;
@@ -43,6 +44,7 @@ pub use budget::FollowBudget;
 pub(super) use following::Following;
 use pace::{FollowPace, NextPoll};
 use poll::{PollPlan, PollState, RawBatch};
+use slices::Slices;
 use thread_waits::ThreadWaits;
 
 const HAND_OVER_WITHIN: Duration = Duration::from_micros(300);
@@ -58,7 +60,14 @@ struct PollerShared {
     wanted: AtomicBool,
     asleep: AtomicBool,
     gathered: Mutex<Vec<RawBatch>>,
-    totals: Mutex<(FollowTotals, Option<MemoryError>)>,
+    totals: Mutex<PublishedTotals>,
+}
+
+#[derive(Default)]
+struct PublishedTotals {
+    follow: FollowTotals,
+    cost: Option<JobCost>,
+    ended: Option<MemoryError>,
 }
 
 #[derive(Default)]
@@ -94,7 +103,9 @@ impl PollerHandle {
         let part = Arc::new(part);
         let signals: Arc<PollSignals> = Arc::default();
         let waits = ThreadWaits::new(Arc::clone(process));
-        let state = PollState::new(Box::new(process.memory()), stacks, waits, Arc::clone(&signals));
+        let memory = Box::new(process.memory());
+        let slices = Slices::new(part.max_slowdown());
+        let state = PollState::new(memory, stacks, waits, Arc::clone(&signals), slices);
         let addresses =
             AddressReader::start(process, Arc::clone(&part), start, Arc::clone(&signals))?;
         let (for_thread, process) = (Arc::clone(&shared), Arc::clone(process));
@@ -157,9 +168,14 @@ impl PollerHandle {
     }
 
     fn totals(&self) -> FollowTotals {
-        let mut totals = self.shared.totals.lock().0;
+        let mut totals = self.shared.totals.lock().follow;
         totals.cpu_nanos += self.addresses.as_ref().map_or(0, AddressReader::cpu_nanos);
         totals
+    }
+
+    /// What polls cost the job so far, if known.
+    fn cost(&self) -> Option<JobCost> {
+        self.shared.totals.lock().cost
     }
 
     /// Returns the error that ended the thread. Its last data can still be taken.
@@ -168,7 +184,7 @@ impl PollerHandle {
         if let Some(reader) = &mut self.addresses {
             reader.end();
         }
-        self.shared.totals.lock().1
+        self.shared.totals.lock().ended
     }
 }
 
@@ -224,7 +240,7 @@ impl PollingThread<'_> {
             pace.set_yields(blocked.yields(now));
             let rests = self.state.rests(now);
             pace.set_rests(rests);
-            self.signals.rests.store(rests, Ordering::Relaxed);
+            self.signals.rests.store(rests.is_some(), Ordering::Relaxed);
             if pace.wants_use(now) {
                 pace.set_share(part.processors());
                 pace.take_use(now, processor_time());
@@ -293,8 +309,9 @@ impl PollingThread<'_> {
         self.totals.cpu_nanos = processor_time().as_nanos() as u64;
         self.totals.slow_poll_nanos = self.slow_poll();
         let mut published = self.shared.totals.lock();
-        published.0 = self.totals;
-        published.1 = published.1.or(ended);
+        published.follow = self.totals;
+        published.cost = self.state.cost();
+        published.ended = published.ended.or(ended);
     }
 
     /// One poll in a hundred takes longer than this.

@@ -14,7 +14,6 @@ const LONGEST_WHEN_BUSY: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
 /// The largest budget saved up, as a stretch of time.
 const SAVED_UP: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_micros(300);
 const YIELD_PAUSE: Duration = Duration::from_micros(500);
 const REST: Duration = Duration::from_millis(5);
 
@@ -38,7 +37,8 @@ pub(super) struct FollowPace {
     moved: Duration,
     spin_until: Duration,
     yields: bool,
-    rests: bool,
+    /// The pause between two polls, if polls rest.
+    rests: Option<Duration>,
 }
 
 impl FollowPace {
@@ -52,7 +52,7 @@ impl FollowPace {
             moved: now,
             spin_until: now + AFTER_CHANGE,
             yields: false,
-            rests: false,
+            rests: None,
         }
     }
 
@@ -60,7 +60,7 @@ impl FollowPace {
         self.yields = yields;
     }
 
-    pub(super) fn set_rests(&mut self, rests: bool) {
+    pub(super) fn set_rests(&mut self, rests: Option<Duration>) {
         self.rests = rests;
     }
 
@@ -102,7 +102,7 @@ impl FollowPace {
             return NextPoll::Yield(YIELD_PAUSE);
         }
         if now < self.spin_until {
-            return if self.rests { NextPoll::Rest(PAUSE) } else { NextPoll::Poll };
+            return self.rests.map_or(NextPoll::Poll, NextPoll::Rest);
         }
         let quiet = now.saturating_sub(self.changed.max(self.moved));
         let longest = (now.saturating_sub(self.changed) / 40_000).clamp(LONGEST_WHEN_BUSY, LONGEST);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{FollowedChange, ThreadWait};
+use crate::model::{FollowedChange, JobCost, ThreadWait};
 use crate::python::{PollTarget, PolledStack, StackPoller, ThreadKey};
 use crate::target::{AddressRange, Memory, MemoryError};
 use crate::torch::CounterPoller;
@@ -13,7 +13,7 @@ use crate::torch::CounterPoller;
 use super::PollSignals;
 use super::chains::{CodeCopies, FrameChains};
 use super::counter_watch::{CopyMoment, CounterChange, CounterWatch, StackCopies};
-use super::repetition::Repetition;
+use super::slices::Slices;
 use super::thread_waits::ThreadWaits;
 
 /// Unreadable addresses in one poll; each is forgotten before it is read again.
@@ -92,7 +92,7 @@ pub(super) struct PollState {
     copies: CodeCopies,
     /// Deltas at the batch's end whose stacks the next poll may confirm.
     pending: usize,
-    repetition: Repetition,
+    slices: Slices,
 }
 
 impl PollState {
@@ -101,6 +101,7 @@ impl PollState {
         stacks: StackPoller,
         waits: ThreadWaits,
         signals: Arc<PollSignals>,
+        slices: Slices,
     ) -> PollState {
         PollState {
             memory,
@@ -121,7 +122,7 @@ impl PollState {
             batch: RawBatch::default(),
             copies: CodeCopies::default(),
             pending: 0,
-            repetition: Repetition::new(),
+            slices,
         }
     }
 
@@ -178,8 +179,14 @@ impl PollState {
         true
     }
 
-    pub(super) fn rests(&mut self, now: Duration) -> bool {
-        self.repetition.rests(now)
+    /// The pause until the next poll, if polls rest.
+    pub(super) fn rests(&mut self, now: Duration) -> Option<Duration> {
+        let (blocks, deltas) = self.watch.seen();
+        self.slices.rests(now, blocks, deltas).then(|| self.slices.pause())
+    }
+
+    pub(super) fn cost(&self) -> Option<JobCost> {
+        self.slices.cost()
     }
 
     pub(super) fn sleeps(&mut self, clock: &impl Fn() -> u64) {
@@ -301,8 +308,6 @@ impl PollState {
     }
 
     fn change(&mut self, mut change: RawChange) {
-        let CounterChange { device, live, .. } = change.counters;
-        self.repetition.observe(device.0, live, change.counters.blocks());
         if self.batch.changes.len() >= MAX_CHANGES || self.batch.chains.is_full() {
             return self.join(change);
         }

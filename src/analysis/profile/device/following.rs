@@ -30,7 +30,7 @@ impl DeviceProfile {
         }
     }
 
-    /// The last snapshot may show a delta that came after it: not all that was proven there still is.
+    /// The last snapshot may show a later delta: not all that was proven there still is.
     fn doubt_last_snapshot(&mut self) {
         let Some(followed) = &self.followed else { return };
         let mut doubted: FxHashSet<(u64, Option<AllocationOrigin>)> = FxHashSet::default();

@@ -48,6 +48,7 @@ impl ExactRecorder {
             stacks_from: self.options.stacks_from,
             stacks_every: self.options.stacks_every,
             native_from: self.options.native_from,
+            needs_programs: self.is_on_trial(),
             watches: self.options.common.owners.is_some()
                 || self.options.common.step_variable.is_some(),
             ..AttachPlan::default()

@@ -8,6 +8,7 @@ use super::exact;
 use super::follow_totals::WireFollowTotals;
 use super::followed::WireFollowedState;
 use super::followed_addresses;
+use super::job_cost::WireJobCost;
 use super::keyframe;
 use super::oom_exception;
 use super::owners;
@@ -406,11 +407,12 @@ fn end(time: Nanos, from: &mut PayloadCursor<'_>) -> Result<Record, MalformedPay
     end.totals.exact = totals.map(Into::into);
     let totals: Option<WireFollowTotals> = structure(from)?;
     end.totals.follow = totals.map(Into::into);
-    if let (Some(exact), Some((native, lost))) =
-        (&mut end.totals.exact, appended::<(u64, u64)>(from)?)
+    if let Some(exact) = &mut end.totals.exact
+        && let Some((native, lost)) = appended::<(u64, u64)>(from)?
     {
         (exact.native, exact.native_lost) = (native, lost);
     }
+    end.totals.cost = appended::<WireJobCost>(from)?.map(Into::into);
     Ok(Record::End(end))
 }
 

@@ -9,6 +9,7 @@ use super::exact;
 use super::follow_totals::WireFollowTotals;
 use super::followed::WireFollowedState;
 use super::followed_addresses;
+use super::job_cost::WireJobCost;
 use super::keyframe;
 use super::oom_exception;
 use super::owners;
@@ -275,9 +276,12 @@ impl RecordEncoder {
         put_struct(end.totals.exact.as_ref().map(exact::WireEventTotals::from), out)?;
         put_struct(end.totals.follow.as_ref().map(WireFollowTotals::from), out)?;
         if let Some(totals) = &end.totals.exact
-            && (totals.native, totals.native_lost) != (0, 0)
+            && ((totals.native, totals.native_lost) != (0, 0) || end.totals.cost.is_some())
         {
             put_struct((totals.native, totals.native_lost), out)?;
+        }
+        if let Some(cost) = &end.totals.cost {
+            put_struct(WireJobCost::from(cost), out)?;
         }
         self.ended = true;
         Ok(tag::END)

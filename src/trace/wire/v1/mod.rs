@@ -11,6 +11,7 @@ pub(crate) mod exact;
 pub(crate) mod follow_totals;
 pub(crate) mod followed;
 pub(crate) mod followed_addresses;
+mod job_cost;
 pub(crate) mod keyframe;
 pub(crate) mod oom_exception;
 pub(crate) mod owners;

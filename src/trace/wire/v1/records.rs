@@ -401,6 +401,7 @@ impl WireEnd<'_> {
                 snapshots_degraded: self.snapshots_degraded,
                 exact: None,
                 follow: None,
+                cost: None,
             },
         }
     }
