@@ -1,0 +1,240 @@
+//! Records which lines allocate, while a job is observed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use parking_lot::Mutex;
+
+use super::job::ObservedJob;
+use crate::analysis::{PseudoFrame, SharedProfile, StackLabel, ThreadChoice};
+use crate::cli::mode::{ExactOutlook, ModeChoice};
+use crate::cli::{hints, output};
+use crate::model::{CudaIndex, ProbeBackend, SinkResult};
+use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
+use crate::sampler::{
+    AttachError, AttachedRecorder, CommonOptions, CostWatch, ExactOptions, ExactRecorder,
+    PlacementError, RecordOptions, Recorder, StopSignal, TargetIdentity, Worker,
+};
+
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Probes as single perf events with samples are left out: placing and removing them takes longer
+/// than everything else, and their stacks are guesses.
+const WAYS: [ProbeBackend; 2] = [ProbeBackend::UprobeMulti, ProbeBackend::PerfUprobes];
+
+/// The source of lines, which changes if exact stacks cost too much, and the watch for that.
+type LinesState = (Arc<Mutex<LinesSource>>, Option<CostWatch>);
+
+pub(super) struct LineRecording {
+    live: SharedProfile,
+    attached: Receiver<Result<(LinesState, Instant)>>,
+    begun: Option<(LinesState, Instant)>,
+    thread: Option<Worker<SinkResult>>,
+}
+
+impl LineRecording {
+    /// With exact stacks where the kernel allows them.
+    pub(super) fn begin(process: TargetIdentity, pid: u32) -> Result<LineRecording> {
+        let modes = ModeChoice::for_summary();
+        let live = SharedProfile::with_filter(ThreadChoice::default());
+        let (attached, is_attached) = channel();
+        let sink = live.clone();
+        // Attaches on the reading thread: probes and interpreters stay on one thread.
+        let thread = Worker::spawn("lines", move |stop| {
+            record(&process, pid, &modes, sink, &attached, stop)
+        })?;
+        Ok(LineRecording { live, attached: is_attached, begun: None, thread: Some(thread) })
+    }
+
+    /// When it began; waits for that until `until`, or until `stop` is set.
+    pub(super) fn began(&mut self, until: Instant, stop: &AtomicBool) -> Result<Option<Instant>> {
+        while self.begun.is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.attached.recv_timeout(left.min(CHECK_INTERVAL)) {
+                Ok(begun) => self.begun = Some(begun?),
+                Err(RecvTimeoutError::Timeout)
+                    if !left.is_zero() && !stop.load(Ordering::Relaxed) => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(anyhow!("the recording of lines ended before it began"));
+                }
+            }
+        }
+        Ok(self.begun.as_ref().map(|(_, began)| *began))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(Worker::is_finished)
+    }
+
+    /// Shows the lines so far in `job`; `at` is the time for what grows.
+    pub(super) fn show(&self, at: Duration, job: &ObservedJob) {
+        let Some(((_, cost), begun)) = &self.begun else { return };
+        let (lines, all) = self.observed(begun.elapsed());
+        // A recording on trial does not count for growth.
+        let is_on_trial = cost.as_ref().is_some_and(CostWatch::is_open);
+        self.put(lines, job);
+        if !is_on_trial {
+            job.change(|state| state.growth.add_lines(at.as_secs_f64(), all));
+        }
+    }
+
+    fn put(&self, lines: ObservedLines, job: &ObservedJob) {
+        let devices = self.devices(lines.seconds);
+        job.change(|state| {
+            state.lines = lines;
+            state.devices = devices;
+        });
+    }
+
+    /// The lines of a recording this long, and their bytes by name.
+    fn observed(&self, time: Duration) -> (ObservedLines, Vec<(String, u64)>) {
+        let source = self.begun.as_ref().map(|((source, _), _)| source.lock().clone());
+        let live = self.live.lock();
+        let labels = FrameLabels::new(live.profile(), false);
+        let (mut lines, mut all) = (ObservedLines::default(), Vec::new());
+        lines.source = source.unwrap_or_default();
+        lines.seconds = time.as_secs_f64();
+        for gpu in live.gpus() {
+            let Ok(found) = live.program_lines(gpu) else { continue };
+            let mut rows: Vec<LineBytes> = Vec::new();
+            for row in found.rows.iter().filter(|row| row.own > 0) {
+                let line = match row.place {
+                    StackLabel::Frame(frame) => labels.frame(frame, true),
+                    // The job allocated it meanwhile, at an unknown site.
+                    StackLabel::Pseudo(
+                        pseudo @ (PseudoFrame::NotSeen
+                        | PseudoFrame::NoPython
+                        | PseudoFrame::NoPythonStack
+                        | PseudoFrame::UnknownStack),
+                    ) => pseudo.text().to_owned(),
+                    _ => continue,
+                };
+                rows.push(LineBytes { line, bytes: row.own });
+            }
+            rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.line.cmp(&b.line)));
+            let one = |row: &LineBytes| (on_gpu(gpu, &row.line), row.bytes);
+            all.extend(rows.iter().map(one));
+            lines.gpus.push((gpu, found.allocated, rows));
+        }
+        (lines, all)
+    }
+
+    fn devices(&self, seconds: f64) -> Vec<crate::analysis::ObservedDevice> {
+        let live = self.live.lock();
+        let labels = FrameLabels::new(live.profile(), false);
+        let name = |frame| labels.frame(frame, true);
+        live.profile().gpus().map(|gpu| live.observed(gpu, seconds, &name)).collect()
+    }
+
+    /// Ends it; the profile then has all records.
+    pub(super) fn end(&mut self, job: &ObservedJob) {
+        let Some((_, began)) = &self.begun else {
+            // It is still placing probes: its end is not waited for.
+            self.thread.take().into_iter().for_each(Worker::leave);
+            return;
+        };
+        let time = began.elapsed();
+        self.thread = None;
+        self.put(self.observed(time).0, job);
+    }
+}
+
+fn record(
+    process: &TargetIdentity,
+    pid: u32,
+    modes: &ModeChoice,
+    mut sink: SharedProfile,
+    attached: &Sender<Result<(LinesState, Instant)>>,
+    stop: &StopSignal,
+) -> SinkResult {
+    let (recorder, source, cost) = match recorder(process, modes) {
+        Ok(begun) => begun,
+        Err(error) => {
+            let _ = attached.send(Err(hints::attach(error, pid)));
+            return Ok(());
+        }
+    };
+    let source = Arc::new(Mutex::new(source));
+    let shared = (Arc::clone(&source), cost.clone());
+    let _ = attached.send(Ok((shared, Instant::now())));
+    let ended = recorder.run(output::host(), &mut sink, stop.flag(), &mut |_| {});
+    let failure = cost.and_then(|cost| cost.failure());
+    let (Some(failure), false) = (failure, stop.is_set()) else { return ended.map(drop) };
+    let Ok((recorder, next)) = without_exact(process, modes, (&failure).into()) else {
+        return ended.map(drop); // The job has ended by now.
+    };
+    sink.clear();
+    *source.lock() = next;
+    recorder.run(output::host(), &mut sink, stop.flag(), &mut |_| {}).map(drop)
+}
+
+fn on_gpu(gpu: CudaIndex, line: &str) -> String {
+    match gpu.0 {
+        0 => line.to_owned(),
+        gpu => format!("{line} on GPU {gpu}"),
+    }
+}
+
+/// Tries an exact recorder, else takes the mode without exact stacks.
+fn recorder(
+    process: &TargetIdentity,
+    modes: &ModeChoice,
+) -> Result<(AttachedRecorder, LinesSource, Option<CostWatch>), AttachError> {
+    match exact(process, modes.cost_watch()) {
+        Ok((recorder, cost)) => {
+            let recorder = AttachedRecorder::Exact(Box::new(recorder));
+            Ok((recorder, LinesSource::Exact, Some(cost)))
+        }
+        Err(why) => {
+            let (recorder, source) = without_exact(process, modes, ExactOutlook::No(why))?;
+            Ok((recorder, source, None))
+        }
+    }
+}
+
+fn exact(process: &TargetIdentity, cost: CostWatch) -> Result<(ExactRecorder, CostWatch), String> {
+    let mut readers = process.attach_any().map_err(|error| error.to_string())?;
+    let mut first = None;
+    for way in WAYS {
+        let options = ExactOptions {
+            cost: Some(cost.clone()),
+            backend: Some(way),
+            ..ExactOptions::default()
+        };
+        let mut recorder = ExactRecorder::new(readers, options);
+        match recorder.attach_probes() {
+            Ok(()) if recorder.probes().is_none() => {
+                return Err("no exact stacks (there is nothing to probe yet)".to_owned());
+            }
+            Ok(()) => return Ok((recorder, cost)),
+            Err(error) => {
+                let may_be_placed_otherwise = matches!(
+                    error,
+                    PlacementError::Refused { .. } | PlacementError::Rejected { .. }
+                ) && !error.is_denied();
+                let first = first.get_or_insert(error);
+                if !may_be_placed_otherwise {
+                    return Err(hints::no_exact(first));
+                }
+                readers = recorder.into_readers();
+            }
+        }
+    }
+    Err(first.as_ref().map(hints::no_exact).unwrap_or_default())
+}
+
+fn without_exact(
+    process: &TargetIdentity,
+    modes: &ModeChoice,
+    exact: ExactOutlook,
+) -> Result<(AttachedRecorder, LinesSource), AttachError> {
+    let readers = process.attach()?;
+    let (follow, why) = modes.without_exact(exact, &readers);
+    let common = CommonOptions::default();
+    let wanted = RecordOptions { rate: follow.rate, duration: None, follow: follow.budget, common };
+    let recorder = AttachedRecorder::Samples(Box::new(Recorder::new(readers, wanted)));
+    Ok((recorder, LinesSource::Sampled { why }))
+}
