@@ -1,4 +1,4 @@
-//! `memspy summary` and `memspy growth`: a job on one screen, and what grows.
+//! `memspy summary` and `memspy growth`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -33,7 +33,6 @@ const SPARE_WITH_FEW: Duration = Duration::from_secs(6);
 const MAX_ENDING: Duration = Duration::from_secs(1);
 /// Many snapshots, yet few stops.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
-/// More snapshots over a long time only cost more.
 const MAX_GROWTH_SNAPSHOTS: u32 = 60;
 /// Referrers are searched for this many fastest-growing owners.
 const KEEPERS: usize = 2;

@@ -55,7 +55,7 @@ pub struct SnapshotRequest<'a> {
     pub(super) options: SnapshotOptions,
     pub(super) budget: Budget,
     pub(super) asked: Option<&'a str>,
-    /// Whether another stop may follow at any moment.
+    /// Another stop may follow at any moment.
     pub(super) may_stop_again: bool,
     pub(super) announce: Option<AnnounceStop>,
 }

@@ -204,13 +204,9 @@ impl<'a> PendingSnapshot<'a> {
         })
     }
 
-    /// `None`: the walk needed other pages, now in `pages`.
-    fn round(
-        &mut self,
-        pages: &mut Vec<u64>,
-        missing: MissingPage,
-        round: u32,
-    ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
+    /// Stops the process, and copies its blocks, its newest objects and `pages`. The stop lasts on
+    /// for a walk that needs it.
+    fn copy(&mut self, pages: &mut Vec<u64>, round: u32) -> Result<StoppedCopy, OwnerError> {
         let max_pause = self.request.options.max_pause;
         // A busy job keeps creating objects: find their pages again.
         let (recent, known) = self.recent_pages();
@@ -231,7 +227,7 @@ impl<'a> PendingSnapshot<'a> {
         let torch = self.torch.as_deref_mut();
         let mut read = Ok(Vec::new());
         let mut in_time = true;
-        let whole = self.memory.copy_beside(plan, &resumed, |copying| {
+        let is_whole = self.memory.copy_beside(plan, &resumed, |copying| {
             read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
             in_time = !resumed.is_set();
             if read.is_err() || !in_time {
@@ -244,16 +240,26 @@ impl<'a> PendingSnapshot<'a> {
             let _ = ground.read_newest(&known, &|| copying.is_done());
             whole
         });
-        let blocks = match read {
-            Ok(blocks) if in_time => blocks,
+        match read {
+            Ok(blocks) if in_time => Ok(StoppedCopy { stop, blocks, newest, is_whole }),
             read => {
                 self.stops.add(stop.end());
                 // Data read too late is invalid, and so is its error.
                 let too_late = || self.cut(ReachedLimit::Pause(max_pause));
-                return Err(read.err().filter(|_| in_time).unwrap_or_else(too_late));
+                Err(read.err().filter(|_| in_time).unwrap_or_else(too_late))
             }
-        };
-        if missing != MissingPage::ReadStanding || !whole {
+        }
+    }
+
+    /// `None`: the walk needed other pages, now in `pages`.
+    fn round(
+        &mut self,
+        pages: &mut Vec<u64>,
+        missing: MissingPage,
+        round: u32,
+    ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
+        let StoppedCopy { mut stop, blocks, newest, is_whole } = self.copy(pages, round)?;
+        if missing != MissingPage::ReadStanding || !is_whole {
             stop.end();
             self.memory.adopt(newest);
             self.memory.end_copy();
@@ -261,7 +267,7 @@ impl<'a> PendingSnapshot<'a> {
             self.memory.adopt(newest);
             self.memory.close_with(stop.resumed.clone());
         }
-        if !whole || missing == MissingPage::Refused {
+        if !is_whole || missing == MissingPage::Refused {
             self.memory.close();
         }
         let walked = self.walk(&blocks, HeapListing::Whole, &mut || _ = stop.end());
@@ -394,6 +400,14 @@ impl<'a> PendingSnapshot<'a> {
         let torch = self.torch.as_deref_mut();
         torch.and_then(|torch| blocks(torch, StopPolicy::Never).ok()).unwrap_or_default()
     }
+}
+
+struct StoppedCopy {
+    stop: CopyStop,
+    blocks: Vec<AllocatorSnapshot>,
+    newest: PageCache,
+    /// No page is missing.
+    is_whole: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -42,7 +42,7 @@ pub struct PagePlan {
 
 #[derive(Debug)]
 pub(super) struct CopyOutcome {
-    /// Whether all was read while the process was stopped.
+    /// All was read while the process was stopped.
     pub(super) whole: bool,
     pub(super) failed: Vec<(usize, MemoryError)>,
 }

@@ -57,7 +57,6 @@ pub(in crate::cli) struct JobObservation {
 }
 
 impl JobObservation {
-    /// The process's devices, with PyTorch's figures at the last snapshot.
     pub(in crate::cli) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
         let at_snapshot = |facts: GpuFacts| {

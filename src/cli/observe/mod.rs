@@ -1,6 +1,5 @@
-//! Observes a job for some seconds: ownership snapshots while lines are recorded. What is known is
-//! in an [`ObservedJob`] at every moment, what is wanted first comes first: the process and its
-//! devices, the owners, what grows, the lines.
+//! Takes owner snapshots of a job while lines are recorded. What is known is in an [`ObservedJob`]
+//! at every moment; what is wanted first comes first: the process, owners, growth, lines.
 
 mod job;
 mod lines;
@@ -145,7 +144,7 @@ impl Rounds<'_> {
             if stop.load(Ordering::Relaxed) || !options.has_time_for(snapshots.took) {
                 return Ok(None);
             }
-            // Growth needs several snapshots: slow ones prolong the observation.
+            // Growth needs several snapshots, however slow.
             let may_end = round >= MIN_ROUNDS || latest < until;
             let at_end = match may_end && next >= latest {
                 true => Some(ProcessReading::begin(readers.identity(), job)?),
