@@ -76,6 +76,48 @@ impl JobObservation {
         if let Some(groups) = groups {
             self.growth.add_owners(time.as_secs_f64(), groups);
         }
-        self.last = Some(snapshot);
+        if self.last.as_ref().is_none_or(|last| !is_poorer(&snapshot, last)) {
+            self.last = Some(snapshot);
+        }
+    }
+}
+
+/// A deadline may cut a later snapshot: names that an earlier one has are worth more than seconds.
+fn is_poorer(snapshot: &OwnershipSnapshot, before: &OwnershipSnapshot) -> bool {
+    let missing = |snapshot: &OwnershipSnapshot| {
+        snapshot.incomplete.as_ref().map_or(0, |incomplete| incomplete.missing.len())
+    };
+    !snapshot.has_all_tensors() && (before.has_all_tensors() || missing(snapshot) > missing(before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{IncompleteSnapshot, ReachedLimit};
+
+    fn lacking(missing: &[&'static str], objects: u64) -> OwnershipSnapshot {
+        let limit = ReachedLimit::Time(Duration::from_secs(1));
+        let incomplete = IncompleteSnapshot { limit, missing: missing.to_vec() };
+        let incomplete = (!missing.is_empty()).then_some(incomplete);
+        OwnershipSnapshot { incomplete, objects, ..OwnershipSnapshot::default() }
+    }
+
+    #[test]
+    fn a_cut_snapshot_takes_no_names_away() {
+        let (graph, names) = (IncompleteSnapshot::GRAPH, IncompleteSnapshot::VARIABLES);
+        let mut state = JobObservation::default();
+        let taken: [(&[&'static str], u64); 7] = [
+            (&[graph, names], 0),
+            (&[names], 1),
+            (&[graph, names], 1),
+            (&[names], 3),
+            (&[], 4),
+            (&[names], 4),
+            (&[IncompleteSnapshot::GARBAGE], 6),
+        ];
+        for ((missing, shown), number) in taken.into_iter().zip(0..) {
+            state.add_snapshot(Duration::ZERO, lacking(missing, number), None);
+            assert_eq!(state.last.as_ref().map(|last| last.objects), Some(shown));
+        }
     }
 }

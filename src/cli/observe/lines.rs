@@ -24,13 +24,30 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// than everything else, and their stacks are guesses.
 const WAYS: [ProbeBackend; 2] = [ProbeBackend::UprobeMulti, ProbeBackend::PerfUprobes];
 
-/// The source of lines, which changes if exact stacks cost too much, and the watch for that.
-type LinesState = (Arc<Mutex<LinesSource>>, Option<CostWatch>);
+/// Where lines come from; it begins anew if exact stacks cost too much.
+#[derive(Clone)]
+struct LinesState {
+    source: LinesSource,
+    /// When the first of its records came.
+    since: Instant,
+    /// When it last began, or began to begin anew.
+    begun: Instant,
+}
+
+impl LinesState {
+    fn new(source: LinesSource) -> LinesState {
+        let now = Instant::now();
+        LinesState { source, since: now, begun: now }
+    }
+}
+
+/// And the watch for that cost.
+type WatchedState = (Arc<Mutex<LinesState>>, Option<CostWatch>);
 
 pub(super) struct LineRecording {
     live: SharedProfile,
-    attached: Receiver<Result<(LinesState, Instant)>>,
-    begun: Option<(LinesState, Instant)>,
+    attached: Receiver<Result<WatchedState>>,
+    begun: Option<WatchedState>,
     thread: Option<Worker<SinkResult>>,
 }
 
@@ -62,7 +79,16 @@ impl LineRecording {
                 }
             }
         }
-        Ok(self.begun.as_ref().map(|(_, began)| *began))
+        Ok(self.state().map(|state| state.begun))
+    }
+
+    fn state(&self) -> Option<LinesState> {
+        self.begun.as_ref().map(|(state, _)| state.lock().clone())
+    }
+
+    /// Whether it has recorded for this long, without a trial that failed.
+    pub(super) fn has_recorded(&self, time: Duration) -> bool {
+        self.state().is_some_and(|state| state.begun.elapsed() >= time)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -71,8 +97,8 @@ impl LineRecording {
 
     /// Shows the lines so far in `job`; `at` is the time for what grows.
     pub(super) fn show(&self, at: Duration, job: &ObservedJob) {
-        let Some(((_, cost), begun)) = &self.begun else { return };
-        let (lines, all) = self.observed(begun.elapsed());
+        let Some((_, cost)) = &self.begun else { return };
+        let (lines, all) = self.observed();
         // A recording on trial does not count for growth.
         let is_on_trial = cost.as_ref().is_some_and(CostWatch::is_open);
         self.put(lines, job);
@@ -89,14 +115,16 @@ impl LineRecording {
         });
     }
 
-    /// The lines of a recording this long, and their bytes by name.
-    fn observed(&self, time: Duration) -> (ObservedLines, Vec<(String, u64)>) {
-        let source = self.begun.as_ref().map(|((source, _), _)| source.lock().clone());
+    /// The lines so far, and their bytes by name.
+    fn observed(&self) -> (ObservedLines, Vec<(String, u64)>) {
+        let state = self.state();
         let live = self.live.lock();
         let labels = FrameLabels::new(live.profile(), false);
         let (mut lines, mut all) = (ObservedLines::default(), Vec::new());
-        lines.source = source.unwrap_or_default();
-        lines.seconds = time.as_secs_f64();
+        if let Some(state) = state {
+            lines.seconds = state.since.elapsed().as_secs_f64();
+            lines.source = state.source;
+        }
         for gpu in live.gpus() {
             let Ok(found) = live.program_lines(gpu) else { continue };
             let mut rows: Vec<LineBytes> = Vec::new();
@@ -131,14 +159,22 @@ impl LineRecording {
 
     /// Ends it; the profile then has all records.
     pub(super) fn end(&mut self, job: &ObservedJob) {
-        let Some((_, began)) = &self.begun else {
+        if self.begun.is_none() {
             // It is still placing probes: its end is not waited for.
             self.thread.take().into_iter().for_each(Worker::leave);
             return;
-        };
-        let time = began.elapsed();
+        }
+        let ended = Instant::now();
         self.thread = None;
-        self.put(self.observed(time).0, job);
+        let since = self.state().map_or(ended, |state| state.since);
+        let seconds = ended.saturating_duration_since(since).as_secs_f64();
+        let (mut lines, _) = self.observed();
+        lines.seconds = seconds;
+        if seconds == 0.0 {
+            // It was about to begin anew.
+            lines.source = LinesSource::None;
+        }
+        self.put(lines, job);
     }
 }
 
@@ -147,7 +183,7 @@ fn record(
     pid: u32,
     modes: &ModeChoice,
     mut sink: SharedProfile,
-    attached: &Sender<Result<(LinesState, Instant)>>,
+    attached: &Sender<Result<WatchedState>>,
     stop: &StopSignal,
 ) -> SinkResult {
     let (recorder, source, cost) = match recorder(process, modes) {
@@ -157,17 +193,17 @@ fn record(
             return Ok(());
         }
     };
-    let source = Arc::new(Mutex::new(source));
-    let shared = (Arc::clone(&source), cost.clone());
-    let _ = attached.send(Ok((shared, Instant::now())));
+    let state = Arc::new(Mutex::new(LinesState::new(source)));
+    let _ = attached.send(Ok((Arc::clone(&state), cost.clone())));
     let ended = recorder.run(output::host(), &mut sink, stop.flag(), &mut |_| {});
     let failure = cost.and_then(|cost| cost.failure());
     let (Some(failure), false) = (failure, stop.is_set()) else { return ended.map(drop) };
+    state.lock().begun = Instant::now();
     let Ok((recorder, next)) = without_exact(process, modes, (&failure).into()) else {
         return ended.map(drop); // The job has ended by now.
     };
     sink.clear();
-    *source.lock() = next;
+    *state.lock() = LinesState::new(next);
     recorder.run(output::host(), &mut sink, stop.flag(), &mut |_| {}).map(drop)
 }
 

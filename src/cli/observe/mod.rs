@@ -16,6 +16,7 @@ use crate::model::{OwnershipSnapshot, ReachedLimit};
 use crate::sampler::{
     CommonOptions, MANY_PROCESSORS, OwnerError, RecordOptions, Recorder, SnapshotOptions,
     TargetIdentity, TargetReaders, Worker, processors, read_owners, read_sleep_tags, sleep_unless,
+    with_raised_priority,
 };
 
 pub(super) use job::{JobObservation, ObservedJob};
@@ -26,9 +27,10 @@ use super::{hints, output};
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum number of snapshots after the first.
 const MIN_ROUNDS: u32 = 3;
+/// The first snapshot also finds the pages: the next takes about this part of its time.
+const AFTER_FIRST: f64 = 0.6;
 /// To see growth, this many snapshots are worth more than lines.
 const MORE: u32 = 2;
-
 /// For a reading that began right before the deadline.
 const MIN_WAIT: Duration = Duration::from_millis(100);
 
@@ -45,23 +47,36 @@ pub(super) struct ObserveOptions {
 impl ObserveOptions {
     /// The limits of a snapshot that begins now.
     fn limits(&self) -> SnapshotOptions {
-        let left = self.left().unwrap_or(Duration::MAX);
-        SnapshotOptions { max_time: self.limits.max_time.min(left), ..self.limits }
+        let max_time = match self.left() {
+            Some(left) => self.limits.max_time.min(in_tenths(left)),
+            None => self.limits.max_time,
+        };
+        SnapshotOptions { max_time, ..self.limits }
     }
 
     fn left(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Another snapshot takes at most as long as the one that `took`: pages are known by then.
-    fn has_time_for(&self, took: Duration) -> bool {
-        self.left().is_none_or(|left| left > took)
+    /// On busy processors, waiting for them would use up the time: such work goes ahead of all.
+    fn hurry<T>(&self, work: impl FnOnce() -> T) -> T {
+        if self.deadline.is_some() { with_raised_priority(work) } else { work() }
     }
 
-    fn waits_for_lines_until(&self, took: Duration) -> Instant {
-        let time = self.left().map_or(ATTACH_TIMEOUT, |left| left.saturating_sub(took * MORE));
+    fn has_time_for(&self, snapshot: Duration) -> bool {
+        self.left().is_none_or(|left| left > snapshot)
+    }
+
+    fn waits_for_lines_until(&self, snapshot: Duration) -> Instant {
+        let time = self.left().map_or(ATTACH_TIMEOUT, |left| left.saturating_sub(snapshot * MORE));
         Instant::now() + time
     }
+}
+
+/// Texts name the limit.
+fn in_tenths(time: Duration) -> Duration {
+    let tenths = u32::try_from(time.as_millis() / 100).unwrap_or(u32::MAX);
+    Duration::from_millis(100) * tenths.max(1)
 }
 
 /// Fills in `job` until the time is over, `stop` is set or the process has ended.
@@ -79,7 +94,8 @@ pub(super) fn observe(
         true => Some(LineRecording::begin(identity.clone(), pid)?),
         false => None,
     };
-    let mut snapshots = Snapshots::begin(job)?;
+    // Its thread inherits the priority.
+    let mut snapshots = options.hurry(|| Snapshots::begin(job))?;
     job.begin("reading owners");
     let first = snapshots.take(&mut readers, &options);
     // The reading at the end is the one that counts.
@@ -89,7 +105,7 @@ pub(super) fn observe(
         None => LineRecording::begin(identity.clone(), pid)?,
     };
     job.begin("placing probes");
-    let begun = recording.began(options.waits_for_lines_until(snapshots.took), stop)?;
+    let begun = recording.began(options.waits_for_lines_until(snapshots.next_takes), stop)?;
     if begun.is_none() && options.deadline.is_none() && !stop.load(Ordering::Relaxed) {
         return Err(anyhow!("cannot record process {pid}: the recording did not begin"));
     }
@@ -141,7 +157,7 @@ impl Rounds<'_> {
                 return Ok(None);
             }
             recording.show(snapshots.began.elapsed(), job);
-            if stop.load(Ordering::Relaxed) || !options.has_time_for(snapshots.took) {
+            if stop.load(Ordering::Relaxed) || !options.has_time_for(snapshots.next_takes) {
                 return Ok(None);
             }
             // Growth needs several snapshots, however slow.
@@ -159,15 +175,17 @@ impl Rounds<'_> {
         Ok(None)
     }
 
-    /// Time that is too short for a snapshot is enough for lines that began late.
+    /// Time that is too short for a snapshot is enough for lines that began late, or anew.
     fn record_on(&mut self) -> Result<()> {
         let Rounds { job, options, stop, recording, .. } = self;
         let Some(deadline) = options.deadline else { return Ok(()) };
         job.begin("recording lines");
-        if let Some(began) = recording.began(deadline, stop)? {
-            let until = deadline.min(began + options.duration);
-            let wait = until.saturating_duration_since(Instant::now());
-            sleep_unless(wait, || stop.load(Ordering::Relaxed) || recording.is_over());
+        if recording.began(deadline, stop)?.is_some() {
+            let is_over = || {
+                let has_all = recording.is_over() || recording.has_recorded(options.duration);
+                has_all || stop.load(Ordering::Relaxed)
+            };
+            sleep_unless(deadline.saturating_duration_since(Instant::now()), is_over);
         }
         Ok(())
     }
@@ -178,8 +196,8 @@ impl Rounds<'_> {
 struct Snapshots<'a> {
     job: &'a ObservedJob,
     began: Instant,
-    /// The time of the last snapshot.
-    took: Duration,
+    /// What the next one probably takes.
+    next_takes: Duration,
     to_group: Option<Sender<(Duration, OwnershipSnapshot)>>,
     grouping: Option<Worker<()>>,
 }
@@ -201,7 +219,7 @@ impl Snapshots<'_> {
         Ok(Snapshots {
             job,
             began: Instant::now(),
-            took: Duration::ZERO,
+            next_takes: Duration::ZERO,
             to_group: Some(to_group),
             grouping: Some(grouping),
         })
@@ -210,8 +228,9 @@ impl Snapshots<'_> {
     /// Returns the moment that it shows.
     fn take(&mut self, readers: &mut TargetReaders, options: &ObserveOptions) -> Instant {
         let begun = Instant::now();
-        let read = read_owners(readers, options.limits());
-        self.took = begun.elapsed();
+        let read = options.hurry(|| read_owners(readers, options.limits()));
+        let part = if self.next_takes.is_zero() { AFTER_FIRST } else { 1.0 };
+        self.next_takes = begun.elapsed().mul_f64(part);
         match read {
             Ok(read) => {
                 self.job.change(|state| state.stops.merge(read.snapshot.stops));
@@ -240,7 +259,7 @@ impl Snapshots<'_> {
 
     /// The last moment to begin another that ends before `deadline`.
     fn latest(&self, deadline: Instant) -> Instant {
-        deadline.checked_sub(self.took).unwrap_or(deadline)
+        deadline.checked_sub(self.next_takes).unwrap_or(deadline)
     }
 
     fn end(mut self) {
