@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use parking_lot::Mutex;
 
+use super::ObserveOptions;
 use super::job::ObservedJob;
 use crate::analysis::{PseudoFrame, SharedProfile, StackLabel, ThreadChoice};
 use crate::cli::mode::{ExactOutlook, ModeChoice};
@@ -53,14 +54,25 @@ pub(super) struct LineRecording {
 
 impl LineRecording {
     /// With exact stacks where the kernel allows them.
-    pub(super) fn begin(process: TargetIdentity, pid: u32) -> Result<LineRecording> {
+    pub(super) fn begin(
+        process: TargetIdentity,
+        pid: u32,
+        options: ObserveOptions,
+    ) -> Result<LineRecording> {
         let modes = ModeChoice::for_summary();
         let live = SharedProfile::with_filter(ThreadChoice::default());
         let (attached, is_attached) = channel();
         let sink = live.clone();
         // Attaches on the reading thread: probes and interpreters stay on one thread.
         let thread = Worker::spawn("lines", move |stop| {
-            record(&process, pid, &modes, sink, &attached, stop)
+            let begun = options.hurry(|| recorder(&process, &modes));
+            match begun {
+                Ok(begun) => record(&process, &modes, begun, sink, &attached, stop),
+                Err(error) => {
+                    let _ = attached.send(Err(hints::attach(error, pid)));
+                    Ok(())
+                }
+            }
         })?;
         Ok(LineRecording { live, attached: is_attached, begun: None, thread: Some(thread) })
     }
@@ -178,21 +190,16 @@ impl LineRecording {
     }
 }
 
+type Begun = (AttachedRecorder, LinesSource, Option<CostWatch>);
+
 fn record(
     process: &TargetIdentity,
-    pid: u32,
     modes: &ModeChoice,
+    (recorder, source, cost): Begun,
     mut sink: SharedProfile,
     attached: &Sender<Result<WatchedState>>,
     stop: &StopSignal,
 ) -> SinkResult {
-    let (recorder, source, cost) = match recorder(process, modes) {
-        Ok(begun) => begun,
-        Err(error) => {
-            let _ = attached.send(Err(hints::attach(error, pid)));
-            return Ok(());
-        }
-    };
     let state = Arc::new(Mutex::new(LinesState::new(source)));
     let _ = attached.send(Ok((Arc::clone(&state), cost.clone())));
     let ended = recorder.run(output::host(), &mut sink, stop.flag(), &mut |_| {});
@@ -215,10 +222,7 @@ fn on_gpu(gpu: CudaIndex, line: &str) -> String {
 }
 
 /// Tries an exact recorder, else takes the mode without exact stacks.
-fn recorder(
-    process: &TargetIdentity,
-    modes: &ModeChoice,
-) -> Result<(AttachedRecorder, LinesSource, Option<CostWatch>), AttachError> {
+fn recorder(process: &TargetIdentity, modes: &ModeChoice) -> Result<Begun, AttachError> {
     match exact(process, modes.cost_watch()) {
         Ok((recorder, cost)) => {
             let recorder = AttachedRecorder::Exact(Box::new(recorder));

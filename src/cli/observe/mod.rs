@@ -91,7 +91,7 @@ pub(super) fn observe(
     // Each attaching takes as long as a snapshot: all at the same time, if there are processors.
     let at_begin = ProcessReading::begin(identity.clone(), job)?;
     let mut recording = match processors() >= MANY_PROCESSORS {
-        true => Some(LineRecording::begin(identity.clone(), pid)?),
+        true => Some(LineRecording::begin(identity.clone(), pid, options)?),
         false => None,
     };
     // Its thread inherits the priority.
@@ -102,7 +102,7 @@ pub(super) fn observe(
     let _ = at_begin.wait(&options);
     let mut recording = match recording.take() {
         Some(recording) => recording,
-        None => LineRecording::begin(identity.clone(), pid)?,
+        None => LineRecording::begin(identity.clone(), pid, options)?,
     };
     job.begin("placing probes");
     let begun = recording.began(options.waits_for_lines_until(snapshots.next_takes), stop)?;
