@@ -22,6 +22,7 @@ mod iterations;
 mod launch;
 mod lifetime;
 mod lines;
+mod live_screen;
 mod man;
 mod mcp;
 mod members;
@@ -192,5 +193,6 @@ fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());
     let line = format!("memspy: {}{}\n", visible(&subject), visible(line));
+    live_screen::clear();
     let _ = output::errors().write_all(line.as_bytes());
 }

@@ -43,8 +43,13 @@ pub(super) fn width() -> Option<usize> {
 }
 
 pub(super) fn width_of(stream: impl AsFd) -> Option<usize> {
-    let (width, _) = terminal_size::terminal_size_of(stream)?;
-    Some(usize::from(width.0))
+    size_of(stream).map(|(width, _)| width)
+}
+
+/// Columns and rows of a terminal.
+pub(super) fn size_of(stream: impl AsFd) -> Option<(usize, usize)> {
+    let (width, height) = terminal_size::terminal_size_of(stream)?;
+    Some((usize::from(width.0), usize::from(height.0)))
 }
 
 /// By the rule of no-color.org.

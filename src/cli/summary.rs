@@ -1,26 +1,36 @@
 //! `memspy summary` and `memspy growth`.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use parking_lot::Mutex;
 
 use crate::analysis::{FindingFacts, RankHolding, findings, odd_rank};
-use crate::model::IncompleteSnapshot;
+use crate::model::OwnershipSnapshot;
 use crate::render::{self, FindingText, GrowthKeeper, JobSummary};
-use crate::sampler::{SnapshotOptions, read_referrers};
+use crate::sampler::{MANY_PROCESSORS, SnapshotOptions, TargetReaders, processors, read_referrers};
 
 use super::args::{GrowthArgs, SummaryArgs};
+use super::live_screen::{self, Watched};
 use super::members::{members, refuse_launcher};
-use super::observe::{JobObservation, ObserveOptions, observe};
+use super::observe::{JobObservation, ObserveOptions, ObservedJob, observe};
 use super::output::into_io;
 use super::owners::attached;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output};
 
 const SUMMARY_SNAPSHOTS: u32 = 3;
+/// With the 2 s that it observes, the answer comes in 3 s, or 8 s where the job needs all
+/// processors.
+const SPARE: Duration = Duration::from_secs(1);
+const SPARE_WITH_FEW: Duration = Duration::from_secs(6);
+/// Of it, for removing probes and writing the text.
+const MAX_ENDING: Duration = Duration::from_secs(1);
 /// Many snapshots, yet few stops.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
 const MAX_GROWTH_SNAPSHOTS: u32 = 60;
@@ -28,117 +38,230 @@ const MAX_GROWTH_SNAPSHOTS: u32 = 60;
 const KEEPERS: usize = 2;
 
 pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
+    let began = Instant::now();
+    let limits = &args.cost.limits;
+    let spare = limits.max_time.map_or_else(spare_time, |time| time.max(spare_time()));
+    let deadline = began + args.duration + spare;
     let options = ObserveOptions {
         duration: args.duration,
         every: args.duration / SUMMARY_SNAPSHOTS,
-        limits: args.cost.options(),
+        limits: SnapshotOptions {
+            max_time: limits.max_time.unwrap_or(Duration::MAX),
+            ..args.cost.options()
+        },
+        // Then probes are removed, and the text is written.
+        deadline: Some(deadline.checked_sub((spare / 3).min(MAX_ENDING)).unwrap_or(began)),
     };
-    let stop = StopSignals::watch()?.stop;
-    if args.subprocesses {
-        let first = |ranks: &[RankHolding]| match odd_rank(ranks).filter(|_| !args.json) {
-            Some(odd) => {
-                let text = render::odd_rank_text(&odd, ranks.len());
-                output::print(|out| writeln!(out, "{}\n", render::visible(&text)))
-            }
-            None => Ok(()),
-        };
-        return of_ranks(args.pid, options, &stop, &first, &|label, pid, observation| {
-            print(args.json, pid, &observation, Some(label))
-        });
+    let observer = Observer::new(args.pid, args.subprocesses, options)?;
+    let times = (began, deadline.checked_sub((spare / 10).min(MAX_ENDING / 3)));
+    observer.watch(&mut Partial::of(&observer, true), args.json, times)?;
+    let jobs = observer.jobs();
+    if args.subprocesses && !args.json {
+        let ranks: Vec<RankHolding> = jobs.iter().filter_map(|job| holding(job)).collect();
+        if let Some(odd) = odd_rank(&ranks) {
+            let text = render::odd_rank_text(&odd, ranks.len());
+            output::print(|out| writeln!(out, "{}\n", render::visible(&text)))?;
+        }
     }
-    let readers = attached(args.pid, &stop)?;
-    refuse_launcher(&readers)?;
-    let observation = observe(readers, options, &stop)?;
-    print(args.json, args.pid, &observation, None)
+    show_each(&jobs, &|job| print(args.json, job))
 }
 
-/// Observes ranks at the same time, passes their memory to `first`, then each rank to `show`. A
-/// failed rank is an error at the end.
+/// What observing takes besides the time observed: attaching, the first snapshot, the end.
+fn spare_time() -> Duration {
+    if processors() >= MANY_PROCESSORS { SPARE } else { SPARE_WITH_FEW }
+}
+
+/// Observes a job, or its ranks at the same time.
+struct Observer {
+    pid: u32,
+    has_ranks: bool,
+    options: ObserveOptions,
+    keepers: Option<SnapshotOptions>,
+    jobs: Arc<Mutex<Vec<Arc<ObservedJob>>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Observer {
+    fn new(pid: u32, has_ranks: bool, options: ObserveOptions) -> Result<Observer> {
+        let (jobs, stop) = (Arc::default(), StopSignals::watch()?.stop);
+        Ok(Observer { pid, has_ranks, options, keepers: None, jobs, stop })
+    }
+
+    fn jobs(&self) -> Vec<Arc<ObservedJob>> {
+        self.jobs.lock().clone()
+    }
+
+    /// Whether it is complete, see [`live_screen::watch`].
+    fn watch(
+        &self,
+        partial: &mut Partial,
+        is_json: bool,
+        times: (Instant, Option<Instant>),
+    ) -> Result<bool> {
+        let (pid, options, keepers) = (self.pid, self.options, self.keepers);
+        let (jobs, stop) = (Arc::clone(&self.jobs), Arc::clone(&self.stop));
+        let has_ranks = self.has_ranks;
+        let work = move || {
+            if has_ranks {
+                return of_ranks(pid, options, keepers, &jobs, &stop);
+            }
+            let job = Arc::new(ObservedJob::new(pid, None));
+            jobs.lock().push(Arc::clone(&job));
+            let readers = attached(pid, &stop)?;
+            refuse_launcher(&readers)?;
+            let readers = observe(readers, options, &stop, &job)?;
+            find_keepers(keepers, readers, &job);
+            Ok(())
+        };
+        live_screen::watch(work, partial, times, is_json, &self.stop)
+    }
+}
+
+/// A failed rank hides no other.
 fn of_ranks(
     pid: u32,
     options: ObserveOptions,
+    keepers: Option<SnapshotOptions>,
+    jobs: &Mutex<Vec<Arc<ObservedJob>>>,
     stop: &AtomicBool,
-    first: &dyn Fn(&[RankHolding]) -> Result<()>,
-    show: &dyn Fn(&str, u32, JobObservation) -> Result<()>,
 ) -> Result<()> {
     let members = members(pid)?;
-    let observed: Vec<(String, u32, Result<JobObservation>)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = members
-            .into_iter()
-            .map(|member| {
-                let (label, pid) = (member.label(), member.readers.pid());
-                (label, pid, scope.spawn(move || observe(member.readers, options, stop)))
-            })
-            .collect();
-        let joined = threads.into_iter().map(|(label, pid, thread)| {
-            let ended = || anyhow::anyhow!("the observation of process {pid} ended unexpectedly");
-            (label, pid, thread.join().unwrap_or_else(|_| Err(ended())))
-        });
-        joined.collect()
-    });
-    let held = |(label, _, seen): &(String, u32, Result<JobObservation>)| {
-        Some(holding(label, seen.as_ref().ok()?))
-    };
-    first(&observed.iter().filter_map(held).collect::<Vec<_>>())?;
-    let mut failed = Vec::new();
-    for (label, pid, observation) in observed {
-        if let Err(error) = observation.and_then(|seen| show(&label, pid, seen)) {
-            eprint_line(&format!("{label}: {}", in_one_line(&error)));
-            failed.push(label);
+    std::thread::scope(|scope| {
+        for member in members {
+            let job = Arc::new(ObservedJob::new(member.readers.pid(), Some(member.label())));
+            jobs.lock().push(Arc::clone(&job));
+            scope.spawn(move || match observe(member.readers, options, stop, &job) {
+                Ok(readers) => find_keepers(keepers, readers, &job),
+                Err(error) => job.change(|state| state.error = Some(error)),
+            });
         }
-    }
-    if !failed.is_empty() {
-        bail!("{} could not be observed: see above", failed.join(", "));
-    }
+    });
     Ok(())
 }
 
-fn holding(label: &str, observation: &JobObservation) -> RankHolding {
-    let allocated = observation.gpus().iter().filter_map(|gpu| gpu.allocated).sum();
+/// Shows each rank; one that failed is an error at the end.
+fn show_each(jobs: &[Arc<ObservedJob>], show: &dyn Fn(&ObservedJob) -> Result<()>) -> Result<()> {
+    let mut failed = Vec::new();
+    for job in jobs {
+        let error = job.state().error.take();
+        let shown = error.map_or_else(|| show(job), Err);
+        match (&job.label, shown) {
+            (Some(label), Err(error)) => {
+                eprint_line(&format!("{label}: {}", in_one_line(&error)));
+                failed.push(label.as_str());
+            }
+            (_, shown) => shown?,
+        }
+    }
+    match (jobs, failed.is_empty()) {
+        ([], _) => bail!("the job could not be read in this time: --for 60s gives more"),
+        (_, false) => bail!("{} could not be observed: see above", failed.join(", ")),
+        (_, true) => Ok(()),
+    }
+}
+
+fn holding(job: &ObservedJob) -> Option<RankHolding> {
+    let (label, state) = (job.label.clone()?, job.state());
+    if state.error.is_some() {
+        return None;
+    }
+    let allocated = state.gpus().iter().filter_map(|gpu| gpu.allocated).sum();
     let mut owners = BTreeMap::new();
-    for group in observation.growth.last().iter().filter(|group| group.device.is_cuda()) {
+    for group in state.growth.last().iter().filter(|group| group.device.is_cuda()) {
         // The number of members differs between ranks.
         let label = render::group_label(group);
         let label = label.split(" (").next().unwrap_or(&label).to_owned();
         *owners.entry(label).or_default() += group.size.bytes;
     }
-    RankHolding { label: label.to_owned(), allocated, owners }
+    Some(RankHolding { label, allocated, owners })
 }
 
-fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>) -> Result<()> {
-    let gpus = observation.gpus();
-    let growth = observation.growth.owners();
+/// What the screen shows meanwhile.
+struct Partial {
+    jobs: Arc<Mutex<Vec<Arc<ObservedJob>>>>,
+    /// A summary's text so far, not only the progress.
+    has_text: bool,
+    changes: u64,
+}
+
+impl Partial {
+    fn of(observer: &Observer, has_text: bool) -> Partial {
+        Partial { jobs: Arc::clone(&observer.jobs), has_text, changes: 0 }
+    }
+}
+
+impl Watched for Partial {
+    fn lines(&mut self, width: usize) -> Option<Vec<String>> {
+        let jobs = self.jobs.lock().clone();
+        let changes = jobs.iter().map(|job| job.state().changes).sum();
+        if !self.has_text || changes == std::mem::replace(&mut self.changes, changes) {
+            return None;
+        }
+        let mut text = Vec::new();
+        for job in &jobs {
+            // It fails at the end, if it does.
+            let _ = write_job(&mut text, false, job, Some(width), true);
+        }
+        Some(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
+    }
+
+    fn doing(&self) -> String {
+        let jobs = self.jobs.lock();
+        let doing = jobs.iter().map(|job| job.state().doing).min();
+        doing.unwrap_or("attaching").to_owned()
+    }
+}
+
+fn print(json: bool, job: &ObservedJob) -> Result<()> {
+    if job.state().process.is_none() {
+        bail!("process {} could not be read in this time: --for 60s gives more", job.pid);
+    }
+    output::write(Path::new("-"), false, |out| write_job(out, json, job, output::width(), false))
+}
+
+fn write_job(
+    out: &mut dyn Write,
+    json: bool,
+    job: &ObservedJob,
+    width: Option<usize>,
+    is_partial: bool,
+) -> io::Result<()> {
+    let state = job.state();
+    let Some(process) = &state.process else { return Ok(()) };
+    let gpus = state.gpus();
+    let growth = state.growth.owners();
     let facts = FindingFacts {
         gpus: &gpus,
-        snapshot: observation.last.as_ref().ok().filter(|snapshot| snapshot.has_all_tensors()),
-        groups: observation.growth.last(),
+        snapshot: state.last.as_ref().filter(|snapshot| snapshot.has_all_tensors()),
+        groups: state.growth.last(),
         growth: &growth,
-        devices: &observation.devices,
+        devices: &state.devices,
     };
+    let found = findings(&facts);
     let texts: Vec<FindingText> =
-        findings(&facts).iter().map(|finding| render::finding_text(finding, pid)).collect();
+        found.iter().map(|finding| render::finding_text(finding, job.pid)).collect();
+    let why = state.failed.as_ref().map_or("they were not read in time", |(why, _)| why);
     let summary = JobSummary {
-        pid,
-        process: &observation.process,
+        pid: job.pid,
+        process,
         gpus: &gpus,
-        growth: &observation.growth,
-        snapshot: observation.last.as_ref().map_err(String::as_str),
-        stops: observation.stops,
-        lines: &observation.lines,
-        devices: &observation.devices,
+        growth: &state.growth,
+        snapshot: state.last.as_ref().ok_or(why),
+        stops: state.stops,
+        lines: &state.lines,
+        devices: &state.devices,
         findings: &texts,
+        is_partial,
+        needs_time: state.failed.as_ref().is_none_or(|(_, needs_time)| *needs_time),
     };
-    output::write(Path::new("-"), false, |out| {
-        if json {
-            return render::job_summary_json(out, &summary).map_err(into_io);
-        }
-        if let Some(rank) = rank {
-            writeln!(out, "== {} ==", render::visible(rank))?;
-        }
-        render::job_summary_text(out, &summary, rank.is_some(), output::width())
-            .map_err(into_io)?;
-        if rank.is_some() { writeln!(out) } else { Ok(()) }
-    })
+    if json {
+        return render::job_summary_json(out, &summary).map_err(into_io);
+    }
+    if let Some(label) = &job.label {
+        writeln!(out, "== {} ==", render::visible(label))?;
+    }
+    render::job_summary_text(out, &summary, job.label.is_some(), width).map_err(into_io)?;
+    if job.label.is_some() { writeln!(out) } else { Ok(()) }
 }
 
 pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
@@ -148,66 +271,59 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
             .min(args.duration / SUMMARY_SNAPSHOTS)
             .max(args.duration / MAX_GROWTH_SNAPSHOTS),
         limits: args.cost.options(),
+        deadline: None,
     };
-    let stop = StopSignals::watch()?.stop;
-    if args.subprocesses {
-        return of_ranks(args.pid, options, &stop, &|_| Ok(()), &|label, pid, observation| {
-            print_growth(args, pid, observation, Some(label))
-        });
-    }
-    let readers = attached(args.pid, &stop)?;
-    refuse_launcher(&readers)?;
-    let observation = observe(readers, options, &stop)?;
-    print_growth(args, args.pid, observation, None)
+    let mut observer = Observer::new(args.pid, args.subprocesses, options)?;
+    observer.keepers = Some(args.cost.options());
+    observer.watch(&mut Partial::of(&observer, false), args.json, (Instant::now(), None))?;
+    show_each(&observer.jobs(), &|job| print_growth(args, job))
 }
 
-fn print_growth(
-    args: &GrowthArgs,
-    pid: u32,
-    mut observation: JobObservation,
-    rank: Option<&str>,
-) -> Result<()> {
-    if observation.growth.snapshots() == 0 {
-        bail!("cannot tell what grows in process {pid}: {}", why_unknown(&observation));
+fn print_growth(args: &GrowthArgs, job: &ObservedJob) -> Result<()> {
+    let (state, pid) = (job.state(), job.pid);
+    if state.growth.snapshots() == 0 {
+        bail!("cannot tell what grows in process {pid}: {}", why_unknown(&state));
     }
-    let keepers = keepers(args.cost.options(), &mut observation);
-    let JobObservation { growth, lines, stops, .. } = &observation;
+    let JobObservation { growth, lines, stops, keepers, .. } = &*state;
     if args.json {
         return output::write(Path::new("-"), false, |out| {
-            render::growth_json(out, pid, growth, &keepers).map_err(into_io)
+            render::growth_json(out, pid, growth, keepers).map_err(into_io)
         });
     }
     output::print(|out| {
-        if let Some(rank) = rank {
-            writeln!(out, "== {} ==", render::visible(rank))?;
+        if let Some(label) = &job.label {
+            writeln!(out, "== {} ==", render::visible(label))?;
         }
-        render::growth_text(out, pid, growth, lines, &keepers, *stops).map_err(into_io)?;
-        if rank.is_some() { writeln!(out) } else { Ok(()) }
+        render::growth_text(out, pid, growth, lines, keepers, *stops).map_err(into_io)?;
+        if job.label.is_some() { writeln!(out) } else { Ok(()) }
     })
 }
 
-fn why_unknown(observation: &JobObservation) -> String {
-    match &observation.last {
-        Err(why) => why.clone(),
-        Ok(snapshot) => match &snapshot.incomplete {
-            Some(IncompleteSnapshot { limit, .. }) => {
-                format!("no snapshot was complete: {limit}; {}", hints::limit(*limit))
-            }
-            None => "no snapshot was read in the time; --for 60s gives it more".to_owned(),
-        },
+fn why_unknown(state: &JobObservation) -> String {
+    match (&state.last, &state.failed) {
+        (None, Some((why, _))) => why.clone(),
+        (Some(OwnershipSnapshot { incomplete: Some(incomplete), .. }), _) => {
+            let limit = incomplete.limit;
+            format!("no snapshot was complete: {limit}; {}", hints::limit(limit))
+        }
+        _ => "no snapshot was read in the time; --for 60s gives it more".to_owned(),
     }
 }
 
-fn keepers(limits: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
-    let grown = observation.growth.owners();
+/// Searches what keeps the fastest-growing owners.
+fn find_keepers(limits: Option<SnapshotOptions>, mut readers: TargetReaders, job: &ObservedJob) {
+    let Some(limits) = limits else { return };
+    job.begin("searching what keeps it");
+    let grown = job.state().growth.owners();
     let mut examples: Vec<String> =
         grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS).collect();
     // A loss keeps itself and its graph.
     examples.dedup();
-    let readers = &mut observation.readers;
-    let mut keeper = |example: String| {
-        let referrers = read_referrers(readers, limits, &example).ok()?.snapshot.referrers;
-        (!referrers.is_empty()).then_some(GrowthKeeper { example, referrers })
-    };
-    examples.into_iter().filter_map(&mut keeper).collect()
+    for example in examples {
+        let Ok(read) = read_referrers(&mut readers, limits, &example) else { continue };
+        let referrers = read.snapshot.referrers;
+        if !referrers.is_empty() {
+            job.change(|state| state.keepers.push(GrowthKeeper { example, referrers }));
+        }
+    }
 }

@@ -63,6 +63,7 @@ pub use mixed_stacks::{NativeError, read_mixed_stacks};
 pub use owners::{
     OwnerReading, ReadOwners, read_owners, read_referrers, read_sleep_tags, watch_owners,
 };
+pub use priority::with_raised_priority;
 pub use process_tree::{ProcessTree, RankProcess, rank_of};
 pub use readers::{AttachError, StackCoverage, TargetIdentity, TargetReaders, TimedSnapshot};
 pub use recorder::{RecordOptions, Recorder};

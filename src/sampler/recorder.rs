@@ -134,6 +134,18 @@ impl Recorder {
         self.session.record_losses(sink)
     }
 
+    /// The same without stacks and blocks, which take long in a large job.
+    pub fn record_totals(mut self, host: String, sink: &mut dyn RecordSink) -> SinkResult {
+        let mut order = ReorderBuffer::new(sink);
+        let sink = &mut order;
+        self.session.record_start(host, self.options.rate, sink)?;
+        self.before = self.counters_now();
+        self.sample.time = self.session.now();
+        self.observe_allocator(sink)?;
+        self.observe_usage(sink)?;
+        self.session.record_losses(sink)
+    }
+
     /// Reads PyTorch's reserved bytes right before and after the driver's. If they keep changing,
     /// records both.
     fn observe_usage(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {

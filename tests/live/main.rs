@@ -16,6 +16,7 @@ mod exact_script;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod answer_in_time;
 mod checkpoint;
 mod core_files;
 mod devices;

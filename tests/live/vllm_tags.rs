@@ -51,7 +51,8 @@ fn memory_asleep_under_vllm_is_told_by_its_tags() {
             (&Value::from(bytes(name)), &Value::from(0))
         );
     }
-    for words in [&["dump"][..], &["devices"], &["summary", "--for", "100ms"]] {
+    let summary = ["summary", "--for", "100ms", "--max-time", "120s"];
+    for words in [&["dump"][..], &["devices"], &summary] {
         let text = memspy(&target, words);
         for said in ["unmapped (asleep), at least", "vLLM's tag 'kv_cache'", "11.72 GiB asleep"] {
             assert!(text.contains(said), "{words:?}: {said}: {text}");

@@ -32,16 +32,18 @@ pub struct SnapshotLimits {
     /// and says what is missing
     #[arg(long, visible_alias = "max-pause", value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Cost of a snapshot")]
     pub max_stop: Duration,
-    /// End a snapshot after this time. One that needs longer is incomplete and says what is missing
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "5s", help_heading = "Cost of a snapshot")]
-    pub max_time: Duration,
+    /// End a snapshot after this time [default: 5s; 'summary' has less, as it ends soon]. One that
+    /// needs longer is incomplete and says what is missing
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Cost of a snapshot")]
+    pub max_time: Option<Duration>,
 }
 
 impl SnapshotLimits {
     /// Options of a snapshot within these limits.
     pub fn options(&self, no_stop: bool) -> SnapshotOptions {
         let stop_policy = if no_stop { StopPolicy::Never } else { StopPolicy::Stop };
-        let (max_pause, max_time) = (self.max_stop, self.max_time);
+        let max_pause = self.max_stop;
+        let max_time = self.max_time.unwrap_or(SnapshotOptions::DEFAULT.max_time);
         SnapshotOptions { stop_policy, max_pause, max_time, ..SnapshotOptions::DEFAULT }
     }
 }

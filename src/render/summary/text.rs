@@ -90,6 +90,10 @@ pub struct JobSummary<'a> {
     pub devices: &'a [ObservedDevice],
     /// The findings.
     pub findings: &'a [FindingText],
+    /// More follows: nothing is said about what is not known yet.
+    pub is_partial: bool,
+    /// With more time there would be a snapshot.
+    pub needs_time: bool,
 }
 
 /// Writes some 40 lines, 16 for one rank of several.
@@ -199,8 +203,15 @@ fn asleep(process: &ProcessSnapshot) -> Vec<String> {
 fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let snapshot = match summary.snapshot {
         Ok(snapshot) => snapshot,
+        Err(_) if summary.is_partial => return Vec::new(),
         Err(why) => {
-            return vec![String::new(), format!("its owners are unknown: {}", one_line(why))];
+            let mut lines =
+                vec![String::new(), format!("its owners are unknown: {}", one_line(why))];
+            if summary.needs_time {
+                let command = suggestion_on(summary.pid, "tensors", &["--max-time", "60s"]);
+                lines.push(format!("    {command}"));
+            }
+            return lines;
         }
     };
     let sums = breakdown(snapshot);
@@ -263,7 +274,12 @@ fn owner_line(row: &GroupRow, all: u64) -> String {
 fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     let (snapshots, seconds) = (summary.growth.snapshots(), summary.growth.seconds());
     if snapshots < 2 {
-        return vec![String::new(), "too few snapshots were complete to say what grows".to_owned()];
+        let why = "too few snapshots were complete to say what grows";
+        let command = suggestion_on(summary.pid, "growth", &[]);
+        return match summary.is_partial {
+            true => Vec::new(),
+            false => vec![String::new(), format!("{why} ({command})")],
+        };
     }
     let mut grown = summary.growth.owners();
     grown.retain(|growth| growth.rise.rate() >= MIN_RATE);
@@ -302,7 +318,12 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
 /// The largest, in `room` lines of text.
 fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Vec<String> {
     let how = match &summary.lines.source {
-        LinesSource::None => return Vec::new(),
+        LinesSource::None if summary.is_partial || room < 2 => return Vec::new(),
+        LinesSource::None => {
+            let command = suggestion_on(summary.pid, "record", &[]);
+            let text = format!("lines: the recording did not begin in time ({command})");
+            return std::iter::once(String::new()).chain(wrapped(&text, width)).collect();
+        }
         LinesSource::Exact => PROVEN,
         LinesSource::Sampled { .. } => SAMPLED,
     };
@@ -346,6 +367,9 @@ fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Ve
 }
 
 fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
+    if summary.is_partial {
+        return Vec::new();
+    }
     let mut lines = vec![String::new()];
     let has_tensors =
         summary.snapshot.is_ok_and(|look| !look.tensors.is_empty() || look.copied.is_some());
@@ -356,7 +380,9 @@ fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         );
         lines.push(format!("    {}", suggestion_on(summary.pid, "doctor", &[])));
     } else if summary.findings.is_empty() {
-        lines.push("no findings".to_owned());
+        // Without owners little can be found.
+        let all_known = summary.snapshot.is_ok() || !summary.needs_time;
+        lines.extend(all_known.then(|| "no findings".to_owned()));
     }
     for finding in summary.findings.iter().take(most) {
         lines.push(format!("* {}", finding.text));
@@ -370,6 +396,9 @@ fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
 
 fn foot(summary: &JobSummary<'_>) -> Vec<String> {
     let mut lines = Vec::new();
+    if summary.is_partial {
+        return lines;
+    }
     if let Some(incomplete) = summary.snapshot.ok().and_then(incomplete) {
         lines.push(incomplete);
     }
