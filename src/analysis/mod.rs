@@ -72,6 +72,6 @@ pub use owners::{
 };
 pub use peak::{HighestLevel, KnownMoment};
 pub use profile::{
-    CounterSample, CounterSamples, HighWater, PeakTime, Profile, ProfileLimit, Timeline,
-    TimelinePoint, TotalsCounter, UsagePeak,
+    CounterSample, CounterSamples, FirstReading, HighWater, PeakTime, Profile, ProfileLimit,
+    Timeline, TimelinePoint, TotalsCounter, UsagePeak,
 };

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
-use crate::analysis::{OomBuilder, Profile};
+use crate::analysis::{FirstReading, OomBuilder, Profile};
 use crate::model::RecordSink;
 use crate::render::{file_word, in_sentence, suggestion};
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
@@ -74,13 +74,24 @@ impl StoredRecording<'_> {
 
     pub(super) fn profile(&self, mut profile: Profile) -> Result<Profile> {
         limit(&mut profile, self.bytes()?);
+        profile.set_first(&self.first_reading()?);
         let damage = self.pass_to(&mut profile)?;
         self.finish(&mut profile, damage)?;
         Ok(profile)
     }
 
+    /// The same, without warnings: they were given already.
+    pub(super) fn profile_again(&self, mut profile: Profile) -> Result<Profile> {
+        limit(&mut profile, self.bytes()?);
+        profile.set_first(&self.first_reading()?);
+        self.pass_to(&mut profile)?;
+        profile.finish();
+        Ok(profile)
+    }
+
     pub(super) fn oom_report(&self, mut reports: OomBuilder) -> Result<OomBuilder> {
         limit(reports.profile_mut(), self.bytes()?);
+        reports.profile_mut().set_first(&self.first_reading()?);
         let damage = self.pass_to(&mut reports)?;
         self.finish(reports.profile_mut(), damage)?;
         Ok(reports)
@@ -94,6 +105,14 @@ impl StoredRecording<'_> {
 
     pub(super) fn reread(&self, sink: &mut dyn RecordSink) -> Result<()> {
         self.pass_to(sink).map(|_| ())
+    }
+
+    /// Empty if the recording has no counter deltas. The second reading tells of failures.
+    fn first_reading(&self) -> Result<FirstReading> {
+        let mut first = Profile::first_reading();
+        limit(&mut first, self.bytes()?);
+        let _ = self.pass_to(&mut first);
+        Ok(first.into_first_reading())
     }
 
     fn finish(&self, profile: &mut Profile, damage: Vec<String>) -> Result<()> {

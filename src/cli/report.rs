@@ -96,6 +96,7 @@ fn survey(rank: &RankTrace, ranks: usize) -> Result<(RecordingSurvey, Vec<Memory
     trace.reread(&mut survey)?;
     let moments = survey.moments();
     let mut again = empty();
+    again.set_first(profile.first());
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
     replay::limit(&mut again, bytes);
     let mut builder = PageBuilder::new(again, profile.duration(), &moments, peaks);

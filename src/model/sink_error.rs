@@ -16,6 +16,9 @@ pub enum SinkError {
     ThreadFailed,
     #[error("no segment of the recording has begun")]
     NotBegun,
+    /// The sink needs no more records.
+    #[error("the recording was not read to its end")]
+    Enough,
     #[error(transparent)]
     Failed(Box<dyn Error + Send + Sync>),
 }

@@ -115,14 +115,6 @@ impl BlockAttribution {
         Arc::new(BlockAttribution { shares, certain: true, contested: false, ..*self })
     }
 
-    /// A copy that names `origin` as its only site, not proven.
-    pub(in crate::analysis) fn attributed_to(
-        &self,
-        origin: AllocationOrigin,
-    ) -> Arc<BlockAttribution> {
-        Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*self })
-    }
-
     /// What is shown of it: all, unless [contested](Self::contested) or sampled in several threads.
     /// Then samples show the innermost frame that [`SHOWN_PERCENT`] of them share, if any; polls,
     /// nothing.

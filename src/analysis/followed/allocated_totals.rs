@@ -3,9 +3,10 @@
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, WaitingPlaces};
+use crate::analysis::followed::decoder::DecodedPart;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
 
-/// Sums of changes, each charged as a block of a map is: rules 1 to 3 and 7.
+/// Sums of deltas: decoded, or charged as a block of a snapshot is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AllocatedTotals {
     /// Bytes by whom they are charged to; they add up to all that was allocated.
@@ -46,6 +47,52 @@ impl AllocatedTotals {
                 *self.certain.entry(origin).or_default() += bytes;
             }
         });
+    }
+
+    /// Adds what a delta of decoded allocations allocated in the small and in the large pool.
+    pub(super) fn add_decoded(
+        &mut self,
+        parts: &[DecodedPart],
+        pools: [(u64, u64); 2],
+        contested: bool,
+    ) {
+        for (is_large, (allocations, bytes)) in [false, true].into_iter().zip(pools) {
+            self.allocations += allocations;
+            let own: Vec<&DecodedPart> =
+                parts.iter().filter(|part| part.is_large == is_large).collect();
+            // What was decoded of the other pool is better than nothing.
+            let own = if own.is_empty() { parts.iter().collect() } else { own };
+            let sum: f64 = own.iter().map(|part| part.size).sum();
+            let mut left = bytes;
+            for (nth, part) in own.iter().enumerate() {
+                let of_part = (bytes as f64 * part.size / sum.max(1.0)) as u64;
+                let of_part = if nth + 1 == own.len() { left } else { of_part.min(left) };
+                left -= of_part;
+                self.add_part(part, of_part, contested);
+            }
+            if own.is_empty() && bytes > 0 {
+                *self.by_origin.entry(AllocationOrigin::NotSeen).or_default() += bytes;
+            }
+        }
+    }
+
+    fn add_part(&mut self, part: &DecodedPart, bytes: u64, contested: bool) {
+        let is_probable = part.probable().is_some();
+        self.one_stack += if is_probable { bytes } else { 0 };
+        let sites = match contested && !is_probable {
+            true => vec![(AllocationOrigin::NotSeen, 1.0)],
+            false => part.shares(),
+        };
+        let sum: f64 = sites.iter().map(|site| site.1).sum();
+        let mut left = bytes;
+        for (nth, (origin, chance)) in sites.iter().enumerate() {
+            let own = (bytes as f64 * chance / sum) as u64;
+            let own = if nth + 1 == sites.len() { left } else { own.min(left) };
+            left -= own;
+            if own > 0 {
+                *self.by_origin.entry(*origin).or_default() += own;
+            }
+        }
     }
 
     /// Leaves out the places of which was found out later that threads only wait there: nobody was seen to allocate these bytes.

@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
-use crate::analysis::attribution::{AllocationOrigin, BlockGroup};
 use crate::model::CounterDelta;
 
 /// How many allocations back the sums reach, the most telling ones first.
@@ -29,26 +28,15 @@ pub(in crate::analysis) struct AllocationSums {
     polls: VecDeque<(u64, u64, u64)>,
 }
 
-/// The place right behind the last block and who made it, whatever the kinds: a loop over parameters allocates the same number of blocks by the same
-/// lines for each of them, also for one whose size comes only once.
-pub(in crate::analysis) fn place_behind(
-    kind: BlockGroup,
-    (last, maker): (BlockGroup, AllocationOrigin),
-) -> u64 {
-    let mut hasher = FxHasher::default();
-    ("behind", kind == last, maker).hash(&mut hasher);
-    hasher.finish()
-}
-
 impl AllocationSums {
-    /// The places of an allocation of this kind that is made now; without a kind, of whatever comes next.
-    pub(in crate::analysis) fn places(&self, kind: Option<BlockGroup>) -> ReachSums {
+    /// The places of whatever is allocated next.
+    pub(in crate::analysis) fn places(&self) -> ReachSums {
         REACHES.map(|reach| {
             let from = self.count.checked_sub(reach)?;
             let at = self.polls.binary_search_by_key(&from, |poll| poll.0).ok()?;
             let (_, bytes, requested) = *self.polls.get(at)?;
             let mut hasher = FxHasher::default();
-            (kind, reach).hash(&mut hasher);
+            reach.hash(&mut hasher);
             (self.bytes.wrapping_sub(bytes), self.requested.wrapping_sub(requested))
                 .hash(&mut hasher);
             Some(hasher.finish())

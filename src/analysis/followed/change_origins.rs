@@ -1,21 +1,17 @@
-//! Who can have made a followed change, and where the program was: rules 1 to 3.
-
-use rustc_hash::FxHashSet;
+//! Who can have made a delta, by the polls around it, and where the program was.
 
 use crate::analysis::attribution::{AllocationOrigin, BlockGroup, CANDIDATES_WITHIN, WaitFacts};
 use crate::analysis::autograd::EngineFrames;
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
-use crate::analysis::followed::stack_calls::DEEP;
 use crate::model::{
-    CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable,
-    ThreadId, ThreadWait,
+    CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable, ThreadId,
 };
 
 /// A stack seen at two polls at most so far apart was most likely there all the time, in nanoseconds.
-pub(super) const STAYED_WITHIN: u64 = 20_000;
-/// In this time a thread that waits for the autograd engine has not gone elsewhere and come back: one backward pass would have had to end and the next
-/// to begin. Nor has one that is deep in calls, and stands at one instruction.
+const STAYED_WITHIN: u64 = 20_000;
+/// In this time a thread that waits for the autograd engine has not gone elsewhere and come back:
+/// one backward pass would have had to end and the next to begin.
 const STAYS_WITHIN: u64 = 1_000_000;
 
 /// The kind of the only block that was allocated, whatever was freed.
@@ -25,21 +21,6 @@ pub(super) fn allocated_kind(small: &CounterDelta, large: &CounterDelta) -> Opti
     let size = delta.allocated_bytes.max(0) as u64;
     let kind = BlockGroup { size, requested: delta.requested_bytes.max(0) as u64, pool };
     (small.allocations.saturating_add(large.allocations) == 1).then_some(kind)
-}
-
-/// The threads that can have made a change: those of its candidates, else all that are listed.
-pub(super) fn makers(change: &FollowedChange, origins: &[AllocationOrigin]) -> Vec<ThreadId> {
-    let thread = |origin: &AllocationOrigin| match *origin {
-        AllocationOrigin::Stack(thread, _) => Some(thread),
-        _ => None,
-    };
-    let mut makers: Vec<ThreadId> = origins.iter().filter_map(thread).collect();
-    makers.dedup();
-    if makers.is_empty() {
-        let ran = |listed: &&FollowedThread| listed.wait != ThreadWait::Throughout;
-        makers.extend(change.threads.iter().filter(ran).map(|listed| listed.thread));
-    }
-    makers
 }
 
 /// The calls in which a change was made: the stacks at its two ends, without the lines of their innermost functions.
@@ -67,6 +48,8 @@ pub(super) fn free_site(origins: &[AllocationOrigin], stacks: &StackTable) -> Fr
 pub(super) struct ChangeSources {
     /// The candidates, each once.
     pub(super) origins: Vec<AllocationOrigin>,
+    /// Their threads, and those whose stacks could not be read.
+    pub(super) threads: Vec<ThreadId>,
     /// Whether all stacks of those that can have made it could be read: else there may be another candidate.
     pub(super) is_whole: bool,
     /// Whether a thread that waits may have made it where it was not seen: it had left the line on which it waits, or had not come
@@ -74,38 +57,37 @@ pub(super) struct ChangeSources {
     pub(super) waited: bool,
 }
 
-/// Whether a thread that two polls saw at one stack can have been elsewhere in between.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BetweenPolls {
-    Stayed,
-    MostLikelyStayed,
-    MayHaveLeft,
+impl ChangeSources {
+    /// The only candidate, if polls near each other saw it at one stack.
+    pub(super) fn stayed(&self, apart: u64) -> Option<AllocationOrigin> {
+        match self.origins[..] {
+            [origin @ AllocationOrigin::Stack(..)]
+                if self.is_whole && !self.waited && apart <= STAYED_WITHIN =>
+            {
+                Some(origin)
+            }
+            _ => None,
+        }
+    }
 }
 
-/// The same of polls `apart` nanoseconds from each other that saw it at `origin`. One that waits for the autograd engine stays for `engine_stay` at least (`engine_waits.rs`).
-pub(super) fn between_polls(
+/// Whether the only candidate may have been elsewhere in between: it was seen at one stack at two polls that lie far apart.
+pub(super) fn may_have_left(
     origin: AllocationOrigin,
     apart: u64,
     engine: &EngineFrames,
-    engine_stay: u64,
     stacks: &StackTable,
-) -> BetweenPolls {
-    let stack = match origin {
-        _ if apart <= CANDIDATES_WITHIN => return BetweenPolls::Stayed,
-        AllocationOrigin::Stack(_, stack) => stack,
-        _ => return BetweenPolls::MayHaveLeft,
-    };
-    if engine.is_waiting(stacks, stack) && apart <= STAYS_WITHIN.max(engine_stay) {
-        return BetweenPolls::Stayed;
-    }
-    let is_deep = || stacks.frames(stack).nth(DEEP).is_some();
-    match apart <= STAYS_WITHIN && is_deep() {
-        true => BetweenPolls::MostLikelyStayed,
-        false => BetweenPolls::MayHaveLeft,
+) -> bool {
+    match origin {
+        _ if apart <= CANDIDATES_WITHIN => false,
+        AllocationOrigin::Stack(_, stack) => {
+            !(engine.is_waiting(stacks, stack) && apart <= STAYS_WITHIN)
+        }
+        _ => true,
     }
 }
 
-/// Rules 1 to 3: who is charged for a change.
+/// Who can have made a delta.
 pub(super) fn allocation_sources(
     change: &FollowedChange,
     facts: WaitFacts<'_>,
@@ -139,7 +121,11 @@ pub(super) fn allocation_sources(
     // In a longer time it can have woken up, allocated, and come back.
     let mut waited = !has_owner && apart > CANDIDATES_WITHIN && idle.iter().any(may_be);
     let mut is_whole = true;
+    let mut threads = Vec::new();
     for thread in chosen.into_iter().filter(may_make) {
+        if places(thread, facts).iter().any(Option::is_some) {
+            threads.push(thread.thread);
+        }
         for place in places(thread, facts) {
             let Some(reading) = place else {
                 waited |= may_be(&thread);
@@ -155,29 +141,11 @@ pub(super) fn allocation_sources(
             }
         }
     }
-    ChangeSources { origins, is_whole, waited }
-}
-
-/// The only thread that went from one place where it waits to another, and what it stayed in: it made the change below that.
-pub(super) fn went_on(
-    change: &FollowedChange,
-    facts: WaitFacts<'_>,
-    locks: &LockHolders,
-) -> Option<AllocationOrigin> {
-    let moved = |thread: &&FollowedThread| {
-        !facts.cannot_have_allocated(thread)
-            && !locks.never_holds(thread.thread)
-            && thread.before != thread.after
-    };
-    let mut moving = change.threads.iter().filter(moved);
-    let (Some(thread), None) = (moving.next(), moving.next()) else { return None };
-    let (before, after) = (thread.before.stack()?, thread.after.stack()?);
-    let up = |stack: StackId| {
-        std::iter::successors(Some(stack), |at| facts.stacks.get_stack(*at)?.parent)
-    };
-    let callers: FxHashSet<StackId> = up(before).collect();
-    let common = up(after).find(|stack| callers.contains(stack))?;
-    Some(AllocationOrigin::Below(thread.thread, common))
+    // Of one that others held the lock beside, time and again, it is unlikely.
+    if threads.iter().any(|thread| locks.may_vote_of(*thread)) {
+        threads.retain(|thread| locks.may_vote_of(*thread));
+    }
+    ChangeSources { origins, threads, is_whole, waited }
 }
 
 /// What was read of a thread where it can have made a change: `None` for the side on which it waited.
@@ -195,26 +163,8 @@ fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading
 mod tests {
     use super::*;
     use crate::analysis::attribution::{HostStacks, WaitingPlaces};
-    use crate::model::{Frame, Function, Nanos};
-
-    /// A thread that calls functions `deep` levels deep.
-    fn between(deep: usize, apart: u64) -> BetweenPolls {
-        let mut stacks = StackTable::new();
-        let function = stacks.function(Function::of_test("f", 9));
-        let frame = stacks.frame(Frame { function, line: 2 });
-        let stack = (0..deep).fold(None, |parent, _| Some(stacks.stack(parent, frame)));
-        let origin = AllocationOrigin::Stack(ThreadId(0), stack.unwrap());
-        between_polls(origin, apart, &EngineFrames::default(), 0, &stacks)
-    }
-
-    #[test]
-    fn a_thread_deep_in_calls_has_most_likely_not_left_them_and_come_back() {
-        let shallow = [100_000, 150_000].map(|apart| between(3, apart));
-        assert_eq!(shallow, [BetweenPolls::Stayed, BetweenPolls::MayHaveLeft]);
-        let deep = [100_000, 150_000, 1_500_000].map(|apart| between(30, apart));
-        let (stayed, left) = (BetweenPolls::Stayed, BetweenPolls::MayHaveLeft);
-        assert_eq!(deep, [stayed, BetweenPolls::MostLikelyStayed, left]);
-    }
+    use crate::model::Nanos;
+    use crate::model::{StackId, ThreadWait};
 
     /// Who is charged for a change beside which these threads were seen, each at two stacks, polls so many microseconds apart.
     fn charged(threads: &[([u32; 2], ThreadWait)], micros: u64) -> (Vec<AllocationOrigin>, bool) {

@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::{AllocationOrigin, BlockGroup};
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
-use crate::analysis::followed::decoder::Decoded;
+use crate::analysis::followed::decoded_charges;
+use crate::analysis::followed::decoder::{DecodedDeltas, DecodedSites};
+use crate::analysis::followed::followed_step::FollowedStep;
 use crate::analysis::followed::repeated_steps::live_before;
 use crate::analysis::followed::until_map::UntilMap;
 use crate::model::FollowedChange;
 
+/// Deltas decoded at each snapshot of a recording that is not read a second time: 40 ms.
+const MOST_DECODED: usize = 1 << 13;
 /// How far from its time a map is looked for among the changes.
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
@@ -29,44 +33,86 @@ impl FollowedSteps {
 
     fn drop_first(&mut self, count: usize) {
         let count = count.min(self.steps.len());
-        for (step, number) in self.steps.drain(..count).zip(self.first..) {
-            if self.decoded.is_some() || self.log.is_charged(number) {
-                step.add_to(&mut self.totals, &self.allocation_sources);
-            }
+        let mut totals = std::mem::take(&mut self.totals);
+        for (step, number) in self.steps.range(..count).zip(self.first..) {
+            self.add(step, number, &mut totals);
+        }
+        self.totals = totals;
+        for step in self.steps.drain(..count) {
             self.parts = self.parts.saturating_sub(step.parts.map_or(0, |parts| parts.len()));
         }
         self.first += count as u64;
+    }
+
+    /// Adds what a delta allocated, unless that is decoded when it is asked for.
+    fn add(&self, step: &FollowedStep, number: u64, totals: &mut AllocatedTotals) {
+        let decoded = match &self.decoded {
+            None if !self.log.is_charged(number) => return,
+            Some(decoded) if !step.is_told => decoded.parts(number),
+            _ => Vec::new(),
+        };
+        if decoded.is_empty() {
+            step.add_to(totals);
+            return;
+        }
+        let amounts = step.pools().map(|pool| {
+            let [count, bytes] = [pool.allocations, pool.allocated_bytes];
+            (count.max(0) as u64, bytes.max(0) as u64)
+        });
+        totals.add_decoded(&decoded, amounts, step.charge.contested);
     }
 
     /// All that was allocated.
     pub(crate) fn allocated(&self) -> AllocatedTotals {
         let mut totals = self.totals.clone();
         for (step, number) in self.steps.iter().zip(self.first..) {
-            if self.decoded.is_some() || self.log.is_charged(number) {
-                step.add_to(&mut totals, &self.allocation_sources);
+            self.add(step, number, &mut totals);
+        }
+        if self.decoded.is_none() {
+            let sites = DecodedSites::of(&self.log, &self.places);
+            for (number, pools, contested) in self.log.open() {
+                let amounts = pools.map(|pool| (u64::from(pool.allocations), pool.allocated_bytes));
+                totals.add_decoded(&sites.parts(number, &self.log), amounts, contested);
             }
         }
-        let waiting = &self.allocation_sources.places;
-        totals.leave_out(waiting);
+        totals.leave_out(&self.places);
         totals
     }
 
-    /// Decodes it.
-    pub(crate) fn decoded(&self) -> Decoded {
-        Decoded::of(&self.log, &self.allocation_sources.places)
+    /// Decodes the last deltas of a recording that is not read a second time.
+    pub(crate) fn decode_last(&mut self) {
+        if self.decoded.is_some() || self.steps.is_empty() {
+            return;
+        }
+        let log = self.log.last(MOST_DECODED);
+        let sites = DecodedSites::of(&log, &self.places);
+        for (step, number) in self.steps.iter_mut().zip(self.first..).filter(|of| !of.0.is_told) {
+            let decoded = sites.parts(number, &log);
+            if decoded.is_empty() {
+                continue;
+            }
+            let shares = decoded_charges::shares(&decoded);
+            step.charge = Arc::new(BlockAttribution { shares, ..*step.charge });
+            if step.parts.is_none() && !step.open {
+                let (pools, charge) = (step.pools(), &step.charge);
+                step.parts = decoded_charges::one_by_one(&decoded, &pools, charge, step.site);
+                self.parts += step.parts.as_ref().map_or(0, Vec::len);
+            }
+        }
     }
 
-    /// Takes what a first pass decoded.
-    pub(crate) fn set_decoded(&mut self, decoded: Option<Arc<Decoded>>) {
-        self.decoded = decoded;
+    /// Decodes all deltas, for a second reading of the recording.
+    pub(crate) fn decode(self) -> DecodedDeltas {
+        DecodedDeltas::of(self.log, &self.places)
     }
 
     /// Begins with the blocks of the last map, if they add up to what was alive before the first change.
     pub(crate) fn begin(
         change: &FollowedChange,
         blocks: impl Iterator<Item = (u64, BlockGroup)>,
+        decoded: Option<Arc<DecodedDeltas>>,
     ) -> FollowedSteps {
-        let mut steps = FollowedSteps::default();
+        let mut steps = FollowedSteps { decoded, ..FollowedSteps::default() };
         steps.proof.begin(change, blocks);
         steps
     }
@@ -97,7 +143,7 @@ impl FollowedSteps {
             .is_some_and(|step| live_before(step.live, &[step.small, step.large]) == [0, 0])
     }
 
-    /// The changes up to a map read at `time` whose blocks have `live` bytes in the small and in the large pool (rule 4).
+    /// The changes up to a map read at `time` whose blocks have `live` bytes in the small and in the large pool.
     pub(crate) fn until_map(&self, time: u64, live: [i64; 2]) -> UntilMap {
         let by_time = self.steps.partition_point(|step| step.to <= time);
         let fits = |count: &usize| {
@@ -124,7 +170,6 @@ impl FollowedSteps {
     pub(crate) fn clear(&mut self) {
         self.drop_first(self.steps.len());
         self.sums.clear();
-        self.sequence.clear();
         self.past.interrupt();
         self.states.clear();
         self.proof.clear();

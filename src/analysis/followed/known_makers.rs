@@ -8,9 +8,6 @@ impl FollowedSteps {
     /// What loops and generated code allocated until now.
     pub(crate) fn settle(&mut self, text: ProgramText<'_>) {
         let mut known = self.loops.settle();
-        if self.decoded.is_some() && std::env::var_os("LOOPS").is_none() {
-            known.clear();
-        }
         known.append(&mut self.buffers.settle(text));
         for (of, buffers) in known {
             self.made_by_lines(of, &buffers);

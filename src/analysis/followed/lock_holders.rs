@@ -5,7 +5,6 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::AllocationOrigin;
 use crate::model::{FollowedChange, StackId, ThreadId};
 
 /// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
@@ -50,35 +49,17 @@ impl LockHolders {
         self.0.get(&thread).is_some_and(never)
     }
 
-    /// Whether a stack of a thread says something of who allocates: not of one that stands still while others are seen with the lock.
-    pub(super) fn may_vote(&self, origin: AllocationOrigin) -> bool {
-        match origin {
-            AllocationOrigin::Stack(thread, _) => self.may_vote_of(thread),
-            _ => false,
-        }
-    }
-
     /// Whether a thread may allocate: not one that others were always seen with the lock beside.
     pub(super) fn may_vote_of(&self, thread: ThreadId) -> bool {
         let stands = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_FOR_VOTES;
         !self.0.get(&thread).is_some_and(stands)
-    }
-
-    /// Whether more than one of these threads may allocate.
-    pub(super) fn are_several(&self, threads: &[ThreadId]) -> bool {
-        threads.iter().filter(|thread| self.may_vote_of(**thread)).nth(1).is_some()
-    }
-
-    /// Whether a thread was seen with it.
-    pub(super) fn has_held(&self, thread: ThreadId) -> bool {
-        self.0.get(&thread).is_some_and(|known| known.has_held)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::attribution::HostStacks;
+    use crate::analysis::attribution::{AllocationOrigin, HostStacks};
     use crate::analysis::autograd::EngineFrames;
     use crate::analysis::followed::FollowedSteps;
     use crate::analysis::followed::generated_buffers::ProgramText;

@@ -4,7 +4,7 @@
 //! (`_init_group` in torch/optim/adam.py). A poll often finds the thread at the first line before a block and at the second one after it; then either
 //! can have made it. But the lines take turns, and other polls find the thread where only one of them is possible. So the blocks of one call are laid beside
 //! the turns of its lines, with as few blocks out of turn as possible. That is likely, never certain, and said only where it fits nearly everywhere.
-//! A function that is called again and again from one place looks like a loop, too; of such a one all the other iterations tell more (`kind_origins.rs`).
+//! A function that is called again and again from one place looks like a loop, too; of such a one the other iterations tell more (`decoder`).
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

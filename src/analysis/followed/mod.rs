@@ -1,54 +1,33 @@
-//! The attribution rule where the allocator was followed: which stack each block of a map is charged to.
+//! Attribution by counter deltas: which stack each block of a snapshot is charged to.
 //!
-//! A followed change says how many blocks were allocated and freed between two polls, with how many bytes, and which
-//! stacks stood at the two polls. Where it is one allocation, its size, the bytes asked for and its pool say which blocks of
-//! the next map it can be. The rule, in order:
+//! A delta says how many blocks were allocated and freed between two polls, with how many bytes,
+//! and which stacks stood at the two polls.
 //!
-//! 1. *Who made a change?* Of the threads listed, one that held the allocator's lock; else those that execute Python. A
-//!    thread that waits for the autograd engine counts for the engine's threads while these execute C++ code, and does not
-//!    count while one of them executes Python. Threads that wait, or work on the host's memory only, never count where they do so (`attribution/waiting.rs`), and those
-//!    that never hold the lock (`lock_holders.rs`) neither.
-//!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them, or the operator that it called, made the block (`buffer_alignment.rs`).
-//!    Where lines of a loop take turns at making blocks, as in the loop that makes an optimizer's state once, their order tells it (`loop_order.rs`).
-//! 2. `proof.rs` alone says what is *proven*: which changes, and which blocks of a map. All other
-//!    rules say what is likely.
-//! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
-//!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
-//!    waits. One that waits for the autograd engine does so for longer (`engine_waits.rs`), and one that is deep in calls does not leave them and come back within a millisecond. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
-//! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its
-//!    time. A change of several blocks is divided as the same was before at this level of bytes or
-//!    place (`repeated_steps.rs`), else in the usual order (`usual_order.rs`).
-//! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two
-//!    complete maps are replayed (`follow_replay.rs`). The number and sums of a change's frees say
-//!    which kinds it freed, also where it freed several blocks (`freed_groups.rs`).
-//!    `replayed_group.rs` chooses the block of a kind; `group_settlement.rs` corrects that by the
-//!    map at the end. Addresses read after a change say which block was allocated and which freed
-//!    (`addressed_changes.rs`), also by what was at an address before (`block_places.rs`). A block
-//!    at one address in both maps is the same block, unless its origin goes on to allocate such
-//!    blocks (`remade_kinds.rs`). `free_sites.rs` corrects early choices.
-//! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive.
-//!    Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
-//! 7. A block of which nothing is known goes to the stack that was possible for more than half of
-//!    the allocations of its kind at the same place in the program's run
-//!    (`allocation_places.rs`). Else it goes to the one that leads anywhere, if no other came half
-//!    as often. One with several candidates goes to the candidate seen both before and after
-//!    allocations of its kind, if no other was half as often: a line ahead of an allocation is seen
-//!    only before it, a line behind it only after it. Where a stack could not be read, or the polls
-//!    lay between two others, the stack on both sides of most allocations of its kind at this place
-//!    allocated it, even if it was not seen beside this one. Where the sums do not decide, the
-//!    stacks of the last blocks do (`maker_sequence.rs`): a model's layers come in the same order,
-//!    whatever the sizes. A stack deep within another call is none of these. Where the place does
-//!    not decide, the line of the call that allocates blocks at all does (`line_votes.rs`).
-//!    Excluded are lines that the thread had not reached yet, had left, or cannot have been on
-//!    because it was in another line's call. Lines that allocate far smaller blocks only are
-//!    excluded where another is possible. All of this is likely, never certain.
-//! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
-//!    in which there is room for them, else by rule 7, else to `[not seen]`.
-//!
-//! Where addresses were read, the replay also tells what was alive at the highest moments between two maps (`highest_moment.rs`; which of them is shown: `profile/device/between_maps.rs`): likely, and proven only
-//! of sizes of which none was freed since the first of them.
-//!
-//! What was allocated in all (`allocated_totals.rs`) needs rules 1 to 3 and 7 alone: which block was freed plays no part in it.
+//! 1. *Who made it?* A recording is read twice. The first reading gathers all deltas; `decoder`
+//!    finds the sites of their allocations, with probabilities. While a recording is made there is
+//!    no second reading: then the stacks at both polls of the threads that can have made a delta
+//!    are candidates (`change_origins.rs`).
+//! 2. *What is proven?* `proof.rs` alone decides: which deltas, and which blocks of a snapshot.
+//! 3. *Code of `torch.compile`*: its text tells which line made a buffer (`buffer_alignment.rs`).
+//!    The loop that makes an optimizer's state runs only once: its lines take turns
+//!    (`loop_order.rs`).
+//! 4. *A burst* of several blocks is divided as the same was before (`repeated_steps.rs`), else as
+//!    it is decoded (`decoded_charges.rs`).
+//! 5. *Which blocks live?* A snapshot is put between the deltas where the bytes alive were the sum
+//!    of its blocks, near its time. The deltas between two snapshots are replayed
+//!    (`follow_replay.rs`). Blocks of one size, requested bytes and pool are of one kind. The sums
+//!    of a delta's frees say which kinds it freed (`freed_groups.rs`); `replayed_group.rs` chooses
+//!    the block of a kind; `group_settlement.rs` corrects that by the snapshot at the end.
+//!    Addresses read after a delta say which block was allocated and which freed
+//!    (`addressed_changes.rs`, `block_places.rs`). A block at one address in both snapshots is the
+//!    same one, unless its site goes on to allocate such blocks (`remade_kinds.rs`).
+//!    `free_sites.rs` corrects early choices.
+//! 6. *New blocks* of a snapshot get the allocations of their kind that the replay left alive.
+//!    Where polls rested on the way, its blocks are charged as they were where the program was in
+//!    an iteration that was followed (`followed_states.rs`). Blocks of which no single allocation
+//!    is known are charged as in `attribution/rules.rs` to the deltas of several allocations.
+//! 7. *The highest moment* between two snapshots comes from the replay, if addresses were read
+//!    (`highest_moment.rs`). Sums of all allocations need no replay (`allocated_totals.rs`).
 
 mod addressed_changes;
 mod allocated_totals;
@@ -58,8 +37,8 @@ mod buffer_alignment;
 mod change_origins;
 mod change_window;
 mod contention;
+mod decoded_charges;
 mod decoder;
-mod engine_waits;
 mod follow_replay;
 mod followed_states;
 mod followed_step;
@@ -70,14 +49,10 @@ mod generated_buffers;
 mod group_settlement;
 mod highest_moment;
 mod kept_steps;
-mod kind_origins;
 mod known_makers;
-mod last_stacks;
 mod line_pairs;
-mod line_votes;
 mod lock_holders;
 mod loop_order;
-mod maker_sequence;
 mod pool_change;
 mod proof;
 mod proof_ledger;
@@ -85,10 +60,7 @@ mod remade_kinds;
 mod repeated_steps;
 mod replayed_group;
 mod snapshot_charges;
-mod stack_calls;
-mod stack_votes;
 mod until_map;
-mod usual_order;
 
 pub(crate) use allocated_totals::AllocatedTotals;
 pub(in crate::analysis) use follow_replay::GroupAddresses;
@@ -101,34 +73,28 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::analysis::attribution::{
-    AllocationOrigin, BlockAttribution, BlockGroup, HostStacks, WaitFacts,
+    AllocationOrigin, BlockAttribution, HostStacks, WaitFacts, WaitingPlaces,
 };
 use crate::analysis::autograd::EngineFrames;
-use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, place_behind};
+use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
-    BetweenPolls, ChangeSources, STAYED_WITHIN, allocated_kind, allocation_sources, between_polls,
-    free_site, makers, went_on,
+    ChangeSources, allocated_kind, allocation_sources, free_site, may_have_left,
 };
 use crate::analysis::followed::contention::Contention;
-pub(crate) use crate::analysis::followed::decoder::Decoded;
+pub(crate) use crate::analysis::followed::decoder::DecodedDeltas;
 use crate::analysis::followed::decoder::{DecodedPart, DeltaLog};
-use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
-use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
+use crate::analysis::followed::followed_step::{FollowedStep, PastStep};
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::FreeSites;
-use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
-use crate::analysis::followed::last_stacks::LastStacks;
+use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::loop_order::LoopOrder;
-use crate::analysis::followed::maker_sequence::MakerSequence;
 use crate::analysis::followed::proof_ledger::ProofLedger;
 use crate::analysis::followed::repeated_steps::{
     LiveBytes, PastPart, PastSteps, PoolDeltas, live_after, live_before,
 };
-use crate::analysis::followed::stack_votes::stood;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
-use crate::analysis::followed::usual_order::usual_order;
 use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
 
 /// The changes of one device since the last map.
@@ -138,18 +104,15 @@ pub(crate) struct FollowedSteps {
     /// The number of the first of them.
     first: u64,
     frames: OpenFrames,
-    last_stacks: LastStacks,
-    engine_waits: EngineWaits,
-    /// The last block and who made it, where that is most likely one stack.
-    last_made: Option<(BlockGroup, AllocationOrigin)>,
-    /// Who made the last few.
-    sequence: MakerSequence,
-    /// When the polls began and ended between which the last change was.
-    polls: Option<(u64, u64)>,
     sites: FreeSites,
     /// Ends of the times between maps, in nanoseconds since the recording began.
     maps: VecDeque<u64>,
-    allocation_sources: KindOrigins,
+    /// Who allocates at all.
+    locks: LockHolders,
+    /// Where nobody allocates.
+    places: WaitingPlaces,
+    /// When the polls began and ended between which the last change was.
+    polls: Option<(u64, u64)>,
     sums: AllocationSums,
     past: PastSteps<PastStep>,
     states: FollowedStates,
@@ -162,10 +125,29 @@ pub(crate) struct FollowedSteps {
     contention: Contention,
     /// Proves allocations apart from all rules.
     proof: ProofLedger,
-    /// All changes, to find out whose allocations they are once all are known.
+    /// What a first reading of the recording found out.
+    decoded: Option<Arc<DecodedDeltas>>,
+    /// All changes, in a first reading.
     log: DeltaLog,
-    /// By a first pass.
-    decoded: Option<Arc<Decoded>>,
+}
+
+/// What is known of a new change.
+struct NewChange<'a> {
+    change: &'a FollowedChange,
+    proven: Option<AllocationOrigin>,
+    seen: ChangeSources,
+    decoded: Vec<DecodedPart>,
+    contested: bool,
+}
+
+impl NewChange<'_> {
+    fn apart(&self) -> u64 {
+        self.change.after.0.saturating_sub(self.change.before.0)
+    }
+
+    fn is_open(&self) -> bool {
+        self.change.totals_reset || self.change.counters_torn
+    }
 }
 
 impl FollowedSteps {
@@ -178,128 +160,102 @@ impl FollowedSteps {
         host_only: &HostStacks,
     ) -> bool {
         let stacks = text.stacks;
-        let is_waiting = |stack| engine.is_waiting(stacks, stack);
-        self.allocation_sources.locks.add(change, is_waiting);
-        self.engine_waits.add(change, is_waiting);
-        self.allocation_sources.places.see_change(change, is_waiting);
-        let places = &self.allocation_sources.places;
-        let facts = WaitFacts { stacks, engine, host_only, places };
-        let locks = &self.allocation_sources.locks;
-        let sources = |change: &FollowedChange| allocation_sources(change, facts, locks);
-        let mut found = sources(change);
-        // Who was never seen with the lock is no reason to leave out a thread that was, and whose stack could not be read.
-        let is_nobody = |origin: &AllocationOrigin| match *origin {
-            // The autograd engine's threads hold it in its stead.
-            AllocationOrigin::Stack(thread, stack) => !locks.has_held(thread) && !is_waiting(stack),
-            _ => false,
-        };
-        let is_nobodys = found.origins.iter().all(is_nobody);
-        let completed = is_nobodys.then(|| self.last_stacks.complete(change)).flatten();
-        self.last_stacks.see(change);
-        let whole = completed.as_ref().unwrap_or(change);
-        if completed.is_some() {
-            found = ChangeSources { is_whole: false, ..sources(whole) };
-        } else if is_nobodys && change.threads.iter().any(|thread| locks.has_held(thread.thread)) {
-            found.origins.clear();
-        }
-        let proven = proof::maker(change, facts);
-        let ChangeSources { origins, is_whole, waited } = found;
-        let below = waited.then(|| went_on(change, facts, locks)).flatten();
-        self.allocation_sources.calls.add(&origins, stacks);
-        let site = free_site(&origins, stacks);
-        let makers = makers(change, &origins);
-        let contested = self.contention.add(change, locks.are_several(&makers));
-        self.log.add(change, contested, is_waiting);
-        let apart = whole.after.0.saturating_sub(whole.before.0);
-        let stayed = is_whole && !waited && origins.len() == 1 && apart <= STAYED_WITHIN;
-        if let [AllocationOrigin::Stack(_, stack)] = origins[..]
-            && (stayed && change.allocations() > 0)
-        {
-            self.allocation_sources.places.works(stack);
-        }
-        let is_inside = change.threads.iter().any(|thread| thread.held_lock);
-        let between = match origins[..] {
-            [origin] if !is_inside && !waited => {
-                between_polls(origin, apart, engine, self.engine_waits.stay(), stacks)
-            }
-            _ => BetweenPolls::Stayed,
-        };
-        let came_back = between == BetweenPolls::MayHaveLeft;
-        let number = self.first + self.steps.len() as u64;
-        let decoded = self.decoded.clone();
-        let decoded = decoded.as_ref().map(|decoded| decoded.parts(number));
-        let decoded = decoded.filter(|parts| !parts.is_empty());
-        let is_decoded = self.decoded.is_some();
-        let shares = if let Some(proven) = proven {
-            vec![(proven, 1)]
-        } else if let Some(parts) = decoded {
-            decoded_shares(parts)
-        } else if origins.is_empty() || came_back {
-            vec![(below.unwrap_or(AllocationOrigin::NotSeen), 1)]
-        } else {
-            let unseen = waited.then_some(below.unwrap_or(AllocationOrigin::NotSeen));
-            origins.into_iter().chain(unseen).map(|origin| (origin, 1)).collect()
-        };
-        let is_doubtful = !is_whole || shares.len() > 1 || between != BetweenPolls::Stayed;
-        let charge = Arc::new(BlockAttribution {
-            shares,
-            span: Some(apart),
-            allocated_at: change.after.0,
-            certain: proven.is_some(),
-            contested: contested && !decoded.is_some_and(is_sure),
-        });
-        let open = change.totals_reset || change.counters_torn;
-        let allocated = allocated_kind(&change.small, &change.large).filter(|_| !open);
-        let places = allocated.map_or_else(ReachSums::default, |kind| self.sums.places(Some(kind)));
-        let pools = [change.small, change.large];
-        let before = self.sums.places(None);
-        let level = live_before(change.live, &pools);
-        let burst = self.decoded.as_ref().filter(|_| !open && std::env::var_os("NOBURST").is_none()).and_then(|decoded| decoded.burst(number));
-        let burst = burst.map(|steps| burst_parts(steps, &charge, stacks));
-        let as_decoded = decoded.filter(|_| !open).and_then(|parts| {
-            decoded_parts(parts, &pools, &charge, site)
-        });
-        let parts = (change.allocations().saturating_add(change.frees()) > 1 && !open && (!is_decoded || std::env::var_os("PAST").is_some()))
-            .then(|| {
-                let as_before = self.past.divide(&before, level, &pools);
-                as_before.or_else(|| {
-                    if std::env::var_os("USUAL").is_none() { return None; }
-                    usual_order(&pools, self.last_made?, &charge, site, &self.allocation_sources)
-                })
-            })
-            .flatten();
-        let parts = if std::env::var_os("PASTFIRST").is_some() { parts.or(burst).or(as_decoded) } else { burst.or(as_decoded).or(parts) };
-        self.parts += parts.as_ref().map_or(0, Vec::len);
-        let by_parts: Vec<_> =
-            parts.as_deref().map_or_else(Vec::new, |parts| made_by_parts(parts).collect());
-        // Of several changes between two polls the first has brought the stacks of both.
-        let polls = (change.before.0, change.after.0);
-        let is_next = self.polls.replace(polls) != Some(polls);
-        let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
-        let sequence = allocated.and_then(|kind| self.sequence.place(kind));
-        let side = |side: usize| {
-            let mut seen = charge.shares.iter().map(|share| share.0);
-            seen.find(|origin| stood(*origin, whole)[side])
-        };
-        let sides = [side(0), side(1)];
-        let sighting = Sighting { is_doubtful, sequence, sides };
-        if let Some(kind) = allocated {
-            self.allocation_sources.saw(kind, &places, [follows, sequence], &charge, whole);
-        }
         self.make_room();
-        if proven.is_some() {
+        let number = self.first + self.steps.len() as u64;
+        let new = self.look_at(number, change, stacks, (engine, host_only));
+        let charge = Arc::new(charge(&new, engine, stacks));
+        if new.proven.is_some() {
             self.log.charge(number);
         }
-        if is_next {
+        // Of several changes between two polls the first has brought the stacks of both.
+        let polls = (change.before.0, change.after.0);
+        if self.polls.replace(polls) != Some(polls) {
             self.observe_frames(change, |thread| thread.before, number, stacks);
         }
-        let likely = allocated.filter(|_| !is_decoded)
-            .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, sighting));
-        let past =
-            PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
+        let is_shown = self.keep(&new, &charge, stacks);
+        let threads = &new.seen.threads;
+        let mut known = self.loops.add(number, change, threads, stacks);
+        known.append(&mut self.buffers.add(number, change, threads, text));
+        for (of, buffers) in known {
+            self.made_by_lines(of, &buffers);
+        }
+        let is_one = allocated_kind(&change.small, &change.large).is_some();
+        let origin = charge.only_stack().filter(|_| is_one && !new.is_open());
+        self.note_frames(number, change, origin, stacks);
+        is_shown
+    }
+
+    /// Takes a change of a first reading.
+    pub(crate) fn gather(
+        &mut self,
+        change: &FollowedChange,
+        stacks: &StackTable,
+        engine: &EngineFrames,
+        host_only: &HostStacks,
+    ) {
+        self.look_at(0, change, stacks, (engine, host_only));
+    }
+
+    /// Finds out what is known of a change by itself.
+    fn look_at<'a>(
+        &mut self,
+        number: u64,
+        change: &'a FollowedChange,
+        stacks: &StackTable,
+        (engine, host_only): (&EngineFrames, &HostStacks),
+    ) -> NewChange<'a> {
+        let is_waiting = |stack| engine.is_waiting(stacks, stack);
+        self.locks.add(change, is_waiting);
+        self.places.see_change(change, is_waiting);
+        let facts = WaitFacts { stacks, engine, host_only, places: &self.places };
+        let seen = allocation_sources(change, facts, &self.locks);
+        let proven = proof::maker(change, facts);
+        let apart = change.after.0.saturating_sub(change.before.0);
+        let stayed = seen.stayed(apart);
+        if let Some(AllocationOrigin::Stack(_, stack)) = stayed.filter(|_| change.allocations() > 0)
+        {
+            self.places.works(stack);
+        }
+        let is_several = seen.threads.len() > 1;
+        let is_usual = self.contention.add(change, is_several);
+        let contested = is_usual || is_several;
+        let decoded = match &self.decoded {
+            Some(decoded) => decoded.parts(number),
+            None => {
+                self.log.add(change, contested, is_waiting);
+                Vec::new()
+            }
+        };
+        // A thread that seldom allocates leaves no doubt where the decoder has none.
+        let is_sure = || !decoded.is_empty() && decoded.iter().all(DecodedPart::is_sure);
+        let contested = is_usual || is_several && !is_sure();
+        NewChange { change, proven, seen, decoded, contested }
+    }
+
+    /// Keeps a change. `true`: the last map may show it.
+    fn keep(
+        &mut self,
+        new: &NewChange<'_>,
+        charge: &Arc<BlockAttribution>,
+        stacks: &StackTable,
+    ) -> bool {
+        let NewChange { change, proven, decoded, .. } = new;
+        let open = new.is_open();
+        let pools = [change.small, change.large];
+        let site = free_site(&new.seen.origins, stacks);
+        let before = self.sums.places();
+        let level = live_before(change.live, &pools);
+        let is_burst = change.allocations().saturating_add(change.frees()) > 1 && !open;
+        let parts = is_burst.then(|| self.past.divide(&before, level, &pools)).flatten();
+        let parts = parts.or_else(|| {
+            let decoded = Some(decoded).filter(|_| !open)?;
+            decoded_charges::one_by_one(decoded, &pools, charge, site)
+        });
+        self.parts += parts.as_ref().map_or(0, Vec::len);
+        let past = PastStep { charge: charge.clone(), site };
         self.remember(before, level, pools, past, parts.as_deref());
         let addresses = change.addresses.as_deref().cloned().map(Arc::new);
-        let is_shown = self.proof.push(change, proven, addresses.clone());
+        let is_shown = self.proof.push(change, *proven, addresses.clone());
         self.steps.push_back(FollowedStep {
             from: change.before.0,
             to: change.after.0,
@@ -307,34 +263,25 @@ impl FollowedSteps {
             large: change.large,
             live: change.live,
             open,
-            stayed: stayed && !change.others_possible,
-            allocated,
-            places,
-            sighting,
+            is_told: proven.is_some(),
+            allocated: allocated_kind(&change.small, &change.large).filter(|_| !open),
             parts,
             charge: charge.clone(),
             site,
             returned: None,
             addresses,
-            is_decoded,
         });
-        let mut known = self.loops.add(number, change, &makers, stacks);
-        if is_decoded && std::env::var_os("LOOPS").is_none() {
-            known.clear();
-        }
-        known.append(&mut self.buffers.add(number, change, &makers, text));
-        for (of, buffers) in known {
-            self.made_by_lines(of, &buffers);
-        }
-        let origin = allocated.and_then(|_| likely.as_ref().unwrap_or(&charge).only_stack());
-        let made = allocated.zip(origin);
-        if change.allocations() > 0 {
-            self.last_made = made.or_else(|| by_parts.last().copied().flatten());
-            match made {
-                None if !by_parts.is_empty() => self.sequence.add(by_parts),
-                made => self.sequence.add([made]),
-            }
-        }
+        is_shown
+    }
+
+    /// Notes which frame allocated in a change, where it stood at one of the two polls.
+    fn note_frames(
+        &mut self,
+        number: u64,
+        change: &FollowedChange,
+        origin: Option<AllocationOrigin>,
+        stacks: &StackTable,
+    ) {
         let stood = |side: fn(&FollowedThread) -> StackReading| {
             let Some(AllocationOrigin::Stack(thread, stack)) = origin else { return None };
             let listed = change.threads.iter().find(|listed| listed.thread == thread)?;
@@ -348,7 +295,6 @@ impl FollowedSteps {
         if let Some((thread, stack)) = stood(|thread| thread.after).filter(|_| before.is_none()) {
             self.frames.allocate(thread, stack, number);
         }
-        is_shown
     }
 
     /// Remembers a change for later ones: what it most likely was where that is known, as if each
@@ -372,7 +318,7 @@ impl FollowedSteps {
         for (nth, part) in one_by_one.iter().enumerate() {
             let pools = &part.0;
             if nth > 0 {
-                before = self.sums.places(None);
+                before = self.sums.places();
             }
             self.sums.add([&pools[0], &pools[1]]);
             self.past.push(&before, level, part.clone());
@@ -399,102 +345,30 @@ impl FollowedSteps {
             }
         }
     }
+}
 
-    /// A better charge for a block of this kind, if there is one (rule 7).
-    pub(crate) fn likely(
-        &self,
-        kind: BlockGroup,
-        charge: &BlockAttribution,
-    ) -> Option<Arc<BlockAttribution>> {
-        if self.decoded.is_some() {
-            return None;
+/// Whom a change is charged to.
+fn charge(new: &NewChange<'_>, engine: &EngineFrames, stacks: &StackTable) -> BlockAttribution {
+    let NewChange { change, proven, seen, decoded, contested } = new;
+    let held_lock = change.threads.iter().any(|thread| thread.held_lock);
+    let left =
+        |origin: AllocationOrigin| !held_lock && may_have_left(origin, new.apart(), engine, stacks);
+    let known = proven.or_else(|| seen.stayed(new.apart()));
+    let shares = match (known, &seen.origins[..]) {
+        (Some(known), _) => vec![(known, 1)],
+        _ if !decoded.is_empty() => decoded_charges::shares(decoded),
+        (None, []) => vec![(AllocationOrigin::NotSeen, 1)],
+        (None, [origin]) if left(*origin) => vec![(AllocationOrigin::NotSeen, 1)],
+        (None, origins) => {
+            let unseen = seen.waited.then_some(AllocationOrigin::NotSeen);
+            origins.iter().copied().chain(unseen).map(|origin| (origin, 1)).collect()
         }
-        self.allocation_sources.likely_anywhere(kind, charge)
-    }
-}
-
-/// A site that is at least this likely is *probable*.
-const PROBABLE: f64 = 0.95;
-
-fn is_sure(parts: &[DecodedPart]) -> bool {
-    parts.iter().all(|part| part.sites.first().is_some_and(|site| site.1 >= PROBABLE))
-}
-
-fn shares_of(part: &DecodedPart) -> Vec<(AllocationOrigin, f64)> {
-    match part.sites[..] {
-        [(origin, chance), ..] if chance >= PROBABLE => vec![(origin, 1.0)],
-        [] => vec![(AllocationOrigin::NotSeen, 1.0)],
-        _ => part.sites.clone(),
-    }
-}
-
-fn decoded_shares(parts: &[DecodedPart]) -> Vec<(AllocationOrigin, u64)> {
-    let mut sums: Vec<(AllocationOrigin, f64)> = Vec::new();
-    for part in parts {
-        for (origin, chance) in shares_of(part) {
-            let by = chance * part.size.max(1.0);
-            match sums.iter_mut().find(|sum| sum.0 == origin) {
-                Some(sum) => sum.1 += by,
-                None => sums.push((origin, by)),
-            }
-        }
-    }
-    let all: f64 = sums.iter().map(|sum| sum.1).sum();
-    sums.into_iter().map(|(origin, by)| (origin, ((by / all * 1e6) as u64).max(1))).collect()
-}
-
-fn decoded_parts(
-    parts: &[DecodedPart],
-    whole: &PoolDeltas,
-    charge: &BlockAttribution,
-    site: free_sites::FreeSite,
-) -> Option<Vec<PastPart<PastStep>>> {
-    if parts.len() < 2 {
-        return None;
-    }
-    let mut found: Vec<(PoolDeltas, PastStep)> = Vec::new();
-    for part in parts {
-        let requested = part.requested? as i64;
-        let mut pools = PoolDeltas::default();
-        let pool = &mut pools[usize::from(part.is_large)];
-        pool.allocations = 1;
-        pool.requested_bytes = requested;
-        pool.allocated_bytes = (requested + 511) / 512 * 512;
-        let shares = shares_of(part);
-        let shares: Vec<_> = shares.into_iter().map(|(o, c)| (o, ((c * 1e6) as u64).max(1))).collect();
-        let charge = Arc::new(BlockAttribution {
-            contested: charge.contested && shares.len() > 1,
-            shares, certain: false, ..charge.clone() });
-        found.push((pools, PastStep { places: ReachSums::default(), charge, site }));
-    }
-    let sum = |pool: usize| found.iter().map(|(pools, _)| pools[pool].allocated_bytes).sum::<i64>();
-    if (0..2).any(|pool| sum(pool) != whole[pool].allocated_bytes) {
-        return None;
-    }
-    if let Some((last, _)) = found.last_mut() {
-        repeated_steps::set_frees(last, whole);
-    }
-    Some(found.into_iter().map(Arc::new).collect())
-}
-
-fn burst_parts(
-    steps: &[decoder::BurstStep],
-    charge: &BlockAttribution,
-    stacks: &StackTable,
-) -> Vec<PastPart<PastStep>> {
-    let of = |step: &decoder::BurstStep| {
-        let shares = match step.parts.is_empty() {
-            true => vec![(AllocationOrigin::NotSeen, 1)],
-            false => decoded_shares(&step.parts),
-        };
-        let charge = Arc::new(BlockAttribution {
-            contested: charge.contested && shares.len() > 1,
-            shares,
-            certain: false,
-            ..charge.clone()
-        });
-        let site = free_site(&step.around, stacks);
-        Arc::new((step.pools, PastStep { places: ReachSums::default(), charge, site }))
     };
-    steps.iter().map(of).collect()
+    BlockAttribution {
+        shares,
+        span: Some(new.apart()),
+        allocated_at: change.after.0,
+        certain: proven.is_some(),
+        contested: *contested,
+    }
 }

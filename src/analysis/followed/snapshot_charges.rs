@@ -1,4 +1,4 @@
-//! Whom the blocks of a map are charged to, by the changes up to it: rules 5, 6 and 8.
+//! Whom the blocks of a snapshot are charged to, by the deltas up to it.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const LASTING: usize = 2;
 const MAX_MAPS: usize = 1 << 12;
 
 impl FollowedSteps {
-    /// Charges the blocks of a map (rules 5, 6 and 8): `before` has those of the map before, `blocks` this one's by group.
+    /// Charges the blocks of a map: `before` has those of the map before, `blocks` this one's by group.
     /// `lived_on` are the bytes that have a maker already. A map that is not complete teaches nothing: a block that it does
     /// not have may be alive. Gives the moments before the map that were highest, too, if they are higher than `above` bytes.
     pub(crate) fn charge(
@@ -58,7 +58,7 @@ impl FollowedSteps {
         let before = before.into_iter();
         let mut replay = FollowReplay::new(before, &self.sites);
         let above = is_complete.then_some(above);
-        let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
+        let mut highest = until.replay(&mut replay, above);
         for moment in &mut highest {
             let time = moment.time;
             moment.keep_proven(|size| self.proof.none_freed(size, time));
@@ -119,11 +119,11 @@ impl FollowedSteps {
         if let Some(known) = self.states.known(live) {
             return known;
         }
-        let FollowedSteps { states, sites, allocation_sources: origins, .. } = self;
+        let FollowedSteps { states, sites, .. } = self;
         let moments = states.moments(live, rested).filter_map(|(stretch, at)| {
             let blocks = stretch.blocks.iter().cloned();
             let mut replay = FollowReplay::new(blocks, sites);
-            stretch.until.alive_at(at, &mut replay, origins)
+            stretch.until.alive_at(at, &mut replay)
         });
         let alive = most_alike(moments, counts).map(Arc::new);
         self.states.remember(live, alive.clone());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::followed_step::{ChargedPart, ChargedStep, FollowedStep};
+use super::followed_step::{ChargedPart, FollowedStep};
 use crate::analysis::attribution::{
     AllocationOrigin, BlockAttribution, BlockGroup, CounterInterval, CounterIntervals, PerPool,
     SnapshotInterval, attribute_allocations,
@@ -12,7 +12,6 @@ use crate::analysis::attribution::{
 use crate::analysis::followed::change_window::WindowChange;
 use crate::analysis::followed::follow_replay::FollowReplay;
 use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
-use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::pool_change::PoolChange;
 use crate::analysis::followed::remade_kinds::RemadeKinds;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
@@ -48,12 +47,11 @@ impl UntilMap {
     pub(super) fn replay(
         &self,
         replay: &mut FollowReplay<'_>,
-        origins: &KindOrigins,
         above: Option<u64>,
     ) -> Vec<HighestMoment> {
         let windows = self.windows();
         let highest = above.map_or_else(Vec::new, |above| self.highest(&windows, above));
-        self.replay_to(self.steps.len(), replay, origins, &highest, &windows)
+        self.replay_to(self.steps.len(), replay, &highest, &windows)
     }
 
     /// The blocks alive after change `at`, one of [`Self::known_moments`].
@@ -61,9 +59,8 @@ impl UntilMap {
         &self,
         at: usize,
         replay: &mut FollowReplay<'_>,
-        origins: &KindOrigins,
     ) -> Option<Vec<AliveBlock>> {
-        let moments = self.replay_to(at + 1, replay, origins, &[at], &self.windows());
+        let moments = self.replay_to(at + 1, replay, &[at], &self.windows());
         Some(moments.into_iter().next()?.blocks)
     }
 
@@ -72,7 +69,6 @@ impl UntilMap {
         &self,
         count: usize,
         replay: &mut FollowReplay<'_>,
-        origins: &KindOrigins,
         wanted: &[usize],
         windows: &[Option<usize>],
     ) -> Vec<HighestMoment> {
@@ -83,20 +79,20 @@ impl UntilMap {
             let addresses = end.and_then(|end| self.steps.get(end)?.addresses.as_ref());
             if let (Some(end), Some(addresses)) = (end, addresses) {
                 let charged: Vec<_> =
-                    self.steps[at..=end].iter().map(|s| s.charged(origins)).collect();
+                    self.steps[at..=end].iter().map(FollowedStep::charged_parts).collect();
                 let changes: Vec<WindowChange<'_>> = self.steps[at..=end]
                     .iter()
                     .zip(&charged)
-                    .map(|(step, charged)| self.replayed(step, charged))
+                    .map(|(step, parts)| self.replayed(step, parts.as_deref()))
                     .collect();
                 replay.addressed_changes(&changes, addresses);
                 moments.extend((at..=end).filter_map(|at| self.moment(at, wanted, replay)));
                 at = end + 1;
                 continue;
             }
-            let charged = step.charged(origins);
-            let WindowChange { pools, parts } = self.replayed(step, &charged);
-            match charged.parts {
+            let charged = step.charged_parts();
+            let WindowChange { pools, parts } = self.replayed(step, charged.as_deref());
+            match charged {
                 None => replay.change(&pools),
                 Some(_) => replay.guessed_changes(&pools, &parts),
             }
@@ -163,7 +159,11 @@ impl UntilMap {
     }
 
     /// A change as it is replayed.
-    fn replayed<'a>(&self, step: &FollowedStep, charged: &'a ChargedStep) -> WindowChange<'a> {
+    fn replayed<'a>(
+        &self,
+        step: &'a FollowedStep,
+        charged: Option<&'a [ChargedPart]>,
+    ) -> WindowChange<'a> {
         let index = |number: u64| number.saturating_sub(self.first) as usize + 1;
         let returned = step.returned.map(|(from, to)| (index(from), index(to)));
         let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
@@ -178,13 +178,13 @@ impl UntilMap {
         };
         let of_part =
             |(pools, charge, site): &'a ChargedPart| pool_changes(pools, charge, None, *site);
-        let parts: Vec<_> = charged.parts.iter().flatten().map(of_part).collect();
-        let returned = returned.filter(|_| charged.parts.is_none());
+        let parts: Vec<_> = charged.into_iter().flatten().map(of_part).collect();
+        let returned = returned.filter(|_| charged.is_none());
         let pools = [step.small, step.large];
-        WindowChange { pools: pool_changes(&pools, &charged.charge, returned, step.site), parts }
+        WindowChange { pools: pool_changes(&pools, &step.charge, returned, step.site), parts }
     }
 
-    /// Rule 8.
+    /// Charges blocks of which no single allocation is known.
     pub(super) fn charge_left(
         &self,
         mut left: FxHashMap<BlockGroup, Vec<u64>>,

@@ -9,8 +9,8 @@ use crate::analysis::profile::timeline::TimelinePoint;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Definition, DeviceUsage,
     Event, EventKind, ExactSettings, FollowedChange, MemoryKind, MissReason, Nanos,
-    OwnershipBreakdown, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap, SinkResult,
-    SourceText, StackSample, TargetRuntime, ThreadActivity,
+    OwnershipBreakdown, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap, SinkError,
+    SinkResult, SourceText, StackSample, TargetRuntime, ThreadActivity,
 };
 
 /// Gaps listed individually.
@@ -183,6 +183,22 @@ impl Profile {
         }
     }
 
+    /// Takes a record of a first reading. Exact recordings need none.
+    fn gather(&mut self, record: &Record) -> SinkResult {
+        match record {
+            Record::Definition(definition) => self.define(definition),
+            Record::Followed(batch) if !self.choice.gil_only => {
+                for change in &batch.changes {
+                    let profile = self.profiles.entry(change.device).or_default();
+                    profile.gather(change, &self.stacks, &self.engine, &self.host_only);
+                }
+            }
+            Record::ExactSettings(_) => return Err(SinkError::Enough),
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn on_followed(&mut self, changes: &[FollowedChange]) {
         for change in changes {
             let profile = self.profiles.entry(change.device).or_default();
@@ -198,7 +214,7 @@ impl Profile {
         let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
         for change in changes {
             let profile = self.profiles.entry(change.device).or_default();
-            let decoded = self.decoded.get(&change.device);
+            let decoded = self.decoded.0.get(&change.device);
             profile.follow(change, text, &self.engine, &self.host_only, decoded);
         }
     }
@@ -311,6 +327,9 @@ impl Profile {
 impl RecordSink for Profile {
     fn record(&mut self, record: &Record) -> SinkResult {
         self.check_limits(record)?;
+        if self.is_first {
+            return self.gather(record);
+        }
         match record {
             Record::Sample(sample) => {
                 self.iterations.on_step(self.clock.on_sample(sample, &self.stacks));

@@ -4,6 +4,7 @@ mod before_owners;
 mod bounds;
 mod counter_samples;
 mod device;
+mod first_reading;
 mod high_water;
 mod intake;
 mod keyframe;
@@ -16,6 +17,7 @@ mod totals;
 
 pub(crate) use bounds::{BoundsTable, stat_index};
 pub use counter_samples::{CounterSample, CounterSamples};
+pub use first_reading::FirstReading;
 pub(crate) use high_water::SeenLevel;
 pub use high_water::{HighWater, PeakTime};
 pub use memory::ProfileLimit;
@@ -33,7 +35,7 @@ use crate::analysis::attribution::{
 };
 use crate::analysis::autograd::EngineFrames;
 use crate::analysis::exact::{ExactProfile, RecordingWarning};
-use crate::analysis::followed::{AllocatedTotals, Decoded};
+use crate::analysis::followed::AllocatedTotals;
 use crate::analysis::iterations::{Iteration, IterationBuilder, IterationClock, RunningClock};
 use crate::analysis::owners::{OwnerStacks, OwnershipHistory, PendingOwners};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
@@ -74,7 +76,9 @@ pub struct Profile {
     exact: Option<Box<ExactProfile>>,
     min_lifetime: u64,
     skips_lines: bool,
-    decoded: BTreeMap<CudaIndex, Arc<Decoded>>,
+    /// Only gathers counter deltas, for a second reading.
+    is_first: bool,
+    decoded: FirstReading,
     owners: OwnershipHistory,
     owned_before: PendingOwners,
     iterations: IterationBuilder,
@@ -151,13 +155,26 @@ impl Profile {
         self
     }
 
-    /// Takes what `first`, a first pass over the same recording, tells of it.
-    pub fn after(mut self, first: &Profile) -> Profile {
-        let decoded = |(device, of): (&CudaIndex, &DeviceProfile)| {
-            Some((*device, Arc::new(of.decoded()?)))
-        };
-        self.decoded = first.profiles.iter().filter_map(decoded).collect();
-        self
+    /// A profile that takes only what a [`FirstReading`] needs.
+    pub fn first_reading() -> Profile {
+        Profile { is_first: true, ..Profile::default() }
+    }
+
+    /// Ends a first reading.
+    pub fn into_first_reading(self) -> FirstReading {
+        let decoded =
+            |(device, of): (CudaIndex, DeviceProfile)| Some((device, Arc::new(of.into_decoded()?)));
+        FirstReading(self.profiles.into_iter().filter_map(decoded).collect())
+    }
+
+    /// Adds what a first reading of the same recording found out. Call before adding records.
+    pub fn set_first(&mut self, first: &FirstReading) {
+        self.decoded = first.clone();
+    }
+
+    /// What the first reading found out.
+    pub fn first(&self) -> &FirstReading {
+        &self.decoded
     }
 
     pub(crate) fn gathers_lines(&self) -> bool {

@@ -168,6 +168,7 @@ fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {
         Moment::End => None,
     };
     let mut empty = Profile::new().without_line_statistics();
+    empty.set_first(profile.first());
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
     replay::limit(&mut empty, bytes);
     let mut builder = BlocksBuilder::new(empty, device, until);

@@ -82,6 +82,7 @@ fn one(args: &ExportArgs, rank: &RankTrace, path: &dyn Fn(ExportedTable) -> Path
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
     let blocks = |until| -> Result<MomentBlocks> {
         let mut empty = Profile::new().without_line_statistics();
+        empty.set_first(profile.first());
         replay::limit(&mut empty, bytes);
         let mut builder = BlocksBuilder::new(empty, device, until);
         recording.reread(&mut builder)?;

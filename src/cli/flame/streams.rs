@@ -107,6 +107,7 @@ fn streams(
 
 fn read(rank: &RankTrace, device: CudaIndex, until: Option<Nanos>) -> Result<Vec<StreamMemory>> {
     let mut empty = Profile::new().without_line_statistics();
+    empty.set_first(rank.profile.first());
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());
     replay::limit(&mut empty, bytes);
     let mut builder = BlocksBuilder::new(empty, device, until).without_events();

@@ -18,6 +18,7 @@ use crate::trace::{self, Retention, RetentionLimit};
 
 use crate::cli::args::{ActionArg, FlameFormat, MomentArg, RecordArgs, RecordFormat};
 use crate::cli::flight::{warn, write_oom_report};
+use crate::cli::replay::StoredRecording;
 use crate::cli::terminal_host::TerminalHost;
 use crate::cli::{choice, eprint_line, filtered_profile, flame, output};
 
@@ -143,6 +144,13 @@ fn end_trace(
     })?;
     if let Some(profile) = reading.profile() {
         let mut err = output::errors();
+        // Only a second reading knows who made what was followed.
+        let again = || {
+            let empty = filtered_profile(&args.stacks).without_line_statistics();
+            StoredRecording::trace(path).ok()?.profile_again(empty).ok()
+        };
+        let again = (profile.followed_changes() > 0).then(again).flatten();
+        let profile = again.as_ref().unwrap_or(profile);
         render::summary(&mut err, profile, &path.display().to_string(), written.bytes)?;
     }
     end_reading(args, path, reading)

@@ -11,6 +11,9 @@ const MAX_DELTAS: usize = 1 << 20;
 /// Nanoseconds within which a thread that is seen at one stack twice was not elsewhere.
 const STAYS_WITHIN: u64 = 100_000;
 
+/// Polls at most so far apart saw all places where a thread was, in nanoseconds.
+const NEAR: u64 = 20_000;
+
 /// What polls saw of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SeenStack {
@@ -33,12 +36,11 @@ pub(super) struct SeenThread {
 
 /// Growth of a pool's totals: never negative.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PoolGrowth {
-    pub(super) allocations: u32,
+pub(in crate::analysis::followed) struct PoolGrowth {
+    pub(in crate::analysis::followed) allocations: u32,
     pub(super) frees: u32,
-    pub(super) allocated_bytes: u64,
+    pub(in crate::analysis::followed) allocated_bytes: u64,
     pub(super) requested_bytes: u64,
-    pub(super) freed_bytes: u64,
     pub(super) freed_requested_bytes: u64,
 }
 
@@ -51,31 +53,38 @@ impl From<&CounterDelta> for PoolGrowth {
             frees: count(of.frees),
             allocated_bytes: bytes(of.allocated_bytes),
             requested_bytes: bytes(of.requested_bytes),
-            freed_bytes: bytes(of.freed_bytes),
             freed_requested_bytes: bytes(of.freed_requested_bytes),
         }
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct LoggedDelta {
     /// Nanoseconds of the polls.
     pub(super) before: u64,
     pub(super) after: u64,
     /// Small and large.
     pub(super) pools: [PoolGrowth; 2],
-    /// Bytes of live blocks after it.
-    pub(super) live: [i64; 2],
     threads: Range<u32>,
+    /// A thread that is not listed may have made it, or one elsewhere.
+    others_possible: bool,
     /// Several threads can have made it.
-    pub(super) contested: bool,
+    contested: bool,
     /// Charged elsewhere.
     pub(super) is_charged: bool,
+}
+
+impl LoggedDelta {
+    pub(super) fn allocations(&self) -> usize {
+        self.pools.iter().map(|pool| pool.allocations as usize).sum()
+    }
 }
 
 /// Deltas in order, with the threads that polls saw.
 #[derive(Debug, Default)]
 pub(in crate::analysis::followed) struct DeltaLog {
+    /// The number of the first delta.
+    first: u64,
     pub(super) deltas: Vec<LoggedDelta>,
     threads: Vec<SeenThread>,
 }
@@ -107,29 +116,80 @@ impl DeltaLog {
             before: change.before.0,
             after: change.after.0,
             pools: [(&change.small).into(), (&change.large).into()],
-            live: change.live,
             threads: first..self.threads.len() as u32,
+            others_possible: change.others_possible || change.counters_torn,
             contested,
             is_charged: false,
         });
     }
 
+    /// The last deltas, at most `count`.
+    pub(in crate::analysis::followed) fn last(&self, count: usize) -> DeltaLog {
+        let skipped = self.deltas.len().saturating_sub(count);
+        let mut deltas = self.deltas[skipped..].to_vec();
+        let start = deltas.first().map_or(0, |delta| delta.threads.start);
+        for delta in &mut deltas {
+            delta.threads = delta.threads.start - start..delta.threads.end - start;
+        }
+        let threads = self.threads.get(start as usize..).unwrap_or_default().to_vec();
+        DeltaLog { first: self.first + skipped as u64, deltas, threads }
+    }
+
+    /// Where delta `number` is in the log.
+    pub(super) fn index(&self, number: u64) -> Option<usize> {
+        usize::try_from(number.checked_sub(self.first)?).ok()
+    }
+
+    fn get(&self, number: u64) -> Option<&LoggedDelta> {
+        self.deltas.get(self.index(number)?)
+    }
+
     /// Whether delta `number` is not left to the decoder.
     pub(in crate::analysis::followed) fn is_charged(&self, number: u64) -> bool {
-        let delta = usize::try_from(number).ok().and_then(|number| self.deltas.get(number));
-        delta.is_none_or(|delta| delta.is_charged)
+        self.get(number).is_none_or(|delta| delta.is_charged)
+    }
+
+    /// The deltas that are left to the decoder: numbers, bytes allocated in each pool, and whether
+    /// several threads can have made it.
+    pub(in crate::analysis::followed) fn open(
+        &self,
+    ) -> impl Iterator<Item = (u64, [PoolGrowth; 2], bool)> {
+        let open = (self.first..).zip(&self.deltas).filter(|(_, delta)| !delta.is_charged);
+        open.map(|(number, delta)| (number, delta.pools, delta.contested))
     }
 
     /// Notes that delta `number` is charged elsewhere.
     pub(in crate::analysis::followed) fn charge(&mut self, number: u64) {
-        let delta = usize::try_from(number).ok().and_then(|number| self.deltas.get_mut(number));
-        if let Some(delta) = delta {
+        let at = self.index(number);
+        if let Some(delta) = at.and_then(|at| self.deltas.get_mut(at)) {
             delta.is_charged = true;
         }
     }
 
     pub(super) fn threads(&self, of: &LoggedDelta) -> &[SeenThread] {
         self.threads.get(of.threads.start as usize..of.threads.end as usize).unwrap_or_default()
+    }
+
+    /// Where threads stood around the only allocation of a delta, if the polls lie so near each
+    /// other that it was nowhere else.
+    pub(super) fn stood(&self, of: &LoggedDelta) -> Option<Vec<AllocationOrigin>> {
+        let is_near = of.after.saturating_sub(of.before) <= NEAR;
+        if !is_near || of.others_possible || of.allocations() != 1 {
+            return None;
+        }
+        let mut stood = Vec::new();
+        for seen in self.threads(of).iter().filter(|seen| !seen.waited) {
+            for side in seen.sides {
+                let (SeenStack::Stack(stack) | SeenStack::WaitsForEngine(stack)) = side else {
+                    return None;
+                };
+                let origin = AllocationOrigin::Stack(seen.thread, stack);
+                if !stood.contains(&origin) {
+                    stood.push(origin);
+                }
+            }
+        }
+        Some(stood)
     }
 
     /// Whether a site may be where its thread only waits: it was there at polls that lie far

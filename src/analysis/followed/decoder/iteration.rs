@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::period::{Phases, PolledTotals, Totals, allocations, sub};
 use super::places::Places;
-use super::visits::{Around, Gap, Kind, Label, Sequence, Weights};
+use super::visits::{Around, Gap, Kind, Sequence, Weights};
 
 /// Allocations of the iteration's other end that are context.
 const WRAPPED: usize = 40;
@@ -47,10 +47,7 @@ pub(super) struct FoldedIteration {
     /// How often it was gone through.
     pub(super) times: f64,
     /// By place: the number of its first allocation.
-    pub(super) first: Vec<usize>,
-    pub(super) places: Places,
-    /// By place: the most likely stacks after the allocation before it, and ahead of the next.
-    pub(super) seen_at: Vec<[Option<Label>; 2]>,
+    first: Vec<usize>,
     /// By allocation: whether it is a large one, and its requested bytes (a mean).
     pub(super) sizes: Vec<(bool, f64)>,
 }
@@ -66,7 +63,6 @@ impl FoldedIteration {
         let stretches = stretches(phases, &places, polls.len());
         let (gaps, around) = visited(phases, &places, seen);
         let mut sequence = Sequence::default();
-        let mut all_before = 0;
         let (mut first, mut sizes) = (Vec::new(), Vec::new());
         for (number, growth) in places.steps().iter().enumerate() {
             first.push(sequence.kinds.len());
@@ -84,19 +80,12 @@ impl FoldedIteration {
                 sizes.extend((0..count.max(0)).map(|_| size));
             }
             sequence.kinds.extend(of_step);
-            let mut sums = vec![None; (growth[0] + growth[2]).max(0) as usize];
-            if let Some(first) = sums.first_mut() { *first = Some(all_before); }
-            sequence.sums.extend(sums);
-            all_before += growth[1] + growth[3];
         }
         let all = polls.last().map_or(0, |last| allocations(&last.totals));
         let times = all as f64 / allocations(&phases.period).max(1) as f64;
         let turned = WRAPPED.min(sequence.kinds.len() / 2);
         let own = turned..turned + sequence.kinds.len();
-        let top = |of: &Weights| of.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|it| it.0);
-        let seen_at = gaps.iter().map(|gap| [top(&gap.before), top(&gap.behind)]).collect();
-        let wrapped = wrap(&sequence, turned);
-        FoldedIteration { wrapped, own, stretches, times, first, sizes, places, seen_at }
+        FoldedIteration { wrapped: wrap(&sequence, turned), own, stretches, times, first, sizes }
     }
 
     /// The numbers of the allocations of a stretch, in order.
@@ -108,14 +97,13 @@ impl FoldedIteration {
 
 /// The sequence with parts of its neighbours before and behind it.
 fn wrap(sequence: &Sequence, turned: usize) -> Sequence {
-    let Sequence { kinds, gaps, around, sums } = sequence;
+    let Sequence { kinds, gaps, around } = sequence;
     let count = kinds.len().max(1);
     let turn = |place: usize| (place + count - turned) % count;
     let all = 0..kinds.len() + 2 * turned;
     Sequence {
         kinds: all.clone().map(|place| kinds[turn(place)]).collect(),
         gaps: (0..all.end + 1).map(|place| gaps[turn(place)].clone()).collect(),
-        sums: all.clone().map(|place| if place < turned || place >= turned + count { None } else { sums[turn(place)] }).collect(),
         around: all.map(|place| around[turn(place)].clone()).collect(),
     }
 }

@@ -43,8 +43,6 @@ fn modulo(of: &Totals, period: &Totals) -> Totals {
 pub(super) struct PolledTotals {
     pub(super) totals: Totals,
     pub(super) live: Totals,
-    /// Bytes of live blocks, small and large.
-    pub(super) sizes: [i64; 2],
 }
 
 /// Where the polls of a recording were in its iterations.

@@ -2,24 +2,16 @@
 
 use rustc_hash::FxHashMap;
 
-use super::delta_log::{LoggedDelta, PoolGrowth};
+use super::delta_log::LoggedDelta;
 use super::period::{Phases, PolledTotals, Totals, add, allocations, sub};
 
 /// Totals at each poll: one more than deltas.
 pub(super) fn polled_totals(deltas: &[LoggedDelta]) -> Vec<PolledTotals> {
     let mut sums = [[0i64; 4]; 2];
-    let before = |delta: &LoggedDelta| {
-        [0, 1].map(|pool| {
-            let of: &PoolGrowth = &delta.pools[pool];
-            delta.live[pool] - of.allocated_bytes as i64 + of.freed_bytes as i64
-        })
-    };
-    let sizes = deltas.first().map_or([0; 2], before);
-    let mut polls = vec![PolledTotals { totals: [0; 4], live: [0; 4], sizes }];
+    let mut polls = vec![PolledTotals { totals: [0; 4], live: [0; 4] }];
     for delta in deltas {
         sums = [add(&sums[0], &allocated(delta)), add(&sums[1], &freed(delta))];
-        let live = sub(&sums[0], &sums[1]);
-        polls.push(PolledTotals { totals: sums[0], live, sizes: delta.live });
+        polls.push(PolledTotals { totals: sums[0], live: sub(&sums[0], &sums[1]) });
     }
     polls
 }
@@ -58,7 +50,7 @@ fn is_up_to(a: &Totals, b: &Totals) -> bool {
 
 /// The places of an iteration at which polls were, in order.
 pub(super) struct Places {
-    pub(super) period: Totals,
+    period: Totals,
     pub(super) places: Vec<Totals>,
     pub(super) numbers: FxHashMap<Totals, usize>,
 }

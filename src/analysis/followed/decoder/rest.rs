@@ -65,16 +65,12 @@ fn sequence(
     kinds: &mut Kinds,
 ) -> Sequence {
     let mut sequence = Sequence::default();
-    let mut all_before = 0;
     let mut open = OpenGap { polls: seen[of.start].clone(), was: None };
     for number in of {
-        let growth = allocated(&deltas[number]);
-        for (nth, kind) in kinds.of(&growth).into_iter().enumerate() {
+        for kind in kinds.of(&allocated(&deltas[number])) {
             open.close(&mut sequence);
             sequence.kinds.push(kind);
-            sequence.sums.push((nth == 0).then_some(all_before));
         }
-        all_before += growth[1] + growth[3];
         open.polls.extend(seen[number + 1].iter().cloned());
     }
     open.close(&mut sequence);

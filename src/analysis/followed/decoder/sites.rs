@@ -30,7 +30,7 @@ pub(super) struct SiteCounts {
     all: f64,
     of_site: FxHashMap<Label, FxHashMap<u32, f64>>,
     of_kind: FxHashMap<u32, Weights>,
-    /// By the site before: sites, and their sum.
+    /// By the site before, and whether the kind is the same as there: sites, and their sum.
     next: FxHashMap<(Label, bool), (FxHashMap<Label, f64>, f64)>,
 }
 
@@ -53,7 +53,7 @@ impl SiteCounts {
                 let before = place.checked_sub(1).map(|before| &sites[before]);
                 for &(site_before, part_before) in before.into_iter().flatten() {
                     if part_before > 0.01 {
-                        let same = super::visits::flag("EQ") && kind.is_some() && place > 0 && kinds[place - 1] == *kind;
+                        let same = same_kind(kinds, place);
                         let next = self.next.entry((site_before, same)).or_default();
                         *next.0.entry(site).or_default() += part * part_before;
                         next.1 += part * part_before;
@@ -73,7 +73,7 @@ impl SiteCounts {
         (seen + different * all) / (self.sites[&site] + different)
     }
 
-    /// P(site | site before), Witten-Bell.
+    /// P(site | site before, same kind), Witten-Bell.
     fn next(&self, before: Label, site: Label, same: bool) -> f64 {
         let any = 1.0 / (self.sites.len() as f64 + 1.0);
         let Some((next, sum)) = self.next.get(&(before, same)) else { return any };
@@ -126,7 +126,8 @@ impl SiteCounts {
                 .iter()
                 .map(|site_before| {
                     let next = candidates[place].iter().zip(&here);
-                    next.map(|(site, here)| self.next(*site_before, *site, same).sqrt() * here).sum()
+                    next.map(|(site, here)| self.next(*site_before, *site, same).sqrt() * here)
+                        .sum()
                 })
                 .collect();
             normalize(&mut backward);
@@ -224,6 +225,7 @@ fn normalize(parts: &mut [f64]) {
     parts.iter_mut().for_each(|part| *part /= sum);
 }
 
+/// Whether an allocation is of the same kind as the one before it: two buffers of one parameter.
 fn same_kind(kinds: &[Kind], place: usize) -> bool {
-    super::visits::flag("EQ") && place > 0 && kinds[place].is_some() && kinds[place] == kinds[place - 1]
+    kinds[place].is_some() && place.checked_sub(1).is_some_and(|last| kinds[last] == kinds[place])
 }

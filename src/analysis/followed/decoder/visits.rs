@@ -2,8 +2,6 @@
 
 use rustc_hash::FxHashMap;
 
-use super::sites::Posteriors;
-
 /// A possible allocation site: a number of [`super::Labels`].
 pub(super) type Label = u32;
 /// Labels and their weights.
@@ -134,8 +132,6 @@ pub(super) struct Sequence {
     pub(super) kinds: Vec<Kind>,
     pub(super) gaps: Vec<Gap>,
     pub(super) around: Vec<Around>,
-    /// Requested bytes of all allocations before each, where polls tell.
-    pub(super) sums: Vec<Option<i64>>,
 }
 
 /// Kinds on each side of an allocation that make a context.
@@ -166,48 +162,6 @@ fn contexts(kinds: &[Kind]) -> Vec<Vec<u64>> {
     (0..kinds.len()).map(of).collect()
 }
 
-/// How many allocations back sums reach.
-const BACK: [usize; 3] = [4, 8, 32];
-
-pub(super) fn flag(name: &str) -> bool {
-    std::env::var_os(name).is_some()
-}
-
-/// Contexts by what was requested just before.
-fn sum_contexts(of: &Sequence, place: usize) -> Vec<u64> {
-    if !flag("SUMS") { return Vec::new(); }
-    let at = |place: usize| of.sums.get(place).copied().flatten();
-    let mut found = Vec::new();
-    for reach in BACK {
-        let (Some(back), Some(now), Some(next)) = (place.checked_sub(reach).and_then(at), at(place), at(place + 1)) else { continue };
-        let mut hash = 0x9e37_79b9 + reach as u64;
-        for part in [now - back, next - now] {
-            hash = (hash.rotate_left(5) ^ part as u64).wrapping_mul(0x517c_c1b7_2722_0a95);
-        }
-        found.push(hash);
-    }
-    found
-}
-
-/// Contexts by the sites before.
-pub(super) fn site_contexts(kinds: &[Kind], sites: &[Weights]) -> Vec<Option<u64>> {
-    let sure = |place: usize| {
-        let best = sites[place].iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-        (best.1 > 0.7 && best.0 > 0).then_some(best.0)
-    };
-    (0..kinds.len()).map(|place| {
-        let first = place.checked_sub(3)?;
-        let before = [sure(first)?, sure(first + 1)?, sure(first + 2)?];
-        if before[0] == before[1] && before[1] == before[2] { return None; }
-        let same = kinds[place].is_some() && kinds[place] == kinds[place - 1];
-        let mut hash = 0x1357_9bdf + u64::from(same);
-        for part in before {
-            hash = (hash.rotate_left(5) ^ u64::from(part)).wrapping_mul(0x517c_c1b7_2722_0a95);
-        }
-        Some(hash)
-    }).collect()
-}
-
 /// What was seen at all places with one context.
 #[derive(Debug, Default)]
 pub(super) struct ContextTable(FxHashMap<u64, Sightings>);
@@ -217,37 +171,18 @@ impl ContextTable {
     pub(super) fn learn(&mut self, of: &Sequence, own: std::ops::Range<usize>) {
         let contexts = contexts(&of.kinds);
         for place in own {
-            let sums = sum_contexts(of, place);
-            for context in contexts[place].iter().chain(&sums) {
+            for context in &contexts[place] {
                 let sightings = self.0.entry(*context).or_default();
                 sightings.add(&of.gaps[place], &of.gaps[place + 1], &of.around[place]);
             }
         }
     }
 
-    pub(super) fn learn_sites(&mut self, of: &Sequence, sites: &[Weights], own: std::ops::Range<usize>) {
-        for (place, context) in site_contexts(&of.kinds, sites).into_iter().enumerate() {
-            if let Some(context) = context && own.contains(&place) {
-                let sightings = self.0.entry(context).or_default();
-                sightings.add(&of.gaps[place], &of.gaps[place + 1], &of.around[place]);
-            }
-        }
-    }
-
     /// Of each allocation its own sightings, with those of its contexts behind them.
-    pub(super) fn sightings(&self, of: &Sequence, sites: Option<&Posteriors>) -> Vec<Sightings> {
-        let by_sites = sites.map(|sites| site_contexts(&of.kinds, sites));
+    pub(super) fn sightings(&self, of: &Sequence) -> Vec<Sightings> {
         let all = contexts(&of.kinds).into_iter().enumerate();
         all.map(|(place, contexts)| {
             let mut sum = Sightings::default();
-            let of_sites = by_sites.as_ref().and_then(|all| all[place]);
-            let sums = sum_contexts(of, place);
-            if let Some(known) = of_sites.and_then(|context| self.0.get(&context)) {
-                sum.narrow(known, WORTH);
-            }
-            for known in sums.iter().filter_map(|context| self.0.get(context)) {
-                sum.narrow(known, WORTH);
-            }
             for known in contexts.iter().filter_map(|context| self.0.get(context)) {
                 sum.narrow(known, WORTH);
             }

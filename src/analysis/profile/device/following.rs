@@ -9,8 +9,10 @@ use crate::analysis::attribution::{
     AllocationOrigin, BlockAttribution, BlockGroup, HostStacks, PerPool,
 };
 use crate::analysis::autograd::EngineFrames;
-use crate::analysis::followed::{AllocatedTotals, Decoded, FollowedSteps, GroupAddresses, ProgramText};
-use crate::model::{FollowedChange, Pool, SnapshotConsistency};
+use crate::analysis::followed::{
+    AllocatedTotals, DecodedDeltas, FollowedSteps, GroupAddresses, ProgramText,
+};
+use crate::model::{FollowedChange, Pool, SnapshotConsistency, StackTable};
 
 impl DeviceProfile {
     /// Takes a counter delta, after the definitions of its stacks.
@@ -20,11 +22,12 @@ impl DeviceProfile {
         text: ProgramText<'_>,
         engine: &EngineFrames,
         host_only: &HostStacks,
-        decoded: Option<&Arc<Decoded>>,
+        decoded: Option<&Arc<DecodedDeltas>>,
     ) {
         let blocks = self.living.iter().map(|(&at, block)| (at, block.kind));
-        let followed = self.followed.get_or_insert_with(|| FollowedSteps::begin(change, blocks));
-        followed.set_decoded(decoded.cloned());
+        let followed = self
+            .followed
+            .get_or_insert_with(|| FollowedSteps::begin(change, blocks, decoded.cloned()));
         if followed.push(change, text, engine, host_only) {
             self.doubt_last_snapshot();
         }
@@ -51,8 +54,20 @@ impl DeviceProfile {
         }
     }
 
-    pub(crate) fn decoded(&self) -> Option<Decoded> {
-        self.followed.as_ref().map(FollowedSteps::decoded)
+    /// Takes a counter delta of a first reading.
+    pub(crate) fn gather(
+        &mut self,
+        change: &FollowedChange,
+        stacks: &StackTable,
+        engine: &EngineFrames,
+        host_only: &HostStacks,
+    ) {
+        let followed = self.followed.get_or_insert_default();
+        followed.gather(change, stacks, engine, host_only);
+    }
+
+    pub(crate) fn into_decoded(self) -> Option<DecodedDeltas> {
+        self.followed.map(FollowedSteps::decode)
     }
 
     pub(crate) fn follow_level(&mut self, change: &FollowedChange) {
@@ -104,6 +119,7 @@ impl DeviceProfile {
 
     pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks, text: ProgramText<'_>) {
         let Some(followed) = &mut self.followed else { return };
+        followed.decode_last();
         followed.settle(text);
         let live = live_bytes(&snapshot.blocks);
         let until = Arc::new(followed.until_map(snapshot.time.0, live));
@@ -135,13 +151,6 @@ impl DeviceProfile {
         take_charges(snapshot, charges);
         let proven = self.prove(snapshot);
         let Some(followed) = &mut self.followed else { return };
-        for block in snapshot.blocks.values_mut() {
-            let likely =
-                block.attribution.as_ref().and_then(|charge| followed.likely(block.kind, charge));
-            if let Some(charge) = likely {
-                block.attribution = Some(charge);
-            }
-        }
         if !is_complete {
             return;
         }
