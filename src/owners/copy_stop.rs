@@ -8,6 +8,7 @@ use crate::target::{Process, Resumed, StopError, StoppedProcess};
 
 pub(super) struct CopyStop {
     stop: Option<StoppedProcess>,
+    pub(super) is_real: bool,
     pub(super) resumed: Resumed,
     pub(super) since: Instant,
     pub(super) stopped_for: Duration,
@@ -23,7 +24,8 @@ impl CopyStop {
         match StoppedProcess::for_at_most(process, max_pause) {
             Ok(stop) => {
                 let resumed = stop.resumed();
-                Ok(CopyStop { stop: Some(stop), resumed, since, stopped_for: Duration::ZERO })
+                let (stop, stopped_for) = (Some(stop), Duration::ZERO);
+                Ok(CopyStop { stop, is_real: true, resumed, since, stopped_for })
             }
             Err(error) => {
                 // All other threads were stopped while waiting for this one.
@@ -33,6 +35,13 @@ impl CopyStop {
                 Err(error.into())
             }
         }
+    }
+
+    /// For a process that cannot be stopped in time: it runs on.
+    pub(super) fn none() -> CopyStop {
+        let resumed = Resumed::default();
+        let since = Instant::now();
+        CopyStop { stop: None, is_real: false, resumed, since, stopped_for: Duration::ZERO }
     }
 
     pub(super) fn end(&mut self) -> Duration {

@@ -24,7 +24,7 @@ mod vllm_tags;
 mod walk;
 
 pub use error::OwnerError;
-pub use options::{AnnounceStop, SnapshotOptions, SnapshotRequest, StopEstimate, StopPolicy};
+pub use options::{SnapshotOptions, SnapshotRequest, StopPolicy};
 pub use reader::OwnerReader;
 pub use torch_version::torch_version;
 pub use vllm_tags::vllm_tags;

@@ -1,9 +1,13 @@
-//! Takes an ownership snapshot: copies memory in a short stop, then walks over the copy.
+//! Takes an ownership snapshot: copies memory before a short stop, in it and after it, then walks
+//! over the copy.
 //!
-//! A first walk over the running process finds the pages to copy. A walk over the copy reads
-//! missing pages late; that result mixes moments, so another round copies them too. For a process
-//! that changes faster, the last round walks during the stop. The process always continues after
-//! the maximum pause.
+//! A first walk over the running process finds the pages to copy. Most are the same before and
+//! after the stop, so they were so in it ([`crate::target::PageCache::verify`]); the stop copies the
+//! others.
+//! A walk over the copy reads missing pages late; that result mixes moments, as do bytes that
+//! changed: another round copies them in the stop. What is left after the last round is said. For a
+//! process that changes faster, the last round walks during the stop. The process always continues
+//! after the maximum pause.
 
 use std::time::{Duration, Instant};
 
@@ -11,29 +15,41 @@ use rustc_hash::FxHashSet;
 
 use super::copy_stop::CopyStop;
 use super::error::OwnerError;
-use super::options::{SnapshotRequest, StopEstimate, StopPolicy};
+use super::options::{SnapshotRequest, StopPolicy};
 use super::page_choice::remember;
 use super::walk::{WalkResult, WalkSources};
 use crate::model::{
     AllocatorBackend, AllocatorSnapshot, IncompleteSnapshot, Nanos, OwnershipSnapshot,
-    ReachedLimit, SnapshotConsistency, StopTotals,
+    ReachedLimit, SnapshotConsistency, StopTotals, UncertainSnapshot,
 };
 use crate::python::{HeapError, HeapListing, InterpreterReader};
-use crate::target::{Addr, MemoryError, PAGE, PageCache, Process, ProcessError};
+use crate::target::{
+    Addr, CopyLimit, MemoryError, PAGE, PageCache, PageHistory, Process, ProcessError, StopError,
+};
 use crate::torch::{AllocatorReader, TensorReader};
 
 /// Time to read blocks again that a running process changes.
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum number of copies. The last is walked during the stop, which takes longer.
 const MAX_ROUNDS: u32 = 8;
-/// Following new objects ends this long after the stop began, or with the copy if later: another
-/// round would cost more. Rounds two and three get the first's time, later ones up to this many
-/// times as long.
-const MAX_FOLLOWING: Duration = Duration::from_millis(25);
-const MAX_FOLLOWING_FACTOR: u32 = 4;
+/// A round of more than this is slow: then bytes that changed, and pages that were read late, are
+/// accepted, and said, from these rounds on.
+const SLOW: Duration = Duration::from_millis(150);
+const SLOW_TORN: u32 = 2;
+const SLOW_LATE: u32 = 3;
+/// Fractions of the maximum pause after which the stop begins to copy nothing more: of what changes
+/// and what is new, and of the rest.
+const FOR_CHANGES: f64 = 0.67;
+const FOR_REST: f64 = 0.25;
+/// The allocator's blocks are read in the stop if that takes at most this fraction of it.
+const FOR_BLOCKS: f64 = 0.15;
+/// So many changing pages since the last snapshot are compared once more.
+const MANY_BYTES: u64 = 16 << 20;
 const MAX_RUNNING_ATTEMPTS: u32 = 8;
 /// Attempts to find the layout of tensors meanwhile.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
+/// After so many stops in a row that failed, the next snapshot is read without one.
+const MAX_FAILED_STOPS: u32 = 5;
 /// Time to find recent objects before the stop.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
 /// Fraction of the time for finding pages.
@@ -42,15 +58,26 @@ const LEARNING: f64 = 0.45;
 /// Reads the owners of one process.
 pub struct OwnerReader {
     tensors: TensorReader,
+    known: KnownPages,
+}
+
+/// What earlier walks tell of the next.
+#[derive(Default)]
+struct KnownPages {
     /// Numbers of the pages that the last walk needed.
-    pages: Vec<u64>,
+    numbers: Vec<u64>,
+    history: PageHistory,
+    /// What reading the allocator's blocks took.
+    blocks_took: Duration,
+    /// Stops in a row that failed because a thread did not stop in time.
+    failed_stops: u32,
 }
 
 impl OwnerReader {
     /// `Ok(None)` if PyTorch is not loaded.
     pub fn attach(process: &Process) -> Result<Option<OwnerReader>, OwnerError> {
         let tensors = TensorReader::attach(process)?;
-        Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
+        Ok(tensors.map(|tensors| OwnerReader { tensors, known: KnownPages::default() }))
     }
 
     /// Prepares the stop: the first time, finds the pages to copy.
@@ -62,11 +89,11 @@ impl OwnerReader {
         request: &SnapshotRequest<'_>,
     ) {
         let may_stop = request.options.stop_policy == StopPolicy::Stop && !process.is_core();
-        if self.pages.is_empty() && may_stop {
+        if self.known.numbers.is_empty() && may_stop {
             let mut totals = StopTotals::default();
             let mut progress =
                 PendingSnapshot::new(&self.tensors, process, python, torch, request, &mut totals);
-            progress.learn(&mut self.pages);
+            progress.learn(&mut self.known);
         }
     }
 
@@ -89,7 +116,7 @@ impl OwnerReader {
         match request.options.stop_policy {
             _ if process.is_core() => progress.running(),
             StopPolicy::Never => progress.running(),
-            StopPolicy::Stop => progress.stopping(&mut self.pages),
+            StopPolicy::Stop => progress.stopping(&mut self.known),
         }
     }
 }
@@ -104,6 +131,8 @@ struct PendingSnapshot<'a> {
     stops: &'a mut StopTotals,
     /// The limit that prevents reading uncopied pages.
     refused_by: ReachedLimit,
+    /// Whether the last round came to a walk.
+    has_walked: bool,
 }
 
 impl<'a> PendingSnapshot<'a> {
@@ -117,7 +146,18 @@ impl<'a> PendingSnapshot<'a> {
     ) -> PendingSnapshot<'a> {
         let memory = PageCache::within(Box::new(process.memory()), request.budget);
         let refused_by = ReachedLimit::Time(request.options.max_time);
-        PendingSnapshot { tensors, process, python, torch, request, memory, stops, refused_by }
+        let has_walked = false;
+        PendingSnapshot {
+            tensors,
+            process,
+            python,
+            torch,
+            request,
+            memory,
+            stops,
+            refused_by,
+            has_walked,
+        }
     }
 
     fn running(&mut self) -> Result<OwnershipSnapshot, OwnerError> {
@@ -133,56 +173,56 @@ impl<'a> PendingSnapshot<'a> {
         self.snapshot_of(walked, blocks)
     }
 
-    fn stopping(&mut self, pages: &mut Vec<u64>) -> Result<OwnershipSnapshot, OwnerError> {
+    fn stopping(&mut self, known: &mut KnownPages) -> Result<OwnershipSnapshot, OwnerError> {
         let began = Instant::now();
         let max_pause = self.request.options.max_pause;
         let mut unknown = None;
-        if pages.is_empty() {
-            unknown = self.learn(pages);
+        if known.numbers.is_empty() {
+            unknown = self.learn(known);
         }
-        let knows_all = unknown.is_none();
         let mut walk_took = began.elapsed();
-        if let Some(announce) = self.request.announce
-            && let Some(estimate) = StopEstimate::of(pages.len() as u64 * PAGE as u64, max_pause)
-        {
-            announce(estimate);
-        }
         for round in 1.. {
             // A round that may fail must leave time for another.
             let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
+            let may_repeat = has_time && unknown.is_none();
             let options = &self.request.options;
-            let missing = match round < MAX_ROUNDS && has_time && knows_all {
-                true => MissingPage::ReadLate,
-                false if knows_all && round > 1 && walk_took < max_pause => {
-                    MissingPage::ReadStanding
-                }
-                false => MissingPage::Refused,
-            };
             self.refused_by = match (unknown, has_time) {
                 (Some(limit), _) => limit,
                 (None, false) => ReachedLimit::Repeating(options.max_time),
                 (None, true) => ReachedLimit::Copies(round),
             };
+            let is_last = round > MAX_ROUNDS || !may_repeat;
+            let is_short = walk_took < max_pause.mul_f64(FOR_CHANGES);
+            let is_slow = walk_took > SLOW;
+            let kind = RoundKind {
+                number: round,
+                is_standing: round == MAX_ROUNDS && may_repeat && is_short,
+                is_last,
+                is_slow,
+            };
             let began = Instant::now();
-            if let Some(snapshot) = self.round(pages, missing, round)? {
+            if let Some(snapshot) = self.round(known, kind)? {
                 return Ok(snapshot);
             }
             if !self.request.may_stop_again {
                 return Err(OwnerError::Moved);
             }
-            walk_took = began.elapsed();
+            // A round without a walk tells nothing.
+            walk_took = if self.has_walked { began.elapsed() } else { walk_took };
         }
         Err(self.cut(ReachedLimit::Time(self.request.options.max_time)))
     }
 
     /// Finds pages in the running process; returns a limit if reached.
-    fn learn(&mut self, pages: &mut Vec<u64>) -> Option<ReachedLimit> {
+    fn learn(&mut self, known: &mut KnownPages) -> Option<ReachedLimit> {
+        let began = Instant::now();
         let blocks = self.running_blocks();
+        known.blocks_took = began.elapsed();
         let time = self.request.options.max_time.mul_f64(LEARNING);
         self.memory.set_budget(self.request.budget.with_time_limit(time));
         for attempt in 1..=MAX_RUNNING_ATTEMPTS {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
-            *pages = self.memory.pages();
+            known.numbers = self.memory.pages();
             // It may succeed during the stop, but then the first copy is useless.
             let may_differ = match walked {
                 Err(OwnerError::Heap(_)) => true,
@@ -204,48 +244,76 @@ impl<'a> PendingSnapshot<'a> {
         })
     }
 
-    /// `None`: the walk needed other pages, now in `pages`.
+    /// `None`: the walk needed other pages, now in `known`.
     fn round(
         &mut self,
-        pages: &mut Vec<u64>,
-        missing: MissingPage,
-        round: u32,
+        known: &mut KnownPages,
+        kind: RoundKind,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
+        self.has_walked = false;
+        let may_stop = known.failed_stops < MAX_FAILED_STOPS;
+        let reads_blocks = may_stop && known.blocks_took < max_pause.mul_f64(FOR_BLOCKS);
+        if !reads_blocks && let Some(torch) = self.torch.as_deref() {
+            known.add(torch.pages_of_blocks());
+        }
+        let (_, objects) = self.recent_pages(&FxHashSet::default());
+        self.read_ahead(known);
         // A busy job keeps creating objects: find their pages again.
-        let (recent, known) = self.recent_pages();
-        let is_recent: FxHashSet<u64> = recent.iter().copied().collect();
-        pages.retain(|page| !is_recent.contains(page));
-        let plan = self.memory.plan(pages);
+        let (recent, _) = self.recent_pages(&objects);
         let newest = PageCache::within(Box::new(self.process.memory()), self.request.budget);
         let recent_plan = newest.plan(&recent);
-        pages.extend(&recent);
+        known.add(recent);
         self.memory.set_budget(self.request.budget);
-        let mut stop = CopyStop::of(self.process, max_pause, self.stops)?;
+        let stopped = match may_stop {
+            true => CopyStop::of(self.process, max_pause, self.stops),
+            false => Ok(CopyStop::none()),
+        };
+        known.failed_stops = match &stopped {
+            Err(OwnerError::Stop(StopError::Stubborn { .. })) => known.failed_stops + 1,
+            Ok(stop) if !stop.is_real => known.failed_stops,
+            _ => 0,
+        };
+        let mut stop = stopped?;
         // Blocks and the newest objects are read during the copy; the walk notices pages still
         // missing.
         let resumed = stop.resumed.clone();
         newest.close_with(resumed.clone());
         let (tensors, python) = (self.tensors, self.python);
         let ground = WalkSources { tensors, python, memory: &newest, blocks: &[], asked: None };
-        let torch = self.torch.as_deref_mut();
-        let mut read = Ok(Vec::new());
-        let mut in_time = true;
-        let whole = self.memory.copy_beside(plan, &resumed, |copying| {
-            read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
-            in_time = !resumed.is_set();
-            if read.is_err() || !in_time {
-                // This also ends the copying.
-                stop.end();
-                return false;
-            }
-            newest.copy_until(stop.since + max_following(round), copying);
-            let whole = newest.copy(recent_plan, &resumed);
-            let _ = ground.read_newest(&known, &|| copying.is_done());
-            whole
-        });
-        let blocks = match read {
+        let since = stop.since;
+        let until = |part: f64| CopyLimit {
+            resumed: resumed.clone(),
+            until: Some(since + max_pause.mul_f64(part)),
+        };
+        let (for_changes, rest) = (until(FOR_CHANGES), until(FOR_REST));
+        let rest = if kind.is_standing { &for_changes } else { &rest };
+        let torch = self.torch.as_deref_mut().filter(|_| reads_blocks);
+        let (mut read, mut in_time, mut took) = (Ok(Vec::new()), true, known.blocks_took);
+        let whole = stop.is_real
+            && self.memory.read_standing_beside(&for_changes, rest, |copying| {
+                let began = Instant::now();
+                read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
+                took = if reads_blocks { began.elapsed() } else { took };
+                in_time = !resumed.is_set();
+                if read.is_err() || !in_time {
+                    // This also ends the copying.
+                    stop.end();
+                    return false;
+                }
+                newest.copy_until(since + max_pause.mul_f64(FOR_CHANGES), copying);
+                let whole = newest.copy(recent_plan, &resumed);
+                let _ = ground.read_newest(&objects, &|| copying.is_done());
+                whole
+            });
+        known.blocks_took = took;
+        let mut blocks = match read {
             Ok(blocks) if in_time => blocks,
+            _ if !in_time && !kind.is_last => {
+                // The next round reads them from the copy.
+                self.stops.add(stop.end());
+                return Ok(None);
+            }
             read => {
                 self.stops.add(stop.end());
                 // Data read too late is invalid, and so is its error.
@@ -253,42 +321,125 @@ impl<'a> PendingSnapshot<'a> {
                 return Err(read.err().filter(|_| in_time).unwrap_or_else(too_late));
             }
         };
-        if missing != MissingPage::ReadStanding || !whole {
-            stop.end();
-            self.memory.adopt(newest);
-            self.memory.end_copy();
-        } else {
+        let is_standing = kind.is_standing && whole && reads_blocks;
+        if is_standing {
             self.memory.adopt(newest);
             self.memory.close_with(stop.resumed.clone());
+        } else {
+            stop.end();
+            self.memory.adopt(newest);
+            self.memory.verify(&mut known.history);
+            self.memory.end_copy();
+            if !reads_blocks {
+                let began = Instant::now();
+                let Some(copied) = self.copied_blocks(kind)? else {
+                    self.stops.add(stop.end());
+                    self.note_pages(known, kind, false);
+                    return Ok(None);
+                };
+                blocks = copied;
+                known.blocks_took = began.elapsed();
+            }
         }
-        if !whole || missing == MissingPage::Refused {
-            self.memory.close();
+        self.has_walked = true;
+        let are_torn = self.memory.torn_reads() > 0;
+        let mut walked = self.walk(&blocks, HeapListing::Whole, &mut || _ = stop.end());
+        if matches!(walked, Err(OwnerError::Heap(HeapError::Changing))) && self.accepts(kind) {
+            // The list of objects changed while it was read.
+            walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
         }
-        let walked = self.walk(&blocks, HeapListing::Whole, &mut || _ = stop.end());
-        self.stops.add(stop.end());
-        let is_mixed = missing == MissingPage::ReadLate && self.memory.late_pages() > 0;
-        let is_all = walked.as_ref().is_ok_and(|walked| walked.missing.is_empty());
-        remember(pages, &self.memory, is_all && !is_mixed, round);
-        if is_mixed {
-            return match self.memory.exceeded() {
-                // The result mixes moments, and no time is left.
-                Some(error) => Err(self.cut(self.limit(error))),
-                None => Ok(None),
-            };
+        if stop.is_real {
+            self.stops.add(stop.end());
         }
-        let walked = walked.map_err(|error| self.explain(error))?;
-        let snapshot = self.snapshot_of(walked, blocks)?;
-        let age = stop.age();
-        Ok(Some(OwnershipSnapshot { pause: Some(stop.stopped_for), age, ..snapshot }))
+        if is_standing {
+            self.memory.end_copy();
+        }
+        let walked = walked.map(|mut walked| {
+            walked.torn.extend(are_torn.then_some("the allocator's blocks"));
+            walked
+        });
+        self.judge(known, kind, walked, blocks, &stop)
     }
 
-    fn recent_pages(&self) -> (Vec<u64>, FxHashSet<Addr>) {
+    /// Copies the known pages of the running process, those that change most first.
+    fn read_ahead(&mut self, known: &mut KnownPages) {
+        let KnownPages { numbers, history, .. } = known;
+        history.retain(numbers);
+        numbers.sort_by_cached_key(|number| std::cmp::Reverse(history.heat(*number)));
+        self.memory.begin(self.memory.plan(numbers));
+        let new = self.memory.read_ahead(history);
+        // What was never read before, or long ago, tells little of what changes now.
+        if new + self.memory.changing() > MANY_BYTES {
+            self.memory.read_ahead(history);
+        }
+    }
+
+    fn judge(
+        &mut self,
+        known: &mut KnownPages,
+        kind: RoundKind,
+        walked: Result<WalkResult, OwnerError>,
+        blocks: Vec<AllocatorSnapshot>,
+        stop: &CopyStop,
+    ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
+        let is_mixed = self.memory.torn_pages() > 0;
+        let is_all = walked.as_ref().is_ok_and(|walked| walked.missing.is_empty());
+        self.note_pages(known, kind, is_all && !is_mixed);
+        let is_cut = kind.is_standing && self.memory.refused() > 0;
+        // The result may be an error because it is mixed.
+        let is_enough = self.accepts(kind) && (walked.is_ok() || kind.is_last);
+        if is_cut || is_mixed && !is_enough && self.memory.exceeded().is_none() {
+            return Ok(None);
+        }
+        let walked = walked.map_err(|error| self.explain(error))?;
+        let uncertain = is_mixed.then(|| UncertainSnapshot {
+            bytes: (self.memory.torn_pages() * PAGE) as u64,
+            of: (self.memory.pages().len() * PAGE) as u64,
+            parts: walked.torn.clone(),
+        });
+        let snapshot = self.snapshot_of(walked, blocks)?;
+        known.failed_stops = 0;
+        let (pause, age) = (stop.is_real.then_some(stop.stopped_for), stop.age());
+        let copied_in_stop = self.memory.copied_standing();
+        Ok(Some(OwnershipSnapshot { pause, age, uncertain, copied_in_stop, ..snapshot }))
+    }
+
+    fn note_pages(&self, known: &mut KnownPages, kind: RoundKind, is_all: bool) {
+        remember(&mut known.numbers, &self.memory, is_all, kind.number);
+        known.history.note_needed(&self.memory.doubtful_pages());
+    }
+
+    /// Whether what is mixed now is good enough.
+    fn accepts(&self, kind: RoundKind) -> bool {
+        let from = if self.memory.late_pages() > 0 { SLOW_LATE } else { SLOW_TORN };
+        kind.is_last || kind.is_slow && kind.number >= from
+    }
+
+    /// Blocks from the copy; `None`: it lacks some, or they changed.
+    fn copied_blocks(
+        &mut self,
+        kind: RoundKind,
+    ) -> Result<Option<Vec<AllocatorSnapshot>>, OwnerError> {
+        let Some(torch) = self.torch.as_deref_mut() else { return Ok(Some(Vec::new())) };
+        torch.set_timeout(Duration::ZERO);
+        let read = blocks_of(torch, Some(&self.memory), StopPolicy::Stop);
+        match self.memory.torn_reads() > 0 {
+            true if !self.accepts(kind) => Ok(None),
+            // Those of a moment after the stop are at least of one moment.
+            true if read.is_err() => Ok(Some(self.running_blocks())),
+            _ => read.map(Some),
+        }
+    }
+
+    /// The pages of the newest objects, and of what those refer to that are not in `known`; and the
+    /// objects.
+    fn recent_pages(&self, known: &FxHashSet<Addr>) -> (Vec<u64>, FxHashSet<Addr>) {
         let budget = self.request.budget.with_time_limit(MAX_SEARCH_OF_RECENT);
         let mut pages = Vec::new();
         for _ in 0..MAX_RUNNING_ATTEMPTS {
             let memory = PageCache::within(Box::new(self.process.memory()), budget);
             let ground = WalkSources { memory: &memory, ..self.ground(&[]) };
-            let read = ground.read_newest(&FxHashSet::default(), &|| false);
+            let read = ground.read_newest(known, &|| true);
             pages = memory.pages();
             match read {
                 Ok(known) => return (pages, known),
@@ -336,7 +487,7 @@ impl<'a> PendingSnapshot<'a> {
     fn limit(&self, exceeded: MemoryError) -> ReachedLimit {
         match exceeded {
             MemoryError::TimeUp => ReachedLimit::Time(self.request.options.max_time),
-            MemoryError::OutOfRoom => ReachedLimit::Memory(self.request.options.max_memory),
+            MemoryError::OutOfRoom => ReachedLimit::Memory(self.request.max_memory),
             _ => ReachedLimit::Pause(self.request.options.max_pause),
         }
     }
@@ -366,6 +517,8 @@ impl<'a> PendingSnapshot<'a> {
             pause,
             stops,
             incomplete,
+            uncertain: None,
+            copied_in_stop: 0,
             age,
             objects,
             unreadable,
@@ -396,16 +549,21 @@ impl<'a> PendingSnapshot<'a> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MissingPage {
-    /// Reads it from the running process, to find what else is needed.
-    ReadLate,
-    ReadStanding,
-    Refused,
+impl KnownPages {
+    fn add(&mut self, pages: Vec<u64>) {
+        let known: FxHashSet<u64> = self.numbers.iter().copied().collect();
+        self.numbers.extend(pages.into_iter().filter(|page| !known.contains(page)));
+    }
 }
 
-fn max_following(round: u32) -> Duration {
-    MAX_FOLLOWING * round.saturating_sub(2).clamp(1, MAX_FOLLOWING_FACTOR)
+/// One of a snapshot's rounds.
+#[derive(Debug, Clone, Copy)]
+struct RoundKind {
+    number: u32,
+    /// It walks during the stop.
+    is_standing: bool,
+    is_last: bool,
+    is_slow: bool,
 }
 
 fn blocks(
@@ -414,16 +572,28 @@ fn blocks(
 ) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
     // A process without CUDA, or with another allocator, has tensors too.
     torch.refresh()?;
-    if *torch.backend() != AllocatorBackend::Native {
-        return Ok(Vec::new());
-    }
     torch.set_timeout(match stop_policy {
         StopPolicy::Stop => Duration::ZERO,
         StopPolicy::Never => RUNNING_TIMEOUT,
     });
+    blocks_of(torch, None, stop_policy)
+}
+
+/// From `copy`, or the process's memory.
+fn blocks_of(
+    torch: &mut AllocatorReader,
+    copy: Option<&PageCache>,
+    stop_policy: StopPolicy,
+) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
+    if *torch.backend() != AllocatorBackend::Native {
+        return Ok(Vec::new());
+    }
     let mut snapshots = Vec::new();
     for device in torch.devices() {
-        let snapshot = torch.blocks(device, &|| Nanos(0))?;
+        let snapshot = match copy {
+            Some(copy) => torch.blocks_in(copy, device)?,
+            None => torch.blocks(device, &|| Nanos(0))?,
+        };
         if stop_policy == StopPolicy::Stop
             && snapshot.consistency != SnapshotConsistency::Consistent
         {
@@ -438,16 +608,5 @@ fn blocks(
 impl From<ProcessError> for OwnerError {
     fn from(error: ProcessError) -> OwnerError {
         OwnerError::Torch(error.into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn second_and_third_stops_are_no_longer_than_the_first() {
-        assert_eq!([1, 2, 3].map(max_following), [MAX_FOLLOWING; 3]);
-        assert_eq!([4, 6, 8].map(max_following), [2, 4, 4].map(|factor| factor * MAX_FOLLOWING));
     }
 }

@@ -75,21 +75,37 @@ pub(super) struct WalkResult {
     pub(super) misfits: u64,
     /// Parts cut by a limit.
     pub(super) missing: Vec<&'static str>,
+    /// Parts with bytes that changed while they were read.
+    pub(super) torn: Vec<&'static str>,
 }
 
 struct LimitedParts<'a> {
     memory: &'a PageCache,
     refused: u64,
     missing: Vec<&'static str>,
+    torn_before: u64,
+    torn_reads: u64,
+    torn: Vec<&'static str>,
 }
 
 impl LimitedParts<'_> {
+    fn of(memory: &PageCache) -> LimitedParts<'_> {
+        let (refused, torn_reads) = (memory.refused(), memory.torn_reads());
+        let (torn_before, missing, torn) = (torn_reads, Vec::new(), Vec::new());
+        LimitedParts { memory, refused, missing, torn_before, torn_reads, torn }
+    }
+
     fn end(&mut self, part: &'static str) {
         let refused = self.memory.refused();
         if refused > self.refused {
             self.missing.push(part);
         }
         self.refused = refused;
+        let torn_reads = self.memory.torn_reads();
+        if torn_reads > self.torn_reads {
+            self.torn.push(part);
+        }
+        self.torn_reads = torn_reads;
     }
 }
 
@@ -106,7 +122,8 @@ impl WalkSources<'_> {
         let heap = self.python.heap_listed(memory, HeapListing::Newest)?;
         let head = self.python.object_head();
         let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
-        let found = find(&heap, types);
+        let mut found = find(&heap, types);
+        found.tensors.retain(|tensor| !known.contains(tensor));
         let (before, new): (Vec<_>, Vec<_>) =
             heap.objects().iter().partition(|object| known.contains(&object.at));
         for object in &new {
@@ -144,7 +161,7 @@ impl WalkSources<'_> {
         read_all: &mut dyn FnMut(),
     ) -> Result<WalkResult, OwnerError> {
         let memory = self.memory;
-        let mut parts = LimitedParts { memory, refused: memory.refused(), missing: Vec::new() };
+        let mut parts = LimitedParts::of(memory);
         let heap = self.python.heap_listed(memory, listing)?;
         let head = self.python.object_head();
         let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
@@ -189,6 +206,10 @@ impl WalkSources<'_> {
         {
             let graph = heap.reference_graph();
             garbage = garbage::find(&heap, &graph, &tensors, &rows, &found);
+            // What changed while it was read proves nothing.
+            if memory.torn_reads() > parts.torn_before {
+                garbage = Garbage::default();
+            }
             parts.end(IncompleteSnapshot::GARBAGE);
             let graph = (&graph, &garbage.objects);
             unreached.extend(results);
@@ -221,7 +242,7 @@ impl WalkSources<'_> {
             }
         };
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
-        let (missing, counting) = (parts.missing, found.counting);
+        let (missing, torn, counting) = (parts.missing, parts.torn, found.counting);
         let ObjectNames { models, optimizers, .. } = named;
         Ok(WalkResult {
             tensors,
@@ -236,6 +257,7 @@ impl WalkSources<'_> {
             unreadable,
             misfits,
             missing,
+            torn,
         })
     }
 

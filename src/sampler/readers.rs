@@ -11,7 +11,7 @@ pub use diagnosis::{StackCoverage, TimedSnapshot};
 use super::forked_copy::{self, ForkedCopy};
 use crate::gpu::{CudaVisibility, DriverError, NvmlReader};
 use crate::model::{AllocatorBackend, AllocatorCounters, CoreOrigin, CudaIndex, GpuDevice};
-use crate::owners::{AnnounceStop, OwnerReader, torch_version};
+use crate::owners::{OwnerReader, torch_version};
 use crate::python::{InterpreterError, InterpreterReader};
 use crate::target::{CoreError, Process, ProcessError};
 use crate::torch::{AllocatorError, AllocatorReader};
@@ -108,7 +108,6 @@ pub struct TargetReaders {
     pub(super) owners: Option<OwnerReader>,
     pub(super) copy: Option<ForkedCopy>,
     copied_version: Option<String>,
-    pub(super) announce: Option<AnnounceStop>,
 }
 
 /// A process opened once, for attaching again; never another process with its pid.
@@ -232,17 +231,11 @@ impl TargetReaders {
             owners: None,
             copy: None,
             copied_version: None,
-            announce: None,
         };
         readers.find_torch();
         readers.set_locks();
         readers.took = start.elapsed();
         readers
-    }
-
-    /// Calls `announce` before each stop that may be long.
-    pub fn announce_long_stops(&mut self, announce: AnnounceStop) {
-        self.announce = Some(announce);
     }
 
     /// Finds a newly imported PyTorch or initialised CUDA; cheap once attached. Returns whether

@@ -1,11 +1,13 @@
 //! Limits memspy's time and memory for reading a process.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::memory::MemoryError;
 use super::proc_files;
 
 const PAGE: u64 = 4096;
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// A limit of time and memory ([`super::PageCache::within`]).
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +48,28 @@ impl Budget {
     }
 }
 
+/// Bytes that may be allocated without taking memory from anyone: of the machine, or of memspy's
+/// cgroups, whichever is least.
+pub fn free_memory() -> Option<u64> {
+    let machine = proc_files::of_kernel("meminfo").ok()?;
+    let line = machine.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let machine = line.split_whitespace().next()?.parse::<u64>().ok()? << 10;
+    let groups = proc_files::fields("self", "cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    // A container's own cgroup is the visible root.
+    let of_groups = Path::new(own).ancestors().filter_map(free_in_group);
+    Some(of_groups.fold(machine, u64::min))
+}
+
+/// `None` without a limit.
+fn free_in_group(group: &Path) -> Option<u64> {
+    let number = |name: &str| -> Option<u64> {
+        let path = Path::new(CGROUPS).join(group).join(name);
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    };
+    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+}
+
 /// 0 if unreadable.
 fn resident() -> u64 {
     let statm = proc_files::fields("self", "statm").unwrap_or_default();
@@ -56,6 +80,11 @@ fn resident() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_memory_is_known() {
+        assert!(free_memory().is_some_and(|free| (1 << 20..1 << 50).contains(&free)));
+    }
 
     #[test]
     fn a_budget_bounds_time_and_memory_and_can_be_extended() {

@@ -15,6 +15,18 @@ pub struct PageReader<'a> {
     pages: MutexGuard<'a, CachedPages>,
 }
 
+impl CachedPages {
+    /// Notes bytes that a doubtful page does not have in both its reads.
+    fn check_doubt(&mut self, within: usize, bytes: &[u8]) {
+        if let Some(doubt) = self.doubt
+            && self.copies.doubts.concern(doubt, within, bytes)
+        {
+            self.torn_reads += 1;
+            self.torn[doubt as usize] = true;
+        }
+    }
+}
+
 impl<'a> PageReader<'a> {
     pub(super) fn of(cache: &'a PageCache) -> PageReader<'a> {
         PageReader { cache, pages: cache.pages.lock() }
@@ -29,6 +41,7 @@ impl PageReader<'_> {
         if within <= PAGE - 8 {
             let page = self.page(number)?;
             let word = page[within..].first_chunk().copied().unwrap_or_default();
+            self.pages.check_doubt(within, &word);
             return Ok(u64::from_le_bytes(word));
         }
         let mut out = [0; 8];
@@ -55,6 +68,7 @@ impl PageReader<'_> {
             let page = self.page(at / PAGE as u64)?;
             let (now, later) = out.split_at_mut(len);
             now.copy_from_slice(&page[within..within + len]);
+            self.pages.check_doubt(within, now);
             out = later;
             at = at.wrapping_add(len as u64);
         }
@@ -79,6 +93,7 @@ impl PageReader<'_> {
                     None => self.copy(number)?,
                 };
                 self.pages.last = Some((number, place));
+                self.pages.doubt = self.pages.copies.doubts.of(place);
                 self.pages.used[place as usize] = true;
                 place
             }

@@ -13,7 +13,7 @@ use super::working_set::WorkingSet;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, CudaIndex, Metric, Nanos, Pool, SnapshotConsistency,
 };
-use crate::target::{Addr, AddressRange, Memory, MemoryError, processor_time};
+use crate::target::{Addr, AddressRange, Memory, MemoryError, PAGE, processor_time};
 
 const MIN_ATTEMPTS: u32 = 4;
 const QUICK_ATTEMPTS: u32 = 32;
@@ -93,6 +93,13 @@ impl SnapshotReader {
 
     pub(super) fn device(&self) -> Addr {
         self.device
+    }
+
+    /// Numbers of the pages that it needs.
+    pub(super) fn pages(&self) -> Vec<u64> {
+        let mut pages = self.set.pages();
+        pages.push(self.device.0 / PAGE as u64);
+        pages
     }
 
     /// Device address and `Block` address.

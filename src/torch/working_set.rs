@@ -201,6 +201,14 @@ impl WorkingSet {
         None
     }
 
+    /// Numbers of the pages with pieces.
+    pub(super) fn pages(&self) -> Vec<u64> {
+        let mut pages: Vec<u64> = self.pieces.keys().map(|piece| piece / PIECES_PER_PAGE).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
     pub(super) fn begin_walk(&mut self) {
         self.walk = self.walk.wrapping_add(1);
         self.wanted.clear();

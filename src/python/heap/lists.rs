@@ -88,9 +88,9 @@ fn read_state(
     let lists = find(reader, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
     if listing == HeapListing::Newest {
-        // New objects join the youngest list, which a collection merges into the next.
-        for head in &lists[..2] {
-            follow(reader, *head, PREVIOUS, MAX_NEW, objects);
+        // New objects join the youngest list, which a collection merges into the next, at its end.
+        for (head, most) in lists.iter().zip([MAX_NEW, MAX_NEW, MAX_NEW / 10]) {
+            follow(reader, *head, PREVIOUS, most, objects);
         }
         return Ok(());
     }
