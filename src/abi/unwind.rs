@@ -48,7 +48,7 @@ pub struct UnwindInfo {
     pub code_copies: Option<u32>,
     /// In a code object: original bytecode.
     pub code_bytecode: u32,
-    /// Whether frames are consecutive (CPython 3.11+): a page read up to a frame includes its
+    /// Frames are consecutive (CPython 3.11+): a page read up to a frame includes its
     /// callers.
     pub contiguous: bool,
     /// In any object: its class.

@@ -40,7 +40,7 @@ pub use exact::{
 pub use findings::{
     CacheFacts, Finding, FindingFacts, GpuFacts, HoldingCycle, ReservedIn, findings,
 };
-pub use flame::{OomMoment, TimeRange};
+pub use flame::TimeRange;
 pub use folded::{
     AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, MemoryGroup, PseudoFrame,
     StackLabel, TimeResolution,
@@ -61,8 +61,9 @@ pub use live::{
     odd_rank,
 };
 pub use oom::{
-    AllocatorCache, FreeClass, OomBuilder, OomDevice, OomReport, OomThread, RefusedAllocation,
-    TriggerCondition, TriggerWatch, UnknownCondition, free_on_device, requested_bytes,
+    AllocatorCache, FreeClass, OomBuilder, OomDevice, OomMoment, OomReport, OomThread,
+    RefusedAllocation, TriggerCondition, TriggerWatch, UnknownCondition, free_on_device,
+    requested_bytes,
 };
 pub use owners::{
     GroupSize, GrowthRise, GrowthWatch, LineGrowth, NO_TENSOR, OwnerChange, OwnerGroup,

@@ -70,7 +70,6 @@ pub fn of(profile: &Profile, device: CudaIndex) -> Option<HighestLevel> {
         to: moment.time,
     });
     let mark = match (mark, level) {
-        // Of equally high moments, the one shown.
         (Some(mark), Some(level)) => mark.with_level(level),
         (mark, level) => mark.or(level.map(HighWater::of_level))?,
     };

@@ -1,4 +1,4 @@
-//! Which lines of a source belong to one statement.
+//! Which lines form one statement.
 
 #[derive(Debug)]
 pub(in crate::analysis) struct StatementLines {

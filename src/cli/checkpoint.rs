@@ -1,4 +1,4 @@
-//! `memspy pause` and `memspy resume`: GPU memory to the host and back.
+//! `memspy pause` and `memspy resume`.
 
 use std::io::{self, Write};
 use std::sync::Arc;

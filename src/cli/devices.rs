@@ -1,4 +1,4 @@
-//! `memspy devices`: the machine's GPUs, and jobs' memory there.
+//! `memspy devices`: GPUs, and the jobs on them.
 
 use std::io::{self, Write};
 use std::path::Path;

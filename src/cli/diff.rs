@@ -1,4 +1,4 @@
-//! `memspy diff`: compares two traces, or two moments of one.
+//! `memspy diff`: two traces, or two moments of one.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,6 @@ fn two_moments(args: &DiffArgs, from: FlameMoment) -> Result<()> {
     let name = || trace.display().to_string();
     let recording = StoredRecording::trace(trace)?;
     let whole = recording.profile(empty())?;
-    // One device for both, the one with the highest peak.
     let device = device(&whole, args.gpu).with_context(name)?;
     let to = args.to.unwrap_or(FlameMoment::End);
     let read = |of, option| read_moment(&recording, trace, &whole, device, of, option);

@@ -1,4 +1,4 @@
-//! `memspy doctor`: what works with a process, and why the rest does not.
+//! `memspy doctor`: what works with a process, and why the rest fails.
 
 use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;

@@ -1,4 +1,4 @@
-//! `memspy dump`: a snapshot of a process, or of a job's CUDA processes.
+//! `memspy dump`: a snapshot of a process or job.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

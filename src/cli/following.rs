@@ -1,4 +1,4 @@
-//! Whether a recording polls counters, its budget, its first message.
+//! How a recording polls counters.
 
 use anyhow::{Result, bail};
 
@@ -16,13 +16,12 @@ pub(super) struct FollowChoice {
     pub(super) rate: u32,
     /// Budget of all polls; `None`: no polls.
     pub(super) budget: Option<FollowBudget>,
-    /// Whether it is an error if counters cannot be polled.
+    /// It is an error if counters cannot be polled.
     pub(super) is_required: bool,
     pub(super) is_shared: bool,
 }
 
 impl FollowChoice {
-    /// Where memspy chooses the mode.
     pub(super) fn automatic(budget: Option<FollowBudget>) -> FollowChoice {
         FollowChoice { rate: RECORD_RATE, budget, is_required: false, is_shared: false }
     }

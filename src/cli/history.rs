@@ -1,4 +1,4 @@
-//! `memspy history`: a job's own allocation history, as PyTorch's snapshot.
+//! `memspy history`: a job's own allocation history.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;

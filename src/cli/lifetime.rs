@@ -5,8 +5,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 /// Pid of the starter.
 pub(super) const ENDS_WITH: &str = "MEMSPY_ENDS_WITH";
 
-/// Has the kernel send SIGTERM when the starter ends, so that work ends in order. `false`: it has
-/// already ended.
+/// Has the kernel send SIGTERM when the starter ends. `false`: it has already ended.
 pub(super) fn end_with_starter() -> bool {
     let starter = std::env::var(ENDS_WITH).ok().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
     if starter.is_none() || starter != getppid() {

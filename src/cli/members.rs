@@ -1,4 +1,4 @@
-//! A job's processes that use CUDA: those of `--subprocesses`, and those below a launcher.
+//! A job's processes that use CUDA.
 
 use std::io::{self, Write};
 
@@ -21,8 +21,7 @@ pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     Ok(members)
 }
 
-/// Runs `read` for each process and prints its failures. Fails if all failed or, with `all`, if any
-/// failed.
+/// Prints failures of `read`. Fails if all failed or, with `all`, if any failed.
 pub(super) fn for_each_member(
     pid: u32,
     json: bool,

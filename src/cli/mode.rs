@@ -1,5 +1,4 @@
-//! Chooses a recording's mode: exact stacks, counters, or samples; [`decide`] for `record` and
-//! `summary`.
+//! Chooses a recording's mode.
 
 use std::path::Path;
 
@@ -46,7 +45,7 @@ pub(super) fn limit(processors: usize) -> f64 {
     if processors < MANY_PROCESSORS { LIMIT_WITH_FEW } else { LIMIT }
 }
 
-/// The best mode that `facts` allow, and why none better.
+/// The best allowed mode, and why none better.
 pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     let limit = limit(facts.processors);
     let why = match &facts.exact {
@@ -125,7 +124,6 @@ impl ModeChoice {
         ))
     }
 
-    /// The mode without exact stacks, and its message.
     pub(super) fn without_exact(
         &self,
         exact: ExactOutlook,

@@ -1,4 +1,4 @@
-//! Observes a job for some seconds: ownership snapshots while lines are recorded.
+//! Takes owner snapshots of a job while lines are recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,6 @@ pub(super) struct JobObservation {
 }
 
 impl JobObservation {
-    /// The process's devices, with PyTorch's figures at the last snapshot.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
         let at_snapshot = |facts: GpuFacts| {
@@ -59,34 +58,17 @@ impl JobObservation {
 }
 
 pub(super) fn observe(
-    mut readers: TargetReaders,
+    readers: TargetReaders,
     options: ObserveOptions,
     stop: &AtomicBool,
 ) -> Result<JobObservation> {
     let (identity, pid) = (readers.identity(), readers.pid());
-    // The first snapshot is slowest: it finds which memory matters.
-    let mut growth = GrowthWatch::default();
-    let mut stops = StopTotals::default();
-    let mut grouping = GroupingThread::begin()?;
-    let mut failed = "no snapshot was read".to_owned();
-    let mut take_snapshot =
-        |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.limits) {
-            Ok(read) => {
-                stops.merge(read.snapshot.stops);
-                // The time of the stop, not of the analysis's end.
-                let time = at.elapsed().saturating_sub(read.snapshot.age);
-                grouping.add(time, read.snapshot, growth);
-                at + time
-            }
-            Err(error) => {
-                failed = error.to_string();
-                Instant::now()
-            }
-        };
-    let began = Instant::now();
-    // Attaching takes as long as a snapshot: do both at the same time.
+    let mut snapshots = SnapshotRounds::begin(readers, options.limits)?;
+    let began = snapshots.began;
+    // Attaching takes as long as a snapshot: do both at once.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
-    let first = take_snapshot(began, &mut growth);
+    // The first snapshot is slowest: it finds which memory matters.
+    let first = snapshots.take();
     let mut recording = attaching.attached(pid)?;
     // The observation began while the first snapshot was analysed.
     let mut next = first.max(recording.began);
@@ -102,12 +84,12 @@ pub(super) fn observe(
         if recording.is_over() {
             break;
         }
-        recording.lines(began, &mut growth, &mut lines);
+        recording.lines(began, &mut snapshots.growth, &mut lines);
         if round >= MIN_ROUNDS && next >= until {
             at_end = Some(EndSnapshot::begin(identity.clone(), pid)?);
         }
-        take_snapshot(began, &mut growth);
-        // Growth needs several snapshots: slow ones prolong the observation.
+        snapshots.take();
+        // Growth needs several snapshots, however slow.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
         if is_over || stop.load(Ordering::Relaxed) {
             break;
@@ -120,10 +102,54 @@ pub(super) fn observe(
     lines.seconds = recording.end();
     let devices = recording.devices(lines.seconds);
     let mut process = at_end.read()?;
-    process.set_tags(read_sleep_tags(&readers));
+    process.set_tags(read_sleep_tags(&snapshots.readers));
+    let SnapshotRounds { readers, grouping, mut growth, stops, failed, .. } = snapshots;
     // If the last snapshot failed, use the one before.
     let last = grouping.end(&mut growth).ok_or(failed);
     Ok(JobObservation { process, growth, last, stops, lines, devices, readers })
+}
+
+/// Takes ownership snapshots, one after the other.
+struct SnapshotRounds {
+    readers: TargetReaders,
+    limits: SnapshotOptions,
+    began: Instant,
+    grouping: GroupingThread,
+    growth: GrowthWatch,
+    stops: StopTotals,
+    /// The error of the last one that failed.
+    failed: String,
+}
+
+impl SnapshotRounds {
+    fn begin(readers: TargetReaders, limits: SnapshotOptions) -> Result<SnapshotRounds> {
+        let grouping = GroupingThread::begin()?;
+        Ok(SnapshotRounds {
+            readers,
+            limits,
+            began: Instant::now(),
+            grouping,
+            growth: GrowthWatch::default(),
+            stops: StopTotals::default(),
+            failed: "no snapshot was read".to_owned(),
+        })
+    }
+
+    /// Returns the time of the stop, not of the analysis's end.
+    fn take(&mut self) -> Instant {
+        match read_owners(&mut self.readers, self.limits) {
+            Ok(read) => {
+                self.stops.merge(read.snapshot.stops);
+                let time = self.began.elapsed().saturating_sub(read.snapshot.age);
+                self.grouping.add(time, read.snapshot, &mut self.growth);
+                self.began + time
+            }
+            Err(error) => {
+                self.failed = error.to_string();
+                Instant::now()
+            }
+        }
+    }
 }
 
 /// Groups owners on a thread: for a large job this takes as long as the next snapshot.

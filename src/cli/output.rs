@@ -1,4 +1,4 @@
-//! Output files: names, and what must not be overwritten.
+//! Output files: names, and what must stay.
 
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
@@ -100,8 +100,8 @@ pub(super) fn expand(path: &Path, naming: NameFields<'_>) -> Result<PathBuf> {
 /// HOST_NAME_MAX is 64 on Linux, at most 255 in POSIX.
 const MAX_HOST_LEN: usize = 64;
 
-/// A host's name as part of a file name. An untrusted trace may contain it: only letters, digits,
-/// `-`, `_` and single inner dots stay, so it cannot leave the folder or mean anything to a shell.
+/// A host's name may come from an untrusted trace: only letters, digits, `-`, `_` and single inner
+/// dots stay, so it cannot leave the folder or mean anything to a shell.
 fn in_a_name(host: &str) -> String {
     let mut name = String::new();
     for c in host.chars().take(MAX_HOST_LEN) {
@@ -228,7 +228,6 @@ pub(super) fn print(content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> R
     write(path, false, fitted(path, true, content))
 }
 
-/// Bounds the output for recordings of `memory` bytes each.
 pub(super) fn bounded(
     memory: impl IntoIterator<Item = Option<u64>>,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,

@@ -1,4 +1,4 @@
-//! `memspy tensors`, `memspy graph` and `memspy referrers`: owners in a running job.
+//! `memspy tensors`, `memspy graph` and `memspy referrers`.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -52,8 +52,7 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
 }
 
-/// Prints a snapshot at each interval: as text the first whole, then changes; as JSON each whole on
-/// one line.
+/// Prints snapshots: as text the first whole, then changes; as JSON each on one line.
 fn watch(
     readers: &mut TargetReaders,
     args: &TensorsArgs,

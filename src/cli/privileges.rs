@@ -48,7 +48,6 @@ fn kept_by(command: &Command) -> Option<CapabilitySet> {
         | Command::Join(_)
         | Command::Man(_)
         | Command::Completions(_) => FILES,
-        // A core file is a file.
         Command::Dump(args) if args.pid.is_none() => FILES,
         Command::Dump(_)
         | Command::Tensors(_)

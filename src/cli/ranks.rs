@@ -1,4 +1,4 @@
-//! Reads the traces of a job's ranks together.
+//! Reads the traces of all ranks.
 
 use std::path::{Path, PathBuf};
 

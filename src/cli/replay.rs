@@ -21,8 +21,6 @@ use super::{eprint_line, output};
 /// Shorter traces are read before a bar could be seen.
 const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
 
-/// Limits memory and steps for a file of this size.
-///
 /// Memory: real jobs need some 20 times the compressed file; without repeated stacks, above 100
 /// times. Steps: a second of a very busy job (1,000 threads sampled 1,000 times; 100,000 blocks, 3
 /// times) needs up to a million, and at least 60 bytes of file.
@@ -98,7 +96,6 @@ impl StoredRecording<'_> {
         self.pass_to(sink).map(|_| ())
     }
 
-    /// Adds defects to `profile` and prints them.
     fn finish(&self, profile: &mut Profile, damage: Vec<String>) -> Result<()> {
         profile.finish();
         profile.check_work().with_context(|| format!("cannot read {}", self.path.display()))?;

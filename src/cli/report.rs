@@ -1,4 +1,4 @@
-//! `memspy report`: traces as one page of all moments.
+//! `memspy report`: all moments on one page.
 
 use std::collections::BTreeMap;
 use std::io::Write;

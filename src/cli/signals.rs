@@ -1,4 +1,4 @@
-//! Ctrl-C and similar signals: the first ends work in order, the second at once.
+//! Signals: the first ends work in order, the second at once.
 
 use std::io;
 use std::sync::Arc;

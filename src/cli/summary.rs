@@ -1,4 +1,4 @@
-//! `memspy summary` and `memspy growth`: a job on one screen, and what grows.
+//! `memspy summary` and `memspy growth`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,6 @@ use super::{eprint_line, hints, in_one_line, output};
 const SUMMARY_SNAPSHOTS: u32 = 3;
 /// Many snapshots, yet few stops.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
-/// More snapshots over a long time only cost more.
 const MAX_GROWTH_SNAPSHOTS: u32 = 60;
 /// Referrers are searched for this many fastest-growing owners.
 const KEEPERS: usize = 2;
@@ -54,7 +53,7 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
 }
 
 /// Observes ranks at the same time, passes their memory to `first`, then each rank to `show`. A
-/// failed rank hides no other, but is an error at the end.
+/// failed rank is an error at the end.
 fn of_ranks(
     pid: u32,
     options: ObserveOptions,

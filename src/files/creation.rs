@@ -1,4 +1,4 @@
-//! Creates files: under the final name at once, or when complete.
+//! Creates files.
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};

@@ -1,4 +1,4 @@
-//! Private folders and small files, where others may write.
+//! Private folders and files, where others may write.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
@@ -48,7 +48,6 @@ pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
         let why = "it is not a folder that only its owner may write to";
         return Err(failed(io::Error::other(why)));
     }
-    // Checks each step of the path.
     let place = OutputPlace::find(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&place.folder, &place.name, flags, Mode::empty())

@@ -72,7 +72,7 @@ pub(super) struct OutputPlace {
     pub(super) kind: PathKind,
     /// What is there, if no directory.
     pub(super) stat: Option<Stat>,
-    /// Whether only the kernel can follow the link.
+    /// Only the kernel can follow the link.
     pub(super) is_kernel_link: bool,
 }
 
@@ -236,7 +236,6 @@ mod tests {
         symlink("real/deep", at("own")).unwrap();
         symlink(at("real"), at("theirs")).unwrap();
         lchown(at("theirs"), Some(65534), None).expect("this test has to run as root");
-        // A link of this user that leads over another user's.
         symlink("theirs/deep", at("over")).unwrap();
         let file = PathKind::File(FileIdentity::of(&at("real/deep/x")).unwrap());
         assert_eq!(place(&at("own/x")).unwrap(), file);

@@ -1,4 +1,4 @@
-//! Keeps the last part of a recording in a ring of segments.
+//! Keeps the last part of a recording.
 
 use std::path::{Path, PathBuf};
 

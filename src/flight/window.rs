@@ -1,4 +1,4 @@
-//! Adjacent windows of a recording, each with its own profile.
+//! Adjacent windows of a recording, with profiles.
 
 use crate::analysis::Profile;
 use crate::model::{

@@ -1,4 +1,4 @@
-//! All GPUs of the machine at one moment, like nvidia-smi.
+//! All GPUs of the machine, like nvidia-smi.
 
 use nvml_wrapper::Device as NvmlDevice;
 use nvml_wrapper::enum_wrappers::device::{PerformanceState, TemperatureSensor};

@@ -40,13 +40,13 @@ pub struct Segment {
     pub size: u64,
     /// CUDA stream (`cudaStream_t`); 0 is the default one.
     pub stream: u64,
-    /// Whether it serves blocks of up to 1 MiB.
+    /// It serves blocks of up to 1 MiB.
     pub small: bool,
-    /// Whether it is a mapped part of an expandable segment.
+    /// It is a mapped part of an expandable segment.
     pub expandable: bool,
     /// Bytes that PyTorch maps and unmaps at once; 0: not expandable.
     pub granule: u64,
-    /// Whether its private pool has no CUDA graph or `MemPool` any more, so free memory can be
+    /// Its private pool has no CUDA graph or `MemPool` any more, so free memory can be
     /// returned.
     pub retired: bool,
     /// Its pool.
@@ -61,10 +61,14 @@ impl Segment {
         self.pool != PoolId::default() && !self.retired
     }
 
-    /// Default granule (`kSmallBuffer`, `kLargeBuffer` in c10/core/AllocatorConfig.h), changed only
-    /// by `large_segment_size_mb`.
+    /// A segment's bytes in the small pool (`kSmallBuffer` in c10/core/AllocatorConfig.h).
+    pub(crate) const SMALL_SIZE: u64 = 2 << 20;
+    /// Those for a request of 1 to 10 MiB (`kLargeBuffer`), by default.
+    pub(crate) const LARGE_SIZE: u64 = 20 << 20;
+
+    /// Default granule, changed only by `large_segment_size_mb`.
     pub fn usual_granule(small: bool) -> u64 {
-        if small { 2 << 20 } else { 20 << 20 }
+        if small { Segment::SMALL_SIZE } else { Segment::LARGE_SIZE }
     }
 
     /// Bytes that `torch.cuda.empty_cache()` would release.

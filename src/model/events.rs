@@ -1,4 +1,4 @@
-//! Exact events: allocations and frees seen by probes, with their sites.
+//! Exact events: allocations and frees seen by probes.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub struct AllocationSite {
     pub stack: Option<StackId>,
     /// Source of `stack`.
     pub source: StackSource,
-    /// Whether outer frames are missing: the stack is deeper than the probe's walk.
+    /// Outer frames are missing: the stack is deeper than the probe's walk.
     pub truncated: bool,
     /// Class of the evaluated autograd node (`AddmmBackward0`); `None` outside backward.
     pub node: Option<Arc<str>>,
@@ -136,7 +136,7 @@ pub enum EventKind {
         memory_kind: AddressSpace,
         /// Address, or handle.
         address: u64,
-        /// Whether an autograd thread freed it while evaluating a node (only for PyTorch, with
+        /// An autograd thread freed it while evaluating a node (only for PyTorch, with
         /// [`ExactSettings::knows_backward`]).
         in_backward: bool,
     },
@@ -151,6 +151,11 @@ pub enum EventKind {
     },
     /// A call took memory of unknown size.
     Marked(DriverEvent),
+}
+
+impl EventKind {
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, a code of [`EventKind::Failed`].
+    pub(crate) const OUT_OF_MEMORY: u32 = 2;
 }
 
 /// Address space of a free.
@@ -229,14 +234,14 @@ pub struct ExactSettings {
     pub stacks_from: u64,
     /// Mean bytes between stacks (Poisson); 0: all.
     pub stacks_every: u64,
-    /// Whether backward allocations have forward lines.
+    /// Backward allocations have forward lines.
     pub backward_lines: bool,
     /// Minimum bytes for native frames; `None`: none.
     pub native_from: Option<u64>,
-    /// Whether PyTorch's allocations say if a node was evaluated; frees say so only if steps are
+    /// PyTorch's allocations say if a node was evaluated; frees say so only if steps are
     /// counted.
     pub knows_backward: bool,
-    /// Whether no device had a PyTorch allocator yet: then recording is complete and begins at 0
+    /// No device had a PyTorch allocator yet: then recording is complete and begins at 0
     /// bytes.
     pub starts_empty: bool,
     /// Probed functions: `pytorch:malloc`, `cuMemAlloc_v2`.

@@ -1,4 +1,4 @@
-//! Counter deltas between two polls, with the stacks before and after.
+//! Counter deltas between polls, with stacks.
 
 use super::gpu::CudaIndex;
 use super::record::Nanos;
@@ -99,7 +99,7 @@ pub struct FollowedThread {
     pub before: StackReading,
     /// At [`FollowedChange::after`].
     pub after: StackReading,
-    /// Whether it held the allocator's lock at one of these polls. Only its owner changes counters,
+    /// It held the allocator's lock at one of these polls. Only its owner changes counters,
     /// so it caused this delta or a neighbour.
     pub held_lock: bool,
     /// Whether it waited at these polls.
@@ -146,13 +146,13 @@ pub struct FollowedChange {
     /// At most [`FollowedChange::MAX_THREADS`], in the reader's order. Earlier versions left out
     /// threads that waited at both polls.
     pub threads: Vec<FollowedThread>,
-    /// Whether an unlisted thread (no Python, new, beyond the maximum) may have caused it, or a
+    /// An unlisted thread (no Python, new, beyond the maximum) may have caused it, or a
     /// listed one at another line: the counters changed while the stacks before were copied, which
     /// takes long with many threads.
     pub others_possible: bool,
-    /// Whether pools did not add up over many polls: the next delta has the rest.
+    /// Pools did not add up over many polls: the next delta has the rest.
     pub counters_torn: bool,
-    /// Whether the program reset the totals: deltas are lower limits, counted since.
+    /// The program reset the totals: deltas are lower limits, counted since.
     pub totals_reset: bool,
     /// Addresses read after this delta; `None`: not read, or the target changed them.
     pub addresses: Option<Box<FollowedAddresses>>,

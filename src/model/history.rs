@@ -105,7 +105,7 @@ pub struct HistoryStack {
     pub frames: Vec<u32>,
     /// Unnamed C++ frames.
     pub native: u32,
-    /// Whether it also has TorchScript frames, unnamed.
+    /// It also has TorchScript frames, unnamed.
     pub has_script: bool,
 }
 

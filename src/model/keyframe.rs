@@ -41,7 +41,7 @@ pub enum AllocationSource {
         shares: Vec<AttributionShare>,
         /// Length of the interval that contains the allocation.
         span: Option<Nanos>,
-        /// Whether the stacks do not say which of them allocated.
+        /// The stacks do not say which of them allocated.
         contested: bool,
     },
 }
@@ -83,7 +83,7 @@ pub struct KeyframeBlock {
     pub stands_for: u64,
     /// Latest possible allocation time; 0: before the recording.
     pub allocated_at: Nanos,
-    /// Whether it surely is of the small pool.
+    /// It surely is of the small pool.
     pub small: bool,
     /// Index in [`Keyframe::allocation_sources`].
     pub allocation_source: u32,

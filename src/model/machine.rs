@@ -28,9 +28,9 @@ pub struct DeviceProcess {
     pub pid_inside: Option<u32>,
     /// Command line, else name, if readable.
     pub command: Option<String>,
-    /// Whether it uses CUDA.
+    /// It uses CUDA.
     pub compute: bool,
-    /// Whether it draws.
+    /// It draws.
     pub graphics: bool,
     /// Its bytes, if the driver accounts them.
     pub bytes: Option<u64>,

@@ -31,7 +31,7 @@ pub struct MixedStack {
     pub os_id: u64,
     /// The thread's name in the kernel.
     pub name: Option<String>,
-    /// Whether it runs Python.
+    /// It runs Python.
     pub has_python: bool,
     /// Native frames come first if Python's have no place between them.
     pub frames: Vec<MixedFrame>,

@@ -1,4 +1,4 @@
-//! Owners: a process's tensors, with their names and autograd nodes.
+//! A process's tensors, with names and autograd nodes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub struct SavedBy {
     pub node: usize,
     /// How.
     pub by: SavedIn,
-    /// Whether it is an output of the node.
+    /// It is an output of the node.
     pub is_output: bool,
     /// Version (in-place changes) when saved.
     pub version: u32,
@@ -89,9 +89,9 @@ pub struct TensorRow {
     pub saved: Vec<SavedBy>,
     /// Class of its `grad_fn`.
     pub made_by: Option<Arc<str>>,
-    /// Whether only C++ refers to it, as a view to its base.
+    /// Only C++ refers to it, as a view to its base.
     pub only_in_cpp: bool,
-    /// Whether only cycles of Python objects, or their C++ parts, keep it alive.
+    /// Only cycles of Python objects, or their C++ parts, keep it alive.
     pub garbage: bool,
 }
 
@@ -119,11 +119,11 @@ pub struct NamedModule {
     pub path: String,
     /// Its class.
     pub class: Arc<str>,
-    /// Whether its class is of `torch.nn`, whose names tell a module's purpose.
+    /// Its class is of `torch.nn`.
     pub is_of_torch: bool,
     /// `id()` of direct parameters.
     pub parameters: Vec<u64>,
-    /// Whether it contains modules.
+    /// It contains modules.
     pub has_children: bool,
     /// Its `inplace`.
     pub inplace: bool,

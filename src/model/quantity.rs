@@ -49,7 +49,6 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     };
     let bytes = match number.parse::<u64>() {
         Ok(whole) => whole.checked_mul(1 << shift).ok_or(QuantityError::SizeTooLarge)?,
-        // A fraction of a byte is a mistake.
         Err(_) if shift == 0 => return Err(QuantityError::NotASize),
         Err(_) => {
             let number: f64 = number.parse().map_err(|_| QuantityError::NotASize)?;

@@ -170,7 +170,7 @@ pub struct ThreadSample {
     pub thread: ThreadId,
     /// Its stack.
     pub stack: StackId,
-    /// Whether it held the GIL; `false` if unknown (free-threaded).
+    /// It held the GIL; `false` if unknown (free-threaded).
     pub gil: bool,
     /// Whether it ran.
     pub activity: ThreadActivity,
@@ -204,7 +204,7 @@ pub struct TrainingStep {
     /// How long before `time` the step happened, at most. 0: between two events, and those before
     /// `time` belong to the step before. `None`: seen in a sample, or when the counter was read.
     pub uncertainty: Option<Nanos>,
-    /// Whether the variable is gone: the step ended, none has begun.
+    /// The variable is gone: the step ended, none has begun.
     pub is_over: bool,
 }
 

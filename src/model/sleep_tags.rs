@@ -1,4 +1,4 @@
-//! Tags of memory that a program can unmap and remap: vLLM's sleep mode.
+//! Tags of memory that vLLM's sleep mode unmaps.
 
 use super::gpu::CudaIndex;
 

@@ -35,7 +35,7 @@ pub struct Function {
     pub first_line: u32,
     /// Last in its line table; 0: unknown.
     pub last_line: u32,
-    /// Whether it is C, C++ or Rust, without lines: `file` is its library.
+    /// It is C, C++ or Rust, without lines: `file` is its library.
     pub is_native: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct Thread {
     pub python_id: u64,
     /// `threading.Thread.name`, else the kernel's, if known.
     pub name: Option<Arc<str>>,
-    /// Whether it is the main thread.
+    /// It is the main thread.
     pub main: bool,
 }
 
@@ -190,7 +190,6 @@ impl StackTable {
     pub fn thread(&mut self, mut thread: Thread) -> ThreadId {
         if let Some(&id) = self.thread_ids.get(&thread.python_id) {
             let known = &mut self.threads[id.0 as usize];
-            // Keeps a known OS id.
             thread.os_id = thread.os_id.or(known.os_id);
             let reused = matches!((known.os_id, thread.os_id), (Some(a), Some(b)) if a != b);
             if !reused {

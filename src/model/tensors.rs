@@ -180,7 +180,7 @@ pub struct TensorInfo {
     pub offset: i64,
     /// `_version`: in-place changes; `None`: an inference tensor.
     pub version: Option<u32>,
-    /// Whether it requires a gradient.
+    /// It requires a gradient.
     pub requires_grad: bool,
     /// Autograd node that returned it; `None`: a leaf.
     pub grad_fn: Option<u64>,

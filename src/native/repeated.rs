@@ -1,4 +1,4 @@
-//! Unwinds many stacks; caches rules, names and stacks.
+//! Unwinds stacks with cached rules and names.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

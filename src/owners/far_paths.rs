@@ -3,11 +3,9 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_references::CppReferences;
 use super::names::{NamePriority, ObjectNames};
-use super::paths::{PathSearch, SearchFilter};
-use super::walk::RelevantObjects;
-use crate::python::{ClassKind, LocalVariable, ObjectHeap, ReferenceGraph};
+use super::paths::{PathSearch, PathSources, SearchFilter};
+use crate::python::{ClassKind, ObjectHeap, ReferenceGraph};
 use crate::target::Addr;
 
 const NO_VARIABLE: &str = "no variable: ";
@@ -16,14 +14,12 @@ const MAX_ROOTS: usize = 65_536;
 
 /// Names those of `objects` that have references and are not `garbage`.
 pub(super) fn name(
-    heap: &ObjectHeap<'_>,
-    found: &RelevantObjects,
-    locals: &[LocalVariable],
-    cpp: &CppReferences<'_>,
+    sources: PathSources<'_, '_>,
     named: &mut ObjectNames,
     (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
     objects: &[Addr],
 ) {
+    let heap = sources.heap;
     // What only a running function or C++ references is in transit.
     let (mut objects, held_alone) = graph.divide(objects, garbage);
     let held_alone: FxHashSet<Addr> = held_alone.into_iter().collect();
@@ -44,10 +40,10 @@ pub(super) fn name(
     let of_c: Vec<Addr> = holders.keys().copied().collect();
     let mut far = SearchFilter { leading: leading.all.into_iter().collect(), holders };
     far.leading.extend(graph.leading_to(&of_c, &modules).all);
-    let mut locals = locals.to_vec();
+    let mut locals = sources.locals.to_vec();
     locals.extend(heap.held_on_stacks(&outside));
     let wanted: FxHashSet<Addr> = objects.iter().copied().collect();
-    let mut search = PathSearch::far(heap, cpp, found, named, wanted, &far);
+    let mut search = PathSearch::far(sources, named, wanted, &far);
     search.everywhere(&locals, &|search| objects.iter().any(|at| !search.has_reached(*at)));
     let left: Vec<Addr> = objects.into_iter().filter(|at| !search.has_reached(*at)).collect();
     if !left.is_empty() {

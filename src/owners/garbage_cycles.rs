@@ -1,4 +1,4 @@
-//! The cycles behind garbage, with program class and shortest path.
+//! The cycles behind garbage.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

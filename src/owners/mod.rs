@@ -5,6 +5,7 @@
 //! `target`, `python` and `torch`. Never sleeps: transient errors are the caller's. Start reading
 //! at [`OwnerReader`].
 
+mod allocator_blocks;
 mod copy_stop;
 mod cpp_references;
 mod error;
@@ -18,6 +19,7 @@ mod paths;
 mod reader;
 mod referrers;
 mod repeats;
+mod rounds;
 mod rows;
 mod torch_version;
 mod vllm_tags;

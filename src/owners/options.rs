@@ -57,7 +57,7 @@ pub struct SnapshotRequest<'a> {
     pub(super) budget: Budget,
     pub(super) max_memory: u64,
     pub(super) asked: Option<&'a str>,
-    /// Whether another stop may follow at any moment.
+    /// Another stop may follow at any moment.
     pub(super) may_stop_again: bool,
 }
 

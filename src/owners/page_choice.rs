@@ -1,4 +1,4 @@
-//! Chooses pages for the next copy: the missing ones and neighbours.
+//! Chooses pages for the next copy.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ const MAX_NEIGHBOURS: u64 = 256;
 /// Growth of a round by neighbours; missing pages are unlimited.
 const MAX_GROWTH: f64 = 0.5;
 
-/// Adds missing pages and neighbours, where the next objects appear; keeps unused pages for a
-/// while. `is_all`: a whole walk needed copied pages only.
+/// Adds missing pages and neighbours; keeps unused pages for a while. `is_all`: a whole walk needed
+/// copied pages only.
 pub(super) fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, round: u32) {
     let (used, more) = (memory.pages(), memory.unplanned_pages());
     if is_all && pages.len() > 2 * used.len() {

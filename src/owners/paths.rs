@@ -1,4 +1,4 @@
-//! Names by variables: shortest paths to tensors through containers and attributes.
+//! Names tensors by the shortest paths from variables.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,6 +27,15 @@ const TASK: &str = "_asyncio.Task";
 const MAX_AHEAD: usize = 16_384;
 const MAX_ITEMS: usize = 65_536;
 
+/// What a search for paths starts from, and follows.
+#[derive(Clone, Copy)]
+pub(super) struct PathSources<'h, 'a> {
+    pub(super) heap: &'h ObjectHeap<'a>,
+    pub(super) found: &'h RelevantObjects,
+    pub(super) locals: &'h [LocalVariable],
+    pub(super) cpp: &'h CppReferences<'h>,
+}
+
 #[derive(Debug)]
 pub(super) struct PathNode {
     pub(super) at: Addr,
@@ -38,21 +47,18 @@ pub(super) struct PathNode {
 }
 
 /// Names tensors, outermost modules and optimizers by variables: of the program's functions, its
-/// modules' globals, then libraries' if something is missing. Returns tensors without a
-/// variable.
+/// modules, then libraries if needed. Returns tensors without a variable.
 pub(super) fn of_variables(
-    heap: &ObjectHeap<'_>,
-    found: &RelevantObjects,
-    locals: &[LocalVariable],
-    cpp: &CppReferences<'_>,
+    sources: PathSources<'_, '_>,
     named: &mut ObjectNames,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
+    let PathSources { found, locals, .. } = sources;
     let mut wanted: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
     wanted.extend(&found.pool_users);
-    let mut search = PathSearch::new(heap, cpp, found, named, wanted);
+    let mut search = PathSearch::new(sources, named, wanted);
     search.everywhere(locals, &|search| {
         found.tensors.iter().any(|at| !search.seen.contains(at) && needs_name(*at))
     });
@@ -60,16 +66,13 @@ pub(super) fn of_variables(
 }
 
 pub(super) fn to_objects(
-    heap: &ObjectHeap<'_>,
-    found: &RelevantObjects,
-    locals: &[LocalVariable],
-    cpp: &CppReferences<'_>,
+    sources: PathSources<'_, '_>,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut named = ObjectNames::default();
     let all = objects.len();
-    let mut search = PathSearch::new(heap, cpp, found, &mut named, objects);
-    search.everywhere(locals, &|search| search.named.variables.len() < all);
+    let mut search = PathSearch::new(sources, &mut named, objects);
+    search.everywhere(sources.locals, &|search| search.named.variables.len() < all);
     named.variables
 }
 
@@ -112,12 +115,11 @@ impl PrefetchedVisits {
 
 impl<'h, 'a> PathSearch<'h, 'a> {
     fn new(
-        heap: &'h ObjectHeap<'a>,
-        cpp: &'h CppReferences<'h>,
-        found: &RelevantObjects,
+        sources: PathSources<'h, 'a>,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
     ) -> Self {
+        let PathSources { heap, found, cpp, .. } = sources;
         let modules = found.modules.iter().copied().collect();
         let (seen, own_globals) = (FxHashSet::default(), FxHashSet::default());
         PathSearch {
@@ -135,14 +137,12 @@ impl<'h, 'a> PathSearch<'h, 'a> {
     }
 
     pub(super) fn far(
-        heap: &'h ObjectHeap<'a>,
-        cpp: &'h CppReferences<'h>,
-        found: &RelevantObjects,
+        sources: PathSources<'h, 'a>,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
         only: &'h SearchFilter,
     ) -> Self {
-        let near = PathSearch::new(heap, cpp, found, named, wanted);
+        let near = PathSearch::new(sources, named, wanted);
         PathSearch { max_depth: MAX_FAR_DEPTH, only: Some(only), ..near }
     }
 
@@ -152,8 +152,7 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 }
 
 impl PathSearch<'_, '_> {
-    /// From variables of functions, then module globals, then, if `more` is to be found, those of
-    /// libraries.
+    /// `more`: whether names from libraries' globals are still wanted.
     pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
@@ -224,7 +223,6 @@ impl PathSearch<'_, '_> {
                 let edge = ReferenceKind::Part;
                 visits.push(PathNode { at, from: None, edge, depth: 0, is_repeated: false });
             } else if self.wanted.contains(&at) {
-                // Another variable of an object seen before.
                 self.name(at, rank, &name);
             }
         }

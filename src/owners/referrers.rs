@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_references::CppReferences;
 use super::far_paths;
 use super::names::ObjectNames;
-use super::paths;
-use super::walk::RelevantObjects;
+use super::paths::{self, PathSources};
 use crate::model::{Referrer, TensorReferrers, TensorRow};
 use crate::ownership::{NamedTensors, called};
-use crate::python::{ClassKind, LocalVariable, ObjectHeap, ReferenceKind};
+use crate::python::{ClassKind, ReferenceKind};
 use crate::target::Addr;
 
 const MAX_REFERRERS: usize = 256;
@@ -25,13 +23,8 @@ pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     }
 }
 
-pub(super) fn find(
-    heap: &ObjectHeap<'_>,
-    found_objects: &RelevantObjects,
-    locals: &[LocalVariable],
-    cpp: &CppReferences<'_>,
-    objects: &[Addr],
-) -> Vec<TensorReferrers> {
+pub(super) fn find(sources: PathSources<'_, '_>, objects: &[Addr]) -> Vec<TensorReferrers> {
+    let PathSources { heap, locals, .. } = sources;
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
     let mut counts: FxHashMap<Addr, i32> = FxHashMap::default();
     let asked: FxHashSet<Addr> = objects.iter().copied().collect();
@@ -60,7 +53,7 @@ pub(super) fn find(
         referrers.retain(|(at, _, _)| !of_instances.contains(at));
     }
     let containers = found.values().flatten().map(|(at, _, _)| *at).collect();
-    let names = paths_to(heap, found_objects, locals, cpp, containers);
+    let names = paths_to(sources, containers);
     let of_object = |&object: &Addr| {
         let variables = locals.iter().filter(|local| local.value == object).map(|local| Referrer {
             at: None,
@@ -84,19 +77,16 @@ pub(super) fn find(
 }
 
 fn paths_to(
-    heap: &ObjectHeap<'_>,
-    found: &RelevantObjects,
-    locals: &[LocalVariable],
-    cpp: &CppReferences<'_>,
+    sources: PathSources<'_, '_>,
     containers: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
-    let mut near = paths::to_objects(heap, found, locals, cpp, containers.clone());
+    let mut near = paths::to_objects(sources, containers.clone());
     let far: Vec<Addr> = containers.into_iter().filter(|at| !near.contains_key(at)).collect();
     if !far.is_empty() {
-        let graph = heap.reference_graph();
+        let graph = sources.heap.reference_graph();
         let garbage = graph.garbage(&[]).unwrap_or_default();
         let mut named = ObjectNames::default();
-        far_paths::name(heap, found, locals, cpp, &mut named, (&graph, &garbage), &far);
+        far_paths::name(sources, &mut named, (&graph, &garbage), &far);
         near.extend(named.variables);
     }
     near

@@ -1,4 +1,4 @@
-//! Paths that repeat steps: linked lists, nested tuples, wrapped functions, trees.
+//! Paths that repeat steps: linked lists, trees.
 
 use super::paths::{MAX_DEPTH, PathNode};
 use crate::python::{ObjectHeap, ReferenceKind};
@@ -8,8 +8,8 @@ const MAX_PERIOD: usize = 4;
 /// Objects reached by repetition per kind of variable; a stop copies each.
 pub(super) const MAX_REPEATED: usize = 16_384;
 
-/// The first visit of a repetition that leads to `visit`, which lifts the depth limit. Visits are
-/// alike if the same kind of step led to the same class.
+/// The first visit of a repetition that leads to `visit`, which lifts the depth limit. Alike
+/// visits: the same kind of step, to the same class.
 pub(super) fn repeats(heap: &ObjectHeap<'_>, visits: &[PathNode], visit: usize) -> Option<usize> {
     let is_deep = visits[visit].depth >= MAX_DEPTH;
     let way = || std::iter::successors(Some(visit), |&at| visits[at].from);

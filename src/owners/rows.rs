@@ -202,7 +202,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         row.is_some_and(|&row| self.rows[row].tensor.grad_fn.is_some())
     }
 
-    /// Whether these are a large enough part: a busy job always has tensors in transit.
+    /// Whether these are many: a busy job always has tensors in transit.
     pub(super) fn may_be_garbage(&self, objects: &[Addr], in_use: &InUse) -> bool {
         let bytes = |row: &TensorRow| match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) if in_use.holds(device, storage.data) => storage.memory(),

@@ -1,4 +1,4 @@
-//! PyTorch's version, by its own module if its files are not available.
+//! PyTorch's version, by its own module.
 
 use crate::python::InterpreterReader;
 use crate::target::{PageCache, Process};

@@ -1,4 +1,4 @@
-//! The walk from Python's lists to a snapshot's rows, most important first.
+//! The walk from Python's lists to a snapshot's rows.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::error::OwnerError;
 use super::far_paths;
 use super::garbage::{self, Garbage};
 use super::names::{self, ObjectNames};
-use super::paths;
+use super::paths::{self, PathSources};
 use super::referrers;
 use super::rows::TensorRows;
 use crate::model::{
@@ -110,19 +110,16 @@ impl LimitedParts<'_> {
 }
 
 impl WalkSources<'_> {
-    /// Reads what a process has created since a walk (objects, references, local variables): short
-    /// enough for a stop. References of `known` objects come last, until `is_done`: they have
-    /// hardly changed. Returns all objects.
+    /// Reads what a process has created since a walk, short enough for a stop. References of
+    /// `known` objects come last, until `is_done`: they have hardly changed. Returns all objects.
     pub(super) fn read_newest(
         &self,
         known: &FxHashSet<Addr>,
         is_done: &dyn Fn() -> bool,
     ) -> Result<FxHashSet<Addr>, OwnerError> {
         let memory = self.memory;
-        let heap = self.python.heap_listed(memory, HeapListing::Newest)?;
         let head = self.python.object_head();
-        let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
-        let mut found = find(&heap, types);
+        let (heap, types, mut found) = self.objects(HeapListing::Newest)?;
         found.tensors.retain(|tensor| !known.contains(tensor));
         let (before, new): (Vec<_>, Vec<_>) =
             heap.objects().iter().partition(|object| known.contains(&object.at));
@@ -162,12 +159,9 @@ impl WalkSources<'_> {
     ) -> Result<WalkResult, OwnerError> {
         let memory = self.memory;
         let mut parts = LimitedParts::of(memory);
-        let heap = self.python.heap_listed(memory, listing)?;
-        let head = self.python.object_head();
-        let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
-        let found = find(&heap, types);
+        let (heap, types, found) = self.objects(listing)?;
         parts.end(IncompleteSnapshot::OBJECTS);
-        let tensors = self.tensors.tensors(memory, head, &found.tensors)?;
+        let tensors = self.tensors.tensors(memory, self.python.object_head(), &found.tensors)?;
         let mut rows = TensorRows::new(&heap, &tensors, types, &found);
         parts.end(IncompleteSnapshot::TENSORS);
         let misfits = rows.misfits;
@@ -177,49 +171,14 @@ impl WalkSources<'_> {
         names::modules(&heap, &found, &mut named);
         parts.end(IncompleteSnapshot::MODULES);
         let locals = heap.locals();
-        // The graph explains what it keeps.
-        let in_use = InUse::new(self.blocks);
-        // Autocast's copies of weights in C++ have no variable and no cycle.
-        let is_of_cpp =
-            |object: &Addr| found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
-        // Some were in transit between functions: no reason to search libraries.
-        let is_gone = |object: &Addr| {
-            listing == HeapListing::Rough && memory.has_changed(*object, SIZE_OF_TENSOR)
-        };
-        let needs_name = |object: Addr| {
-            rows.needs_name(object, &in_use) && !is_of_cpp(&object) && !is_gone(&object)
-        };
         let cpp = rows.cpp_references(&found);
-        let unreached = paths::of_variables(&heap, &found, &locals, &cpp, &mut named, &needs_name);
-        // A small output may keep a large graph.
-        let (results, mut unreached): (Vec<Addr>, Vec<Addr>) =
-            unreached.into_iter().partition(|object| rows.is_result(*object));
-        unreached.retain(|object| needs_name(*object));
+        let sources = PathSources { heap: &heap, found: &found, locals: &locals, cpp: &cpp };
+        let in_use = InUse::new(self.blocks);
+        let search = NameSearch { sources, tensors: &tensors, memory, listing, in_use };
+        let unnamed = search.near(&rows, &mut named);
         parts.end(IncompleteSnapshot::VARIABLES);
         rows.add_named(&named);
-        // Finding garbage reads all objects: only if it may find some.
-        let mut garbage = Garbage::default();
-        // A node may keep itself alive: its `ctx` has its output.
-        if rows.may_be_garbage(&unreached, &in_use)
-            || rows.may_be_garbage(&named.by_nodes, &in_use)
-            || results.len() >= MIN_RESULTS
-        {
-            let graph = heap.reference_graph();
-            garbage = garbage::find(&heap, &graph, &tensors, &rows, &found);
-            // What changed while it was read proves nothing.
-            if memory.torn_reads() > parts.torn_before {
-                garbage = Garbage::default();
-            }
-            parts.end(IncompleteSnapshot::GARBAGE);
-            let graph = (&graph, &garbage.objects);
-            unreached.extend(results);
-            far_paths::name(&heap, &found, &locals, &cpp, &mut named, graph, &unreached);
-        } else if listing == HeapListing::Rough
-            && (rows.has_graph() || !found.optimizers.is_empty())
-        {
-            // The next snapshot may need these pages.
-            heap.reference_graph();
-        }
+        let garbage = search.far(&rows, &mut named, unnamed, &mut parts);
         parts.end(IncompleteSnapshot::FAR);
         names::finish(&heap, &found, &mut named);
         parts.end("the state of optimizers");
@@ -227,38 +186,43 @@ impl WalkSources<'_> {
         parts.end("CUDA graphs");
         let wrapped = paths::parts(&heap, &rows.wrappers(), &found);
         parts.end("what wrapper tensors wrap");
-        let ((tensors, nodes), referrers) = match self.asked {
-            Some(name) => {
-                let rows = rows.finish(&named, &garbage.tensors, &wrapped);
-                let asked = referrers::asked(name, &rows.0);
-                let referrers = referrers::find(&heap, &found, &locals, &cpp, &asked);
-                parts.end("referrers");
-                read_all();
-                (rows, referrers)
-            }
-            None => {
-                read_all();
-                (rows.finish(&named, &garbage.tensors, &wrapped), Vec::new())
-            }
-        };
-        let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
-        let (missing, torn, counting) = (parts.missing, parts.torn, found.counting);
+        if self.asked.is_none() {
+            read_all();
+        }
+        let (tensors, nodes) = rows.finish(&named, &garbage.tensors, &wrapped);
+        let mut referrers = Vec::new();
+        if let Some(name) = self.asked {
+            referrers = referrers::find(sources, &referrers::asked(name, &tensors));
+            parts.end("referrers");
+            read_all();
+        }
         let ObjectNames { models, optimizers, .. } = named;
         Ok(WalkResult {
             tensors,
             nodes,
             referrers,
-            counting,
             models,
             optimizers,
             garbage: garbage.cycles,
             pool_users,
-            objects,
-            unreadable,
+            objects: heap.objects().len() as u64,
+            unreadable: heap.unreadable(),
             misfits,
-            missing,
-            torn,
+            missing: parts.missing,
+            torn: parts.torn,
+            counting: found.counting,
         })
+    }
+
+    fn objects(
+        &self,
+        listing: HeapListing,
+    ) -> Result<(ObjectHeap<'_>, TensorTypes, RelevantObjects), OwnerError> {
+        let heap = self.python.heap_listed(self.memory, listing)?;
+        let types = self.tensors.types(self.memory, self.python.object_head())?;
+        let types = types.ok_or(OwnerError::NoTorch)?;
+        let found = find(&heap, types);
+        Ok((heap, types, found))
     }
 
     fn pool_users(
@@ -284,6 +248,81 @@ impl WalkSources<'_> {
             true => Vec::new(),
             false => found.pool_users.iter().filter_map(user).collect(),
         }
+    }
+}
+
+/// Names tensors by the variables that lead to them.
+struct NameSearch<'h, 'a> {
+    sources: PathSources<'h, 'a>,
+    tensors: &'h TensorDecoder<'h>,
+    memory: &'h PageCache,
+    listing: HeapListing,
+    in_use: InUse,
+}
+
+/// Tensors that no short path from a variable reaches.
+struct UnnamedTensors {
+    /// Of autograd nodes: a small one may keep a large graph.
+    results: Vec<Addr>,
+    /// Others, if worth a search.
+    others: Vec<Addr>,
+}
+
+impl NameSearch<'_, '_> {
+    fn near(&self, rows: &TensorRows<'_, '_>, named: &mut ObjectNames) -> UnnamedTensors {
+        let needs_name = |object: Addr| self.needs_name(rows, object);
+        let unreached = paths::of_variables(self.sources, named, &needs_name);
+        let (results, mut others): (Vec<Addr>, Vec<Addr>) =
+            unreached.into_iter().partition(|object| rows.is_result(*object));
+        others.retain(|object| needs_name(*object));
+        UnnamedTensors { results, others }
+    }
+
+    fn needs_name(&self, rows: &TensorRows<'_, '_>, object: Addr) -> bool {
+        // Autocast's copies of weights in C++ have no variable and no cycle.
+        let is_of_cpp = || {
+            self.sources.found.referred_once.contains(&object)
+                && self.tensors.is_kept_by_cpp(object)
+        };
+        // Some were in transit between functions: no reason to search libraries.
+        let is_gone = || {
+            self.listing == HeapListing::Rough && self.memory.has_changed(object, SIZE_OF_TENSOR)
+        };
+        // The graph explains what it keeps.
+        rows.needs_name(object, &self.in_use) && !is_of_cpp() && !is_gone()
+    }
+
+    /// By long paths, or as garbage. This reads all objects: only if it may find garbage.
+    fn far(
+        &self,
+        rows: &TensorRows<'_, '_>,
+        named: &mut ObjectNames,
+        UnnamedTensors { results, mut others }: UnnamedTensors,
+        parts: &mut LimitedParts<'_>,
+    ) -> Garbage {
+        let PathSources { heap, found, .. } = self.sources;
+        // A node may keep itself alive: its `ctx` has its output.
+        let may_be_garbage = rows.may_be_garbage(&others, &self.in_use)
+            || rows.may_be_garbage(&named.by_nodes, &self.in_use)
+            || results.len() >= MIN_RESULTS;
+        if !may_be_garbage {
+            let may_be_next = rows.has_graph() || !found.optimizers.is_empty();
+            if self.listing == HeapListing::Rough && may_be_next {
+                // The next snapshot may need these pages.
+                heap.reference_graph();
+            }
+            return Garbage::default();
+        }
+        let graph = heap.reference_graph();
+        let mut garbage = garbage::find(heap, &graph, self.tensors, rows, found);
+        // What changed while it was read proves nothing.
+        if self.memory.torn_reads() > parts.torn_before {
+            garbage = Garbage::default();
+        }
+        parts.end(IncompleteSnapshot::GARBAGE);
+        others.extend(results);
+        far_paths::name(self.sources, named, (&graph, &garbage.objects), &others);
+        garbage
     }
 }
 

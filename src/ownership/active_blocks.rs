@@ -1,4 +1,4 @@
-//! Blocks in use, and how much of each its tensors cover.
+//! Blocks in use, and the bytes that tensors cover.
 
 use std::collections::BTreeMap;
 

@@ -143,7 +143,7 @@ impl<'a> Summary<'a> {
     }
 }
 
-/// The storage's owner; what a graph saved also says by what name the graph is alive.
+/// The storage's owner; for what a graph saved, also the name that keeps the graph alive.
 fn kept_label(snapshot: &OwnershipSnapshot, group: &StorageGroup, keeper: Option<&str>) -> String {
     let owner = owner_label(snapshot, &snapshot.tensors[group.tensors[0]]);
     match keeper.filter(|_| owner.starts_with(SAVED_BY)) {

@@ -1,4 +1,4 @@
-//! Finds tensors by a printed name or an address.
+//! Finds tensors by name or address.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

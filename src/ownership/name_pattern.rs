@@ -1,4 +1,4 @@
-//! Splits a tensor's name (`sessions["a"].layers[3].keys`) into parts; finds indices and keys.
+//! Splits a name such as `sessions["a"].layers[3].keys` into parts.
 
 /// A part of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

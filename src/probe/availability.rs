@@ -1,4 +1,4 @@
-//! Tries ways to place probes without touching the target.
+//! Tries ways to place probes, on memspy itself.
 
 use std::os::fd::AsFd;
 

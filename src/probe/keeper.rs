@@ -99,8 +99,8 @@ impl ProbeKeeper {
             .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// A socket per request, so that answers cannot be confused. A late keeper is killed: nothing
-    /// it still does lasts.
+    /// A socket per request keeps answers apart. A late keeper is killed: nothing it does then
+    /// lasts.
     fn ask(
         &self,
         bytes: &[u8],

@@ -1,4 +1,4 @@
-//! A request to place probes, by memspy or its keeper.
+//! A request to place probes.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

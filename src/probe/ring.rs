@@ -263,7 +263,6 @@ mod tests {
         assert_eq!(native(ALLOCATED, 0), NativeCopy::NotTaken);
         assert_eq!(native(ALLOCATED, 5), NativeCopy::Number(5));
         assert_eq!(native(ALLOCATED, u32::MAX), NativeCopy::Lost);
-        // Other events have no copy, whatever the bytes.
         assert_eq!(native(FREED, 5), NativeCopy::NotTaken);
     }
 

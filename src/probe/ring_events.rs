@@ -33,9 +33,9 @@ pub struct RawEvent {
     pub stack: StackKey,
     /// Source of the stack.
     pub source: StackSource,
-    /// Whether the stack is deeper than the walk.
+    /// The stack is deeper than the walk.
     pub truncated: bool,
-    /// Whether a page of it was unreadable.
+    /// A page of it was unreadable.
     pub faulted: bool,
     /// The evaluated autograd node.
     pub node: Option<RawNode>,
@@ -83,7 +83,7 @@ pub enum RingRecord<'a> {
         key: StackKey,
         /// Innermost first.
         frames: &'a [BpfFrame],
-        /// Whether the stack is deeper.
+        /// The stack is deeper.
         truncated: bool,
     },
     /// A code object at its first use.
@@ -101,7 +101,7 @@ pub enum RingRecord<'a> {
         registers: [u64; DWARF_REGISTERS],
         /// The stack from the stack pointer on.
         stack: &'a [u8],
-        /// Whether its outer part is missing.
+        /// Its outer part is missing.
         is_cut: bool,
     },
     /// A code object died; its address may be reused.

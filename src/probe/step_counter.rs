@@ -1,4 +1,4 @@
-//! Words that count steps: `struct watching` of cuda/steps.bpf.h.
+//! Words that count steps (`struct watching`, cuda/steps.bpf.h).
 
 use crate::abi::{CounterLocation, WatchedSteps};
 

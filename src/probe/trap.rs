@@ -1,4 +1,4 @@
-//! What a probe costs its thread, without program: measured on memspy itself.
+//! The time a probe costs its thread, measured on memspy.
 
 use std::hint::black_box;
 use std::os::fd::AsFd;

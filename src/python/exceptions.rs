@@ -1,5 +1,5 @@
 //! Finds exceptions that threads raise or handle, and the last uncaught one. A thread must refer to
-//! an exception before and after the copy.
+//! it before and after the copy.
 
 use rustc_hash::FxHashSet;
 

@@ -1,4 +1,4 @@
-//! Source text without a file (notebook cells, `exec`), from the target's `linecache`.
+//! Source text without a file, from the target's `linecache`.
 
 use crate::python::heap::ObjectHeap;
 use crate::python::layouts::interpreter::Interpreter;

@@ -190,7 +190,7 @@ impl InterpreterReader {
         }
     }
 
-    /// Sets the allocator's locks: a thread that waits for one is working.
+    /// Sets the allocator's locks: a wait for one is work.
     pub fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
         if let ReaderBackend::Own(own) = &mut self.reader {
             own.set_allocator_locks(locks);
@@ -301,7 +301,7 @@ impl InterpreterReader {
         }
     }
 
-    /// The heap without object list, to follow references from modules.
+    /// The heap without object list.
     pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<ObjectHeap<'a>> {
         match &self.reader {
             ReaderBackend::Own(own) => Some(ObjectHeap::unlisted(memory, own.interpreter())),

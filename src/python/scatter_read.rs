@@ -1,4 +1,4 @@
-//! Reads many small pieces of the target with one system call.
+//! Reads many small pieces with one system call.
 
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 

@@ -68,7 +68,7 @@ impl IntegerVariable {
         value
     }
 
-    /// Consecutive failed searches; one may fail while calls begin and end.
+    /// Consecutive failed searches.
     pub fn searches_missed(&self) -> u32 {
         self.missed
     }

@@ -1,4 +1,4 @@
-//! `memspy diff`: two moments by line, function, stack or owner.
+//! `memspy diff`: two moments compared.
 
 use std::io::Write;
 
@@ -23,7 +23,7 @@ pub enum DiffRows {
     Functions,
     /// Whole stacks.
     Stacks {
-        /// Whether stacks are matched by lines, too: only within one recording, because lines move
+        /// Stacks are matched by lines, too: only within one recording, because lines move
         /// between versions of a program.
         with_lines: bool,
     },
@@ -34,11 +34,11 @@ pub enum DiffRows {
 pub struct DiffStyle<'a> {
     /// The moments: `at the peak`.
     pub moments: &'a str,
-    /// Whether long stacks are whole.
+    /// Long stacks are whole.
     pub whole_stacks: bool,
     /// Most rows.
     pub limit: Option<usize>,
-    /// Whether full paths are shown and matched.
+    /// Full paths are shown and matched.
     pub full_filenames: bool,
 }
 

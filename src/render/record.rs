@@ -10,7 +10,7 @@ use crate::render::shared::{
     warnings,
 };
 
-/// Writes what was recorded and what to do next. `file` is as the user named it, of `size` bytes.
+/// Writes what was recorded and what to do next.
 pub fn summary(
     out: &mut dyn Write,
     profile: &Profile,
@@ -68,7 +68,6 @@ pub fn summary(
     Ok(())
 }
 
-/// Names the process while it runs, else its program.
 fn exact_words(profile: &Profile) -> Vec<String> {
     let mut words: Vec<String> = ["record", "--exact"].map(str::to_owned).into();
     let has_ended = profile.end().is_some_and(|end| {

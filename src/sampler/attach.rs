@@ -10,7 +10,7 @@ use super::readers::{AttachError, TargetReaders};
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const INITIALIZATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Attaches to a running program, once its interpreter has initialised.
+/// Attaches once the interpreter has initialised.
 pub fn attach(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError> {
     let start = Instant::now();
     loop {
@@ -27,8 +27,7 @@ pub fn attach(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError>
     }
 }
 
-/// Waits until a program that memspy has just started is Python, or ends. It may `exec`
-/// first: a shell script, a shim.
+/// Waits until a started program is Python, or ends. A shell script or shim may `exec` first.
 pub fn attach_when_python(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError> {
     loop {
         match TargetReaders::attach(pid) {

@@ -1,4 +1,4 @@
-//! What an exact recording of an attached target can see.
+//! What an exact recording can see.
 
 use super::exact::ExactAvailability;
 use super::readers::TargetReaders;

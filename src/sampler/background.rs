@@ -46,7 +46,7 @@ struct Batch {
     handed: Option<Instant>,
 }
 
-/// Bytes on their way to the thread; who sends waits while there are too many.
+/// Bytes on their way to the thread; the sender waits while there are too many.
 #[derive(Default)]
 struct QueueBudget {
     state: Mutex<QueueState>,

@@ -1,4 +1,4 @@
-//! Reads the machine's GPUs and the processes on them.
+//! Reads the GPUs and their processes.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct MachineReading {
     pub targets: Vec<TargetReading>,
     /// Targets that ended since the last reading.
     pub ended: Vec<u32>,
-    /// Processes that use a GPU but are orphans or not in the driver's list.
+    /// Orphans that use a GPU, and unlisted processes.
     pub left_behind: Vec<LeftBehind>,
 }
 
@@ -35,7 +35,7 @@ pub struct TargetReading {
     pub pid: u32,
     /// Whether and how long memspy has paused it (`None` inside: the clock was set back).
     pub paused: Option<Option<Duration>>,
-    /// Its start, runtime, devices, usage, counters, snapshots, losses.
+    /// Its records.
     pub records: Vec<Record>,
 }
 

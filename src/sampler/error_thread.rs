@@ -1,4 +1,4 @@
-//! Finds the exception of an out-of-memory error in the job's memory.
+//! Finds an out-of-memory error's exception in the job's memory.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};

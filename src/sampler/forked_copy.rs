@@ -13,7 +13,7 @@ const MAX_GENERATIONS: usize = 16;
 /// The allocator that a process has copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForkedCopy {
-    /// The process that initialised CUDA, unless it has ended.
+    /// The process that initialised CUDA, if alive.
     pub of: Option<u32>,
 }
 

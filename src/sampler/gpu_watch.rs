@@ -1,4 +1,4 @@
-//! Runs NVML on a thread: listing processes takes milliseconds.
+//! Runs NVML on a thread, as it takes milliseconds.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -1,4 +1,4 @@
-//! Reads the allocation history that a job records itself.
+//! Reads the job's own allocation history.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub enum HistoryError {
     NotRecorded,
 }
 
-/// Reads what `torch.cuda.memory._record_memory_history` recorded, without stopping the process.
+/// Reads what `torch.cuda.memory._record_memory_history` recorded, without a stop.
 pub fn read_history(readers: &mut TargetReaders) -> Result<AllocationHistory, HistoryError> {
     readers.refresh();
     let torch = match &mut readers.torch {

@@ -1,4 +1,4 @@
-//! Sums up losses: a failure at every sample becomes one record a second.
+//! Sums up losses to one record a second.
 
 use crate::model::{MissReason, MissedObservation, Nanos, ReaderKind};
 

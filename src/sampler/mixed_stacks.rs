@@ -47,7 +47,7 @@ struct CopiedMoment {
     stopped_for: Option<Duration>,
 }
 
-/// All threads' stacks with native frames. Stops the process for some milliseconds.
+/// All threads' stacks with native frames. Stops the process for milliseconds.
 pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, NativeError> {
     let TargetReaders { process, python, .. } = readers;
     let python = python.as_mut().ok_or(NativeError::NoPython)?;

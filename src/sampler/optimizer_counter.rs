@@ -1,4 +1,4 @@
-//! The step counter that optimizers keep in a tensor per parameter.
+//! The step counter in an optimizer's tensors.
 
 use crate::abi::CounterLocation;
 use crate::model::{DType, OwnershipSnapshot, TensorCategory};

@@ -1,4 +1,4 @@
-//! Takes owner snapshots on a thread, within a budget of the time that the process is stopped.
+//! Takes owner snapshots on a thread; a budget limits the stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -133,8 +133,7 @@ impl OwnerThread {
     }
 }
 
-/// Whether the process can have GPU memory. While it imports libraries, a stop would fail, and
-/// delay the next.
+/// Whether the process can have GPU memory. While it imports libraries, a stop would fail.
 fn is_ready(readers: &mut TargetReaders) -> bool {
     readers.refresh();
     match readers.allocator() {

@@ -1,4 +1,4 @@
-//! Takes owner snapshots; retries until the process is at a readable point.
+//! Takes owner snapshots, with retries.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,7 +79,7 @@ fn take_out_copies(snapshot: &mut OwnershipSnapshot, copy: ForkedCopy) {
     snapshot.copied = Some(CopiedTensors { of: copy.of, storages: seen.len() as u64, bytes });
 }
 
-/// The slow preparation, while the process runs: the next snapshot stops it at once.
+/// The slow preparation, while the process runs.
 pub(super) fn learn(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -181,8 +181,8 @@ pub type ReadOwners<'a> = &'a mut dyn FnMut(
     &[ThreadSample],
 ) -> io::Result<()>;
 
-/// Takes snapshots at intervals of `every`, until `stop` is set or the process ends. `take` judges
-/// a failed one.
+/// Takes snapshots each `every` until `stop` is set or the process ends. `take` judges a failed
+/// one.
 pub fn watch_owners(
     readers: &mut TargetReaders,
     options: SnapshotOptions,

@@ -1,4 +1,4 @@
-//! The sampling thread must not queue behind the target's threads.
+//! Keeps the sampling thread ahead of the target's threads.
 
 const RAISED_NICE: i32 = -10;
 const LOWERED_NICE: i32 = 5;

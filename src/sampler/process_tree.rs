@@ -65,18 +65,18 @@ enum MemberState {
 }
 
 impl ProcessTree {
-    /// The tree of process `pid`; with `any`, also processes without Python.
+    /// The tree of process `pid`; with `any`, without Python, too.
     pub fn new(pid: u32, any: bool) -> Result<ProcessTree, AttachError> {
         let roots = TreeRoots::Process(Arc::new(Process::open(pid)?));
         Ok(ProcessTree { roots, any, known: HashMap::new() })
     }
 
-    /// All processes that match; with `any`, also processes without Python.
+    /// All processes that match; with `any`, without Python, too.
     pub fn called(pattern: CommandPattern, any: bool) -> ProcessTree {
         ProcessTree { roots: TreeRoots::Called(pattern), any, known: HashMap::new() }
     }
 
-    /// With a pattern always true: more processes may come.
+    /// Always true with a pattern.
     pub fn root_is_alive(&self) -> bool {
         match &self.roots {
             TreeRoots::Process(root) => root.is_alive(),
@@ -84,7 +84,7 @@ impl ProcessTree {
         }
     }
 
-    /// The members that became worth recording since the last call.
+    /// The new members to record.
     pub fn poll(&mut self) -> Vec<RankProcess> {
         let mut pids = match &self.roots {
             TreeRoots::Process(root) => [vec![root.pid()], root.descendants()].concat(),

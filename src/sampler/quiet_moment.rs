@@ -1,4 +1,4 @@
-//! Moments at which the allocator is quiet: a snapshot is then likely consistent.
+//! Quiet moments of the allocator, for consistent snapshots.
 //!
 //! A job that allocates every 50 µs changes its blocks for hundreds of milliseconds, then waits for
 //! the device, data or a loss.

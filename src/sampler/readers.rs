@@ -1,4 +1,4 @@
-//! The readers of one target: what can be read, and why the rest cannot.
+//! The readers of one target, and why others are missing.
 
 mod diagnosis;
 
@@ -110,7 +110,7 @@ pub struct TargetReaders {
     copied_version: Option<String>,
 }
 
-/// A process opened once, for attaching again; never another process with its pid.
+/// A process, never another with its pid.
 #[derive(Debug, Clone)]
 pub struct TargetIdentity(Arc<Process>);
 
@@ -182,7 +182,7 @@ impl TargetReaders {
         counters
     }
 
-    /// Attaches to a process with Python. PyTorch and the driver may be missing.
+    /// Attaches to a process with Python.
     pub fn attach(pid: u32) -> Result<Self, AttachError> {
         TargetIdentity::open(pid)?.attach()
     }
@@ -238,8 +238,7 @@ impl TargetReaders {
         readers
     }
 
-    /// Finds a newly imported PyTorch or initialised CUDA; cheap once attached. Returns whether
-    /// anything changed.
+    /// Finds a newly imported PyTorch or initialised CUDA. Returns whether anything changed.
     pub fn refresh(&mut self) -> bool {
         let before = self.allocator();
         match &mut self.torch {
@@ -345,7 +344,7 @@ impl TargetReaders {
         }
     }
 
-    /// The machine's devices with the target's numbers; empty without NVML.
+    /// The machine's devices; empty without NVML.
     pub fn devices(&self) -> Vec<GpuDevice> {
         let listed = self.gpu.as_ref().ok().and_then(|gpu| gpu.devices(&self.visibility).ok());
         listed.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Reads the target at every tick and passes on records.
+//! Reads the target at every tick.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -93,8 +93,8 @@ impl Recorder {
         self
     }
 
-    /// Records until the duration is over, `stop` is set or the target ends. Calls `observe` after
-    /// the first sync, then a few times a second. Returns the last record.
+    /// Records until the duration is over, `stop` is set or the target ends; calls `observe` a few
+    /// times a second. Returns the last record.
     pub fn run(
         mut self,
         host: String,

@@ -21,9 +21,9 @@ pub struct RecordingProgress {
     pub elapsed: Duration,
     /// Sums so far.
     pub totals: RecordingTotals,
-    /// Bytes allocated on all devices; `None` if unknown.
+    /// Bytes allocated on all devices, if known.
     pub allocated: Option<i64>,
-    /// Bytes reserved on all devices; `None` if unknown.
+    /// Bytes reserved on all devices, if known.
     pub reserved: Option<i64>,
 }
 

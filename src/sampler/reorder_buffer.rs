@@ -1,4 +1,4 @@
-//! Keeps records in time order: those of a snapshot's time wait for it.
+//! Keeps records in time order.
 
 use crate::model::{FollowedChanges, Record, RecordSink, SinkResult};
 

@@ -1,4 +1,4 @@
-//! The state of any recording: readers, clock, names, sums.
+//! The state of any recording.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -45,8 +45,7 @@ pub struct CommonOptions {
     pub step_variable: Option<String>,
     /// One that counts epochs.
     pub epoch_variable: Option<String>,
-    /// Numbers restart ([`Definition::Reset`]) above this many
-    /// stacks, frames or threads; `None`: never.
+    /// Numbers restart ([`Definition::Reset`]) above this many; `None`: never.
     pub forget_after: Option<usize>,
 }
 

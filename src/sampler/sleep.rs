@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Sleeps for `time`, or until `is_over`, asked first and then every 20 ms. Returns whether it
-/// slept to the end.
+/// Sleeps for `time`, or until `is_over`, asked at once and every 20 ms. Returns whether it slept
+/// to the end.
 pub fn sleep_unless(time: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !is_over() {

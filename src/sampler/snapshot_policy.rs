@@ -1,4 +1,4 @@
-//! When a snapshot is worth its cost; most samples need none.
+//! When a snapshot is worth its cost.
 
 use std::time::Duration;
 

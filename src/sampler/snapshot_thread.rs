@@ -1,4 +1,4 @@
-//! Reads snapshots on a thread: each takes as long as the target keeps changing.
+//! Reads snapshots on a thread, as the target changes meanwhile.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};

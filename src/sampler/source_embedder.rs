@@ -1,4 +1,4 @@
-//! Adds source text to functions, from the target's files or its memory.
+//! Adds source text to functions.
 
 use std::collections::VecDeque;
 use std::path::Path;

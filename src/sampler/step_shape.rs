@@ -135,7 +135,6 @@ mod tests {
         let (mut due, mut made) = (0, Vec::new());
         for (at, now) in steps {
             shape.see(now);
-            // A step is a tenth of the timeout.
             let waited = u32::try_from((now.allocations - due).max(0)).unwrap();
             if now.allocations >= due && shape.is_time(MAX_WAIT / 1000 * waited, MAX_WAIT) {
                 shape.on_snapshot();

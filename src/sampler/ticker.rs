@@ -1,4 +1,4 @@
-//! A fixed grid of ticks that counts missed ones.
+//! A grid of ticks that counts missed ones.
 
 use std::time::{Duration, Instant};
 

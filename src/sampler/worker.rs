@@ -1,4 +1,4 @@
-//! memspy's own threads: each has a name, can be stopped, and is joined.
+//! memspy's own threads.
 
 use std::io;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl<T> Drop for Worker<T> {
         self.stop.set();
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // Joining fails only after a panic, which was printed.
+            // Fails only after a panic, which was printed.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Moves a job's GPU memory to the host and back, and undoes failures.
+//! Moves GPU memory to the host and back.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +64,7 @@ pub enum JobState {
     Runs,
     /// Its CUDA calls wait.
     Waits {
-        /// Whether its memory is on the host.
+        /// Its memory is on the host.
         away: bool,
     },
     /// The driver marked it as failed.
@@ -95,7 +95,7 @@ impl fmt::Display for JobState {
 /// The result of a move.
 #[derive(Debug, Clone)]
 pub struct CheckpointReport {
-    /// Before and after: the job's devices, and others whose use changed.
+    /// Before and after: the job's and other changed devices.
     pub devices: Vec<(GpuDevice, DeviceUsage, DeviceUsage)>,
     /// The process's host bytes, before and after.
     pub process_host: (Option<u64>, Option<u64>),
@@ -123,7 +123,7 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Prepares without touching the job. Fails if its CUDA or the driver cannot move memory.
+    /// Prepares without touching the job. Fails if its memory cannot be moved.
     pub fn new(pid: u32) -> Result<Checkpointer, MoveError> {
         let process = Process::open(pid)?;
         let gpu = NvmlReader::open(&process)?;
@@ -149,7 +149,7 @@ impl Checkpointer {
         self.process.command().unwrap_or_default()
     }
 
-    /// Whether it is still paused: `false` if ended or resumed by another program.
+    /// Whether it is still paused: it may have ended or been resumed.
     pub fn is_away(&self) -> bool {
         self.process.is_alive() && matches!(self.state(), Ok(CudaState::Checkpointed))
     }
@@ -210,7 +210,7 @@ impl Checkpointer {
         Ok(self.moved(before, Some(lock), Some(transfer), None))
     }
 
-    /// Moves the memory back; also unlocks a job whose pause was interrupted.
+    /// Moves the memory back, also after an interrupted pause.
     pub fn resume(&self) -> Result<CheckpointReport, MoveError> {
         let pid = self.pid();
         let state = self.state()?;

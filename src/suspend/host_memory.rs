@@ -1,4 +1,4 @@
-//! Host memory available to a process and its control groups.
+//! Host memory available to a process.
 
 use std::fmt;
 use std::fs;
@@ -56,7 +56,7 @@ impl HostMemory {
 }
 
 impl Process {
-    /// Bytes of host memory, resident and swapped out.
+    /// Host memory, resident and swapped out.
     pub fn host_bytes(&self) -> Option<u64> {
         let status = proc_files::read(self.pid(), "status", proc_files::MAX_FIELDS).ok()?;
         let status = String::from_utf8_lossy(&status.bytes);

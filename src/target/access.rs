@@ -1,4 +1,4 @@
-//! What the kernel lets memspy do with a target.
+//! What the kernel allows with a target.
 
 use std::fs;
 
@@ -29,9 +29,9 @@ pub struct AccessFacts {
     pub perfmon: bool,
     /// memspy has CAP_BPF.
     pub bpf: bool,
-    /// Whether memspy seems to run in a container.
+    /// memspy seems to run in a container.
     pub in_container: bool,
-    /// Whether the target has another pid namespace.
+    /// The target has another pid namespace.
     pub target_in_container: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Limits memspy's time and memory for reading a process.
+//! Limits the time and memory of a read.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

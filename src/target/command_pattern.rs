@@ -1,4 +1,4 @@
-//! Finds processes by a pattern of their command line or name.
+//! Finds processes by command line or name.
 
 use std::str::FromStr;
 

@@ -200,7 +200,7 @@ impl LoadedObject {
         self.look_up(memory, &tables, name).map_err(fault)
     }
 
-    /// From the exported symbols, else from the file's full table.
+    /// From exported symbols, else the file's full table.
     pub fn symbol(
         &self,
         process: &Process,
@@ -335,7 +335,6 @@ mod tests {
         assert!(compiled.success());
         let mut child =
             Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // Prints when loaded, then waits.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let process = Process::open(child.id()).unwrap();
         let memory = process.memory();

@@ -73,7 +73,7 @@ impl<'a> ElfFile<'a> {
         let first: Vec<SectionHeader64<LittleEndian>> =
             if at == 0 { Vec::new() } else { headers(file, at, 1)? };
         if let Some(first) = first.first() {
-            // Numbers too large for the header are in the first section (ELF specification).
+            // Too large numbers are in the first section (ELF specification).
             if count == 0 {
                 count = first.sh_size(LE);
             }

@@ -1,4 +1,4 @@
-//! The target's present environment, with changes by `os.environ[...] = ...`.
+//! The target's present environment, with changes by `os.environ`.
 
 use super::elf::LoadedObject;
 use super::mappings::Mappings;

@@ -1,4 +1,4 @@
-//! An ELF file's functions, sorted for many look-ups. Reads names on demand.
+//! An ELF file's functions, sorted. Reads names on demand.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Finds processes by the GPU driver's pids, perhaps of another pid namespace.
+//! Finds processes by the driver's pids.
 
 use procfs::process::Process;
 
@@ -20,8 +20,8 @@ pub struct FoundProcess {
 
 /// Translates the driver's pids.
 ///
-/// The driver gives the host's pids; newer ones those of the asking process's namespace. In a
-/// container such a number may be another process's by chance.
+/// Older drivers give the host's pids, newer ones those of the asking process's namespace. In a
+/// container a host's pid may be another process's by chance.
 #[derive(Debug, Clone, Copy)]
 pub struct HostPids {
     initial: bool,

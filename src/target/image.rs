@@ -1,4 +1,4 @@
-//! Captured memory, to repeat reads in tests.
+//! Captured memory, for tests.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

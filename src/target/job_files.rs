@@ -108,7 +108,7 @@ struct UserRights {
     groups: BTreeSet<u32>,
     /// To read what file modes forbid.
     capabilities: CapabilitySet,
-    /// Whether paths mean the same as for memspy.
+    /// Paths mean the same as for memspy.
     same_root: bool,
 }
 

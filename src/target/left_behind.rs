@@ -1,4 +1,4 @@
-//! Finds orphaned processes and users of a GPU's device file.
+//! Orphaned processes, and users of a GPU's device file.
 
 use std::fs;
 use std::path::Path;
@@ -302,7 +302,6 @@ mod tests {
         );
         fs::write(proc.join("6/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidia-uvm\n")
             .unwrap();
-        // A monitor, or a launcher that counted the GPUs.
         process(proc, 7, "S 1 7", &["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidiactl"]);
         fs::write(proc.join("7/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidiactl\n")
             .unwrap();

@@ -30,7 +30,7 @@ pub struct Mapping {
     pub executable: bool,
     /// In the target's mount namespace, without ` (deleted)`.
     pub path: Option<PathBuf>,
-    /// Whether the file was deleted or replaced since.
+    /// The file was deleted or replaced since.
     pub deleted: bool,
 }
 

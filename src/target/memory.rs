@@ -1,4 +1,4 @@
-//! Reads another process's memory, many places per system call.
+//! Reads many places of another process per system call.
 
 use std::fmt;
 use std::io::IoSliceMut;

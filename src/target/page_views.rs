@@ -1,4 +1,4 @@
-//! Views of a [`PageCache`] for several threads; missing pages are read afterwards, together.
+//! Views of a [`PageCache`] for several threads.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ pub struct ViewedPages {
 }
 
 impl PageCache {
-    /// The same copies for another thread, without this cache's lock. Refuses and notes missing
-    /// pages. The cache copies nothing while it has views.
+    /// The same copies for another thread. Notes missing pages. The cache copies nothing while it
+    /// has views.
     pub fn view(&self) -> PageCache {
         let view = self.pages.lock().view();
         PageCache { memory: Box::new(NoMemory), pages: Mutex::new(view) }

@@ -1,4 +1,4 @@
-//! A page cache: many small objects cost one copy per page.
+//! A page cache: one copy per page serves many objects.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -85,8 +85,7 @@ impl PageCache {
         PageCache { memory, pages: Mutex::default() }
     }
 
-    /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]), and so ends every
-    /// walk.
+    /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]).
     pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
         let pages = CachedPages { budget: Some(budget), ..CachedPages::default() };
         PageCache { memory, pages: Mutex::new(pages) }
@@ -98,23 +97,22 @@ impl PageCache {
         (pages.budget, pages.exceeded) = (Some(budget), None);
     }
 
-    /// For when the process continues: pages not copied can no longer be read
-    /// ([`MemoryError::Closed`]).
+    /// From now on only copied pages can be read ([`MemoryError::Closed`]).
     pub fn close(&self) {
         self.pages.lock().closed = true;
     }
 
-    /// Closes it when the process continues: no later page may pass for an earlier one.
+    /// Closes it when the process continues.
     pub fn close_with(&self, resumed: Resumed) {
         self.pages.lock().resumed = Some(resumed);
     }
 
-    /// Ends copying at `until`, or when the copy `beside` it is done, if later.
+    /// Ends copying at `until`, or with the copy `beside` it, if later.
     pub fn copy_until(&self, until: Instant, beside: &CopyProgress) {
         self.pages.lock().until = Some((until, beside.clone()));
     }
 
-    /// Takes over the planned pages that `other` copied while the process was stopped.
+    /// Takes over the planned pages that `other` copied during the stop.
     pub fn adopt(&self, other: PageCache) {
         let (mut pages, mut other) = (self.pages.lock(), other.pages.into_inner());
         let first = pages.count().next_multiple_of(CHUNK_PAGES);
@@ -166,7 +164,7 @@ impl PageCache {
         used.map(|(number, _)| *number).collect()
     }
 
-    /// Counts all pages read so far as copied. Call it just before the process continues.
+    /// Counts all pages read as copied. Call it just before the process continues.
     pub fn end_copy(&self) {
         let mut pages = self.pages.lock();
         pages.is_of_stop = true;
@@ -185,7 +183,7 @@ impl PageCache {
         self.pages.lock().late()
     }
 
-    /// Reads refused by a limit or because the process continues.
+    /// Reads refused by a limit or a running process.
     pub fn refused(&self) -> u64 {
         self.pages.lock().refused
     }
@@ -197,7 +195,7 @@ impl PageCache {
         pages.exceeded
     }
 
-    /// Drops all copies, makes room for `pages`. Call it before stopping the process.
+    /// Drops all copies and makes room for `pages`, before the stop.
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
         let mut cache = self.pages.lock();
         let mut plan = PagePlan::new(pages);
@@ -209,8 +207,8 @@ impl PageCache {
         plan
     }
 
-    /// Copies the planned pages of the stopped process. Those not copied when it continues stay
-    /// unknown. Returns whether all were copied.
+    /// Copies the planned pages of the stopped process; returns whether all were copied before it
+    /// continued.
     pub fn copy(&self, plan: PagePlan, resumed: &Resumed) -> bool {
         let mut pages = self.pages.lock();
         pages.begin(plan);
@@ -408,7 +406,6 @@ mod tests {
         let cache = || PageCache::new(Box::new(NumberedPages(Arc::clone(&reads))));
         let (own, other) = (cache(), cache());
         assert!(own.copy(own.plan(&[1, 2, 3]), &Resumed::default()));
-        // One known, one missing, one unplanned.
         assert!(other.copy(other.plan(&[3, 4, 200]), &Resumed::default()));
         assert_eq!(number_in(&other, 5), Some(5));
         own.adopt(other);
@@ -419,7 +416,6 @@ mod tests {
             assert_eq!(number_in(&own, page), Some(page));
         }
         assert_eq!((own.pages(), reads.load(Ordering::Relaxed)), (vec![1, 3, 4, 5], before));
-        // Late pages come after them.
         for page in 6..=99 {
             assert_eq!(number_in(&own, page), Some(page));
         }

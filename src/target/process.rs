@@ -1,4 +1,4 @@
-//! A process, identified by pid and start time, to notice a reused pid.
+//! A process, by pid and start time.
 
 mod thread_watch;
 mod threads;
@@ -225,8 +225,8 @@ impl Process {
         !self.is_alive() || !self.is_core() && auxiliary_vector(self.pid).is_none()
     }
 
-    /// Whether it has executed no program since, not even the same one (unnoticed without address
-    /// space layout randomization).
+    /// Whether it has executed no program since (unnoticed for the same one without address space
+    /// layout randomization).
     pub fn same_start(&self) -> bool {
         if self.is_core() {
             return true;
@@ -362,8 +362,8 @@ impl Process {
         found
     }
 
-    /// Whether `other` descends from it by forks without `exec`: each program start gets an
-    /// auxiliary vector with its own addresses.
+    /// Whether `other` descends from it by forks without `exec`: each program start has its own
+    /// auxiliary vector.
     pub fn shares_program_start(&self, other: &Process) -> bool {
         if self.is_core() || other.is_core() {
             return false;

@@ -1,4 +1,4 @@
-//! The memory of a live process or core file.
+//! Memory of a live process or core file.
 
 use std::sync::Arc;
 

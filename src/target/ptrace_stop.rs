@@ -73,8 +73,8 @@ pub struct StoppedProcess {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Whether a stopped process was released. Set before its first thread runs: if unset after a read,
-/// the process was stopped during it.
+/// Whether a stopped process was released. Set before its first thread runs, so a read that finds
+/// it unset was in the stop.
 #[derive(Debug, Clone, Default)]
 pub struct Resumed(Arc<Release>);
 
@@ -152,7 +152,7 @@ impl StoppedProcess {
         self.resumed.clone()
     }
 
-    /// Time from the first thread's stop until the process continued.
+    /// Time from the first thread's stop until it continued.
     pub fn elapsed(&self) -> Duration {
         match self.resumed.0.stopped_for.load(Ordering::SeqCst) {
             0 => self.since.elapsed(),

@@ -56,7 +56,7 @@ impl AddressTables {
     }
 
     /// Accepts the changed tables if they have as many addresses as the counters have blocks; else
-    /// keeps its copies for the next attempt.
+    /// keeps its copies.
     pub fn read(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let last = self.last.map(|last| last.totals());
         let ahead = self.ahead.take().filter(|heads| heads.totals() != last);

@@ -1,4 +1,4 @@
-//! Which allocator is in use, by its C++ type.
+//! The allocator in use.
 
 use crate::model::AllocatorBackend;
 use crate::target::{Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process};

@@ -51,7 +51,7 @@ pub enum BackwardError {
     Unknown { function: &'static str, found: String },
 }
 
-/// How a kernel program traces the backward pass; `None` without PyTorch.
+/// How a kernel program traces the backward pass.
 pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, BackwardError> {
     let memory = process.memory();
     let mappings = process.mappings()?;

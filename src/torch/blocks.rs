@@ -1,4 +1,4 @@
-//! The snapshot of one device: copy, walk, self-check, perhaps repeated.
+//! One device's snapshot: copy, walk, self-check.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const MAX_EXTENSIONS: u32 = 64;
 /// Copies that took longer than their processor time by this much are repeated, at most so often.
 const MAX_LOST: Duration = Duration::from_millis(1);
 const MAX_LATE: u32 = 16;
-/// Failed self-checks of unchanged copies until the layout counts as wrong.
+/// Failed self-checks until the layout counts as wrong.
 const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
 
 #[derive(Debug, Default)]
@@ -56,6 +56,8 @@ pub(super) struct SnapshotReader {
 enum AttemptError {
     Torn,
     Inconsistent(String),
+    /// Another attempt would fail too.
+    Failed(AllocatorError),
 }
 
 pub(super) struct ReadAttempts<'a> {
@@ -131,13 +133,14 @@ impl SnapshotReader {
             }
             (attempts.before_each)();
             let began = Instant::now();
-            let attempt = self.attempt(place, layout)?;
+            let attempt = self.attempt(place, layout);
             spent += began.elapsed();
             match attempt {
                 Ok(found) if found.is_late && late < MAX_LATE => late += 1,
                 Ok(found) => {
                     return Ok(snapshot(torn + broken, SnapshotConsistency::Consistent, found));
                 }
+                Err(AttemptError::Failed(error)) => return Err(error),
                 Err(AttemptError::Torn) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
@@ -160,12 +163,10 @@ impl SnapshotReader {
             return Err(self.unknown_layout(memory, version, why));
         }
         let attempts = torn + broken;
-        let (blocks, allocated_counter) = self
+        let (found, degraded) = self
             .torn_walk(place, layout)
             .ok_or(AllocatorError::Torn { what: "the list of blocks", attempts })?;
-        let allocated_in_blocks = blocks.sums.allocated();
-        let degraded = SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter };
-        Ok(snapshot(attempts, degraded, Found { blocks, time: (place.now)(), is_late: false }))
+        Ok(snapshot(attempts, degraded, found))
     }
 
     fn unknown_layout(
@@ -186,32 +187,23 @@ impl SnapshotReader {
         &mut self,
         place: AttemptContext<'_>,
         layout: &mut BlocksLayout,
-    ) -> Result<Result<Found, AttemptError>, AllocatorError> {
+    ) -> Result<Found, AttemptError> {
         let AttemptContext { memory, counters: at, now } = place;
         let SnapshotReader { index, device, set, scratch: trail, searched } = self;
         let (index, device) = (*index, *device);
-        let pools = match known_pools(&mut layout.pools, place, device) {
-            Ok(pools) => pools,
-            Err(error) => return Ok(Err(error)),
-        };
+        let pools = known_pools(&mut layout.pools, place, device)?;
         let (head, tail) = spans(device, at, pools);
         let (began, processor) = (now(), processor_time());
-        let same = match set.copy(memory, head, tail) {
-            Ok(same) => same,
-            Err(MemoryError::Fault { span, .. }) if span.addr != device => {
-                return Ok(Err(AttemptError::Torn));
+        let same = set.copy(memory, head, tail).map_err(|error| match error {
+            MemoryError::Fault { span, .. } if span.addr != device => AttemptError::Torn,
+            source => {
+                let what = "the list of blocks";
+                AttemptError::Failed(AllocatorError::Memory { what, at: device, source })
             }
-            Err(source) => {
-                return Err(AllocatorError::Memory {
-                    what: "the list of blocks",
-                    at: device,
-                    source,
-                });
-            }
-        };
+        })?;
         let Some(counters) = quiescent_counters(set, at, head, tail).filter(|_| same) else {
             set.note_change();
-            return Ok(Err(AttemptError::Torn));
+            return Err(AttemptError::Torn);
         };
         // Nothing changes during the walk: further pieces are copied only if that is still so.
         let time = now();
@@ -220,19 +212,11 @@ impl SnapshotReader {
         let is_late = took > processor_time().saturating_sub(processor) + MAX_LOST;
         let found = |blocks| Found { blocks, time, is_late };
 
-        if layout.block.is_none() {
-            if counters.stat(Metric::ReservedBytes, Pool::All).current == 0 {
-                return Ok(Ok(found(WalkedBlocks::default())));
-            }
-            let before = unlocked_totals(place, device);
-            let found = discovery::block_layout(memory, device, index.0, pools);
-            let none = || "memory is reserved, but there are no blocks".to_owned();
-            match found.and_then(|found| found.ok_or_else(none)) {
-                Ok(found) => layout.block = Some(found),
-                Err(why) => return Ok(Err(not_found(place, device, before, why))),
-            }
+        let is_empty = counters.stat(Metric::ReservedBytes, Pool::All).current == 0;
+        if layout.block.is_none() && is_empty {
+            return Ok(found(WalkedBlocks::default()));
         }
-        let Some(block) = layout.block else { return Ok(Err(AttemptError::Torn)) };
+        let block = known_block(&mut layout.block, place, (index, device), pools)?;
         let object = set.head(head.len).to_vec();
         if layout.private.is_none() {
             layout.private = private_pools::find(memory, &object, pools, searched);
@@ -246,15 +230,15 @@ impl SnapshotReader {
             private: layout.private,
         };
 
-        Ok(extending_walk(ground, set, trail, (head, tail), place, &counters).map(found))
+        extending_walk(ground, set, trail, (head, tail), place, &counters).map(found)
     }
 
     fn torn_walk(
         &mut self,
         place: AttemptContext<'_>,
         layout: &BlocksLayout,
-    ) -> Option<(WalkedBlocks, u64)> {
-        let AttemptContext { memory, counters: at, .. } = place;
+    ) -> Option<(Found, SnapshotConsistency)> {
+        let AttemptContext { memory, counters: at, now } = place;
         let SnapshotReader { index, device, set, scratch: trail, .. } = self;
         let (index, device) = (*index, *device);
         let (pools, block) = (layout.pools.as_ref()?, layout.block?);
@@ -274,9 +258,13 @@ impl SnapshotReader {
             };
             for _ in 0..MAX_EXTENSIONS {
                 match walk(ground, set, trail) {
-                    Ok(found) => {
-                        let counters = at.decode(set.tail(tail.len))?;
-                        return Some((found, u64::try_from(counters.allocated()).unwrap_or(0)));
+                    Ok(blocks) => {
+                        let allocated = at.decode(set.tail(tail.len))?.allocated();
+                        let degraded = SnapshotConsistency::Degraded {
+                            allocated_in_blocks: blocks.sums.allocated(),
+                            allocated_counter: u64::try_from(allocated).unwrap_or(0),
+                        };
+                        return Some((Found { blocks, time: now(), is_late: false }, degraded));
                     }
                     Err(WalkError::Incomplete)
                         if set.lacks() && set.extend(memory, tail).is_ok() => {}
@@ -288,7 +276,7 @@ impl SnapshotReader {
     }
 }
 
-/// The layout of the pools, searched for if it is not known yet.
+/// Searches for them if unknown.
 fn known_pools<'l>(
     layout: &'l mut Option<PoolsLayout>,
     place: AttemptContext<'_>,
@@ -303,6 +291,24 @@ fn known_pools<'l>(
         }
     };
     Ok(layout.insert(pools))
+}
+
+/// The layout of blocks, searched for if it is not known yet.
+fn known_block(
+    layout: &mut Option<BlockLayout>,
+    place: AttemptContext<'_>,
+    (index, device): (CudaIndex, Addr),
+    pools: &PoolsLayout,
+) -> Result<BlockLayout, AttemptError> {
+    if let Some(known) = *layout {
+        return Ok(known);
+    }
+    let before = unlocked_totals(place, device);
+    let none = || "memory is reserved, but there are no blocks".to_owned();
+    let block = discovery::block_layout(place.memory, device, index.0, pools)
+        .and_then(|found| found.ok_or_else(none))
+        .map_err(|why| not_found(place, device, before, why))?;
+    Ok(*layout.insert(block))
 }
 
 /// Walks the copy, and copies what it lacks until the walk is complete.

@@ -1,4 +1,4 @@
-//! Self-checks: counters are consistent, and blocks add up to them.
+//! Self-checks of counters and blocks.
 
 use super::layout::pool_of;
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};

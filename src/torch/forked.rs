@@ -1,4 +1,4 @@
-//! Processes forked after CUDA began: their allocator state is a copy.
+//! The state of processes forked after CUDA began is a copy.
 
 use crate::target::{LoadedObject, Memory, Process};
 

@@ -21,7 +21,7 @@ const MUTEX_RECURSIVE: u32 = 1;
 pub(super) struct CounterLayout {
     /// Bytes after `reserved_bytes`: 0, or 0x20 since torch 2.13.
     pub(super) gap: usize,
-    /// Whether a glibc recursive mutex, owned during changes, comes first.
+    /// A glibc recursive mutex, owned during changes, comes first.
     pub(super) mutex: bool,
     /// `num_sync_all_streams`, `num_device_alloc`, `num_device_free`.
     pub(super) driver_calls: Option<[Field<i64>; 3]>,

@@ -1,4 +1,4 @@
-//! The few counters that show every allocation and free.
+//! The few counters that show every allocation.
 
 use super::layout::{CounterLayout, MUTEX_OWNER, STAT_ARRAY, STATS, stat_at};
 use crate::model::{CudaIndex, Metric, Pool};
@@ -39,7 +39,7 @@ pub struct PolledCounters {
     pub large: PoolCounters,
     /// `allocation.all.current`.
     pub blocks: i64,
-    /// Whether totals equal the pools' sums and nothing changed during the copy. A thread changes
+    /// Totals equal the pools' sums and nothing changed during the copy. A thread changes
     /// totals first.
     pub fit: bool,
 }
@@ -87,8 +87,7 @@ impl CounterPoller {
             .map(move |(_, at)| AddressRange { addr: *at + from as u64, len: to - from })
     }
 
-    /// The counters, then again the part that each allocation and free changes, so that counts and
-    /// bytes belong together.
+    /// The counters, then again the part that each allocation and free changes.
     pub fn poll_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.spans().zip(self.changing_spans()).flat_map(|(counters, again)| [counters, again])
     }

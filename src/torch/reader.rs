@@ -84,8 +84,7 @@ impl AllocatorReader {
         Ok(reader)
     }
 
-    /// Returns whether CUDA was initialised or the allocator replaced. Usually one or two short
-    /// reads.
+    /// Returns whether CUDA was initialised or the allocator replaced.
     pub fn refresh(&mut self) -> Result<bool, AllocatorError> {
         let memory = &*self.memory;
         let allocator = memory

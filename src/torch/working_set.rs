@@ -15,9 +15,9 @@ const MAX_RANGES: usize = 1 << 19;
 const MAX_APPENDED: usize = 64;
 const FORGOTTEN_AFTER: u32 = 8;
 
-/// Copies for which a changed piece is expected to change again.
+/// Copies for which a changed piece counts as restless: it probably changes again.
 const RESTLESS_PIECE: u64 = 256;
-/// Copies for which a changing target is expected to change again.
+/// The same for a changing target.
 const RESTLESS_TARGET: u64 = 64;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! A block of the file: length, checksum and compressed payload.
+//! A block: length, checksum, compressed payload.
 
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::get_frame_content_size;

@@ -11,8 +11,7 @@ struct IdRun {
     length: u32,
 }
 
-/// Runs of numbers moved equally, by first number. A tree: a damaged file may bring a million runs
-/// in any order.
+/// Runs of numbers moved equally, by first number. A damaged file may bring a million in any order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IdMap {
     runs: BTreeMap<u32, IdRun>,

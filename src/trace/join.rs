@@ -1,4 +1,4 @@
-//! Joins a ring's segments into one recording and marks gaps.
+//! Joins a ring's segments and marks gaps.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,6 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
                 summaries.push((path, summary));
                 continue;
             }
-            // The recorder was perhaps killed in the opening.
             SegmentOutcome::WithoutOpening if is_last && !is_damaged => {}
             SegmentOutcome::WithoutOpening => {
                 let why = format!("segment {name} is incomplete at its start: it is left out");

@@ -35,7 +35,6 @@ pub(super) struct RecordLimits {
 }
 
 impl RecordLimits {
-    /// The error says why the record is refused.
     pub(super) fn check(&mut self, record: &Record) -> Result<(), RefusalReason> {
         match record {
             Record::Start(start) => below(start.unix_nanos, MAX_UNIX, TIME),

@@ -60,7 +60,7 @@ impl RecordSink for &BatchQueue {
 }
 
 impl TraceReader {
-    /// [`Self::replay`], reading, decompressing and decoding on another thread while `sink` works.
+    /// [`Self::replay`] with another thread that reads while `sink` works.
     pub fn replay_ahead(
         &mut self,
         sink: &mut dyn RecordSink,

@@ -163,7 +163,7 @@ struct Replay<'a> {
     /// Expected number if no block is missing.
     next_block: u64,
     next_record: u64,
-    /// Whether damage was noted since the last good block.
+    /// Damage was noted since the last good block.
     in_damage: bool,
     /// Bytes that false block starts may still cost.
     search_left: u64,

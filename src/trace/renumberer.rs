@@ -1,4 +1,4 @@
-//! Renumbers records: another file gets the definitions that they use, and no others.
+//! Renumbers records for another file, with the definitions they use.
 
 use rustc_hash::FxHashMap;
 

@@ -1,4 +1,4 @@
-//! A long recording that keeps its last part, in segments on disk.
+//! Keeps a long recording's last part in segments.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -23,8 +23,7 @@ const MIN_BLOCK_BYTES: u64 = 4 << 10;
 pub enum Retention {
     /// At least the last part of this length.
     Time(Duration),
-    /// At most this many bytes on disk, plus one segment. Two, if a segment's opening is larger (a
-    /// job of very many blocks).
+    /// At most this many bytes on disk, plus one segment (two, if a segment's opening is larger).
     Bytes(u64),
     /// The last part of this length, limited to this many bytes.
     Either(Duration, u64),
@@ -134,8 +133,7 @@ impl RecordingRing {
     /// Begins the next segment at `now`.
     ///
     /// # Errors
-    /// The previous one could not be finished, or the new one not created; then nothing can be
-    /// recorded.
+    /// The previous one could not be finished, or the new one not created.
     pub fn begin(&mut self, now: Nanos) -> io::Result<()> {
         if let Some((mut segment, writer)) = self.open.take() {
             segment.bytes = writer.finish()?.1.bytes;

@@ -1,4 +1,4 @@
-//! Orders the segments of a ring's recording and finds gaps.
+//! Orders a ring's segments and finds gaps.
 
 use std::io;
 use std::ops::ControlFlow;

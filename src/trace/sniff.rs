@@ -1,4 +1,4 @@
-//! Guesses the format of a file that is no trace from its first bytes.
+//! Guesses a foreign file's format from its first bytes.
 
 pub(crate) fn guess_format(head: &[u8]) -> &'static str {
     const KNOWN: [(&[u8], &str); 13] = [

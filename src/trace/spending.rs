@@ -44,7 +44,6 @@ impl ReadBudget {
             self.definitions.saturating_add(bytes.saturating_mul(DEFINITIONS_PER_BYTE));
     }
 
-    /// The error says why the record is refused.
     pub(super) fn spend(&mut self, record: &Record) -> Result<(), &'static str> {
         let held = record.bytes_held() as u64;
         let work = match record {
@@ -90,7 +89,6 @@ mod tests {
         let taken = (0..10).take_while(|_| budget.spend(&large).is_ok()).count();
         assert_eq!(taken, 3);
         assert_eq!(budget.spend(&large), Err(TOO_MUCH_TEXT));
-        // A later block has its own share.
         budget.grant(1 << 20);
         assert_eq!((0..10).take_while(|_| budget.spend(&large).is_ok()).count(), 4);
     }
@@ -107,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_busiest_recording_spends_a_third_of_its_budget() {
-        // A thousand threads, a thousand times a second, two bytes each.
+        // The busiest recording.
         let mut budget = ReadBudget { work: 0, definitions: 0 };
         let thread = crate::model::ThreadSample {
             thread: crate::model::ThreadId(0),

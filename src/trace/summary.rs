@@ -16,7 +16,7 @@ pub struct ReplaySummary {
     pub bytes: u64,
     /// Records skipped: tags of a later memspy.
     pub unknown_tags: u64,
-    /// Damaged places: bytes outside good blocks, except an unfinished last one.
+    /// Places outside good blocks, except an unfinished last one.
     pub damaged_places: u64,
     /// Known missing blocks, of at most about a second each.
     pub lost_blocks: u64,
@@ -26,13 +26,13 @@ pub struct ReplaySummary {
     pub dropped_records: u64,
     /// The first damage.
     pub first_damage: Option<DamagedPlace>,
-    /// Bytes of an unfinished last block: the recorder died or still runs.
+    /// Bytes of an unfinished last block.
     pub unfinished_bytes: u64,
-    /// Whether there is a trailer; else the recording ended abruptly or goes on.
+    /// There is a trailer; else the recording ended abruptly or goes on.
     pub complete: bool,
     /// The trailer.
     pub end: Option<RecordingEnd>,
-    /// Whether the caller ended the replay.
+    /// The caller ended the replay.
     pub stopped: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A moving window over the file, so that memory does not grow with it.
+//! A moving window over the file.
 
 use std::fs::File;
 use std::io;

@@ -96,7 +96,6 @@ impl<W: Write> TraceWriter<W> {
         TraceWriter::of_recording(to, RecordingNumber::random())
     }
 
-    /// One of a recording's files.
     pub(super) fn of_recording(mut to: W, recording: RecordingNumber) -> io::Result<Self> {
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(&v1::VERSION.to_le_bytes());
@@ -123,7 +122,7 @@ impl<W: Write> TraceWriter<W> {
     }
 
     /// Writes the first block after 0.1 s, each later one after twice as long, up to the usual age:
-    /// for a new recording that may be killed.
+    /// a new recording may be killed.
     pub fn with_early_blocks(mut self) -> Self {
         self.age = FIRST_AGE;
         self

@@ -59,14 +59,14 @@ pub enum TopError {
     Panicked,
 }
 
-/// Shows the job until the user quits or `stop` is set; always restores the terminal.
+/// Shows the job until the user quits or `stop` is set.
 pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
     let recorded = LiveRecording::start(attach, options.choice, options.host.clone())
         .map_err(TopError::Attach)?;
     let mut screen = TerminalScreen::enter()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
-    // Wait for the first records rather than show an empty picture.
+    // Wait for the first records: no empty picture.
     let began = Instant::now();
     while recorded.live().profile().ticks() == 0
         && recorded.ended().is_none()
@@ -77,7 +77,7 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     }
     let mut view = OneView::new(recorded, options.pid, None, options);
     let shown = show(&mut view, &mut screen, &keys, stop);
-    // Threads may end late: give the terminal back first.
+    // Give the terminal back first: threads may end late.
     drop(screen);
     if lost.load(Ordering::Relaxed) {
         return Err(TopError::Panicked);

@@ -67,7 +67,6 @@ pub(super) fn bar(
         let upto = (u128::from(sum) * cells as u128 + u128::from(total) / 2) / u128::from(total);
         let mut upto = (upto as usize).min(cells);
         if bytes > 0 && upto <= drawn {
-            // A small part gets a cell, too.
             upto = (drawn + 1).min(cells);
         }
         let length = upto.saturating_sub(drawn);

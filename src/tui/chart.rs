@@ -1,4 +1,4 @@
-//! Draws the last minutes: allocated and reserved bytes, with the peak.
+//! Draws levels of the last minutes.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

@@ -1,4 +1,4 @@
-//! Draws a picture of any size; drops the least important parts first.
+//! Draws a picture of any size, important parts first.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;

@@ -1,4 +1,4 @@
-//! Draws a view's table: title, columns, and the rows that fit.
+//! Draws a view's table.
 
 use std::borrow::Cow;
 

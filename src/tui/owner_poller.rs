@@ -1,4 +1,4 @@
-//! Reads owners on its own thread, when the user asks.
+//! Reads owners on a thread, at a key.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;

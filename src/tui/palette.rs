@@ -1,4 +1,4 @@
-//! Colours (16 or none) and characters (Unicode or ASCII).
+//! Colours and characters.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
@@ -8,7 +8,7 @@ use ratatui::symbols::border;
 pub struct Palette {
     /// Whether to use colours; nothing depends on them alone.
     pub color: bool,
-    /// Whether it shows characters beyond ASCII.
+    /// It shows characters beyond ASCII.
     pub unicode: bool,
 }
 

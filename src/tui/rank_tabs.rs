@@ -1,4 +1,4 @@
-//! A job with many processes: a table of all, a view of each.
+//! A job with many processes: a table, and a view of each.
 
 use std::io;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ enum TabSelection {
     One(usize),
 }
 
-/// Shows `options.pid` and its family until the user quits or `stop` is set.
+/// Shows `options.pid` and its family.
 pub fn run_all(
     members: FindRanks,
     options: &TopOptions,
@@ -80,7 +80,7 @@ pub fn run_all(
         began: Instant::now(),
         overview: None,
     };
-    // Wait for existing ranks rather than show an empty picture.
+    // Wait for existing ranks: no empty picture.
     if let Ok(first) = all.news.recv_timeout(FIRST_FRAME_TIMEOUT) {
         all.on_finder_event(first);
     }

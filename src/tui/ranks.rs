@@ -1,4 +1,4 @@
-//! All ranks in one table: memory and largest line.
+//! All ranks in one table.
 
 use std::borrow::Cow;
 
@@ -80,7 +80,7 @@ impl RankFacts {
         }
     }
 
-    /// A row for each device on which a process has, or had, PyTorch memory.
+    /// A row for each device with present or past PyTorch memory.
     pub fn new(
         live: &LiveProfile,
         (index, rank, pid): (usize, Option<u32>, u32),
@@ -164,7 +164,7 @@ pub struct RanksOverview {
     pub root: u32,
     /// Time since the view began.
     pub elapsed: Nanos,
-    /// Whether the job is over.
+    /// The job is over.
     pub ended: bool,
     /// Each rank's memory.
     pub ranks: Vec<RankFacts>,

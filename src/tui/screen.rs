@@ -1,4 +1,4 @@
-//! The terminal: taken when a view begins, always restored.
+//! The terminal, always restored.
 
 use std::io::{self, BufWriter, Stdout, Write, stdout};
 use std::panic::{PanicHookInfo, set_hook, take_hook};
@@ -39,8 +39,7 @@ impl TerminalScreen {
             before(panic);
         }));
         let opened = || -> io::Result<_> {
-            // Not Terminal::clear: it asks for the cursor's position, and some terminals never
-            // answer.
+            // Not Terminal::clear: it asks for the cursor's position; some terminals never answer.
             execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
             let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, stdout()));
             Terminal::new(backend)

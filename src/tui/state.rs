@@ -56,7 +56,7 @@ pub struct ViewState {
     pub gpu: Option<CudaIndex>,
     /// The process's name, if there are others.
     pub among: Option<String>,
-    /// Whether the picture is frozen.
+    /// The picture is frozen.
     pub frozen: bool,
     /// Time between pictures.
     pub interval: Duration,
@@ -66,7 +66,7 @@ pub struct ViewState {
     pub(super) sort: [SortOrder; 3],
     /// By view: the bytes of rows by key when the user set a mark.
     pub(super) marks: [Option<FxHashMap<u64, u64>>; 3],
-    /// Whether the next picture sets a mark.
+    /// The next picture sets a mark.
     pub(super) is_marking: bool,
     /// By view: the chosen row and the first one shown.
     pub(super) chosen: [usize; 3],
@@ -174,7 +174,6 @@ impl ViewState {
             KeyCode::Char(digit @ '1'..='9') => {
                 let column = digit as usize - '1' as usize;
                 if column <= self.columns {
-                    // The same key again reverses the order.
                     sort.reversed = sort.column == column && !sort.reversed;
                     sort.column = column;
                 }

@@ -1,4 +1,4 @@
-//! A picture's data, taken at once: a frozen picture does not change.
+//! A picture's data, taken at once.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ pub struct ViewModel {
 /// What is known of owners.
 #[derive(Debug, Clone, Default)]
 pub struct OwnersView {
-    /// Whether a snapshot is under way.
+    /// A snapshot is under way.
     pub looking: bool,
     /// The last snapshot, or why it failed; `None`: never requested.
     pub last: Option<Result<LastOwners, String>>,
@@ -83,7 +83,7 @@ pub struct LastOwners {
 }
 
 impl ViewModel {
-    /// `whole` includes everything that `state` may ask for later, of all devices.
+    /// `whole`: all that `state` may ask for later.
     pub fn new(
         live: &LiveProfile,
         state: &mut ViewState,

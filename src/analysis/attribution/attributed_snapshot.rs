@@ -1,4 +1,4 @@
-//! A device's memory at a snapshot, with the attribution of each block.
+//! A snapshot, with each block's attribution.
 
 use std::sync::Arc;
 
@@ -50,7 +50,6 @@ impl AttributedSnapshot {
         self.reserved.map(|reserved| reserved.saturating_sub(used))
     }
 
-    /// Bytes without any possible site.
     pub(in crate::analysis) fn not_seen(&self) -> u64 {
         self.blocks.iter().filter(|(_, charge)| charge.is_not_seen()).map(|(size, _)| size).sum()
     }
@@ -70,7 +69,6 @@ impl AttributedSnapshot {
         self.blocks.push((size, charge));
     }
 
-    /// Sets the owners of blocks by address and size.
     pub(in crate::analysis) fn set_owners(
         &mut self,
         owned: &FxHashMap<u64, (u64, Arc<BlockAttribution>)>,

@@ -1,4 +1,4 @@
-//! Attribution of a block's bytes, and an exact split among its sites.
+//! A block's attribution: an exact split among its sites.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -81,7 +81,6 @@ impl BlockAttribution {
         matches!(self.shares[..], [(AllocationOrigin::NotSeen, _)])
     }
 
-    /// The only stack that can have allocated.
     pub(in crate::analysis) fn only_stack(&self) -> Option<AllocationOrigin> {
         match self.shares[..] {
             [(origin @ AllocationOrigin::Stack(..), _)] => Some(origin),
@@ -209,7 +208,6 @@ mod tests {
                 certain: false,
                 contested,
             };
-            // Stacks 2 and 3 are called by stack 1; stack 0 by nothing.
             charge.shown(followed, |stack| (stack.0 > 1).then_some(StackId(1))).shares.clone()
         };
         let stack = |thread, stack| Stack(ThreadId(thread), StackId(stack));

@@ -10,8 +10,7 @@ use crate::model::{AllocatorCounters, Metric, Pool};
 /// Beyond it, neighbours are merged.
 const MAX_INTERVALS: usize = 8192;
 
-/// Up to this many allocations between two samples, their stacks mostly show the right layer. Of a
-/// hundred, they show nothing.
+/// Up to this many allocations between two samples, their stacks mostly show the right layer.
 pub(crate) const FEW_ALLOCATIONS: i64 = 16;
 
 pub(crate) type PerPool = [i64; 3];
@@ -35,7 +34,6 @@ pub(crate) struct CounterInterval {
 }
 
 impl CounterInterval {
-    /// The block can be allocated in it.
     pub(crate) fn has_room(&self, pool: Pool, size: u64, requested: u64) -> bool {
         if self.open {
             return true;
@@ -72,7 +70,7 @@ impl CounterInterval {
         !self.open && self.count[pool as usize] == 1 && self.bytes[pool as usize] == size as i64
     }
 
-    /// Whether it has too many allocations for the stacks at its ends to show their sites.
+    /// Too many allocations: the stacks at its ends do not show their sites.
     pub(crate) fn has_many(&self) -> bool {
         self.count[Pool::All as usize] > FEW_ALLOCATIONS
     }
@@ -215,7 +213,6 @@ pub(crate) fn per_pool(value: impl Fn(Pool) -> i64) -> PerPool {
 
 /// Only `reset_accumulated_memory_stats` changes `current - (allocated - freed)`.
 pub(crate) fn was_reset(old: crate::model::Stat, new: crate::model::Stat) -> bool {
-    // Numbers of a damaged trace may overflow.
     let offset = |s: crate::model::Stat| s.current.wrapping_sub(s.allocated.wrapping_sub(s.freed));
     offset(old) != offset(new) || new.allocated < old.allocated || new.freed < old.freed
 }
@@ -243,7 +240,7 @@ mod tests {
         assert!(!pools_add_up(&counters));
     }
 
-    /// Two allocations of 8 MiB in all are at most two blocks, even if thirty of 2 MiB are new.
+    /// Two allocations are at most two blocks.
     #[test]
     fn an_interval_limits_its_number_of_blocks() {
         const MIB: u64 = 1 << 20;

@@ -1,11 +1,11 @@
-//! The evidence for a block's allocation site.
+//! How a block's allocation site is known.
 
 use super::block_attribution::{AllocationOrigin, BlockAttribution};
 
 /// In nanoseconds: polls are closer together than this, samples are not.
 const SAMPLED_SPAN: u64 = 1_000_000;
 
-/// The evidence for a block's allocation site.
+/// How a block's allocation site is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Evidence {
     /// No other stack can have allocated it.

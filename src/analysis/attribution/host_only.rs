@@ -1,4 +1,4 @@
-//! Threads that work on host memory only, so never allocate on a GPU.
+//! Threads that only work on host memory.
 
 use rustc_hash::FxHashSet;
 

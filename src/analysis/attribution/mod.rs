@@ -1,4 +1,4 @@
-//! Attribution: from samples and snapshots to each block's allocation site.
+//! Attribution: each block's allocation site, from samples and snapshots.
 
 mod attributed_snapshot;
 mod block_attribution;

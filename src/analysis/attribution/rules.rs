@@ -1,4 +1,4 @@
-//! Attribution by samples: which stacks get the blocks that are new in a snapshot.
+//! Attribution by samples: which stacks get a snapshot's new blocks.
 //!
 //! Between two snapshots, counters and stacks are sampled several hundred times a second. Each
 //! interval has bytes, number and pool of its allocations, and the stacks at its ends.
@@ -12,7 +12,7 @@
 //!    bytes were requested.
 //! 4. New blocks live until the snapshot: those allocated up to a sample take at most the least
 //!    later `current` minus the surviving blocks. The rise of this limit over an interval is its
-//!    *share*; memory that was freed again has none. The shares add up to the new bytes.
+//!    *share*. The shares add up to the new bytes.
 //! 5. Size classes are attributed as one, largest first: to possible intervals whose share holds a
 //!    block, else with any share, else to all possible ones, by remaining share. If enough
 //!    intervals have just this block as only allocation, only these count.

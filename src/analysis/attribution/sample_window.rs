@@ -1,4 +1,4 @@
-//! One sample: which of its threads may be allocating.
+//! Which threads of a sample may be allocating.
 
 use rustc_hash::FxHashMap;
 
@@ -60,10 +60,10 @@ impl SampleWindow {
     /// [`END_WEIGHT`] in all. Empty without threads; [`AllocationOrigin::NotSeen`] if none can have
     /// allocated.
     ///
-    /// Excluded: waiting threads, host-only ones (`waiting.rs`), and those asleep at both samples.
-    /// The best class counts: active or waiting for the autograd engine, else unknown. In it the
-    /// main thread is preferred, as most PyTorch programs allocate there. Exception: if it waits
-    /// for the engine, an engine thread that runs Python (a hook, a recomputed checkpoint).
+    /// Waiting threads, host-only ones (`waiting.rs`), and those asleep at both samples are left
+    /// out. The best class counts: active or waiting for the autograd engine, else unknown. In it
+    /// the main thread goes first: most PyTorch programs allocate there. If it waits for the
+    /// engine, an engine thread that runs Python (a hook, a recomputed checkpoint) goes first.
     pub(crate) fn allocating(
         &self,
         other: &SampleWindow,

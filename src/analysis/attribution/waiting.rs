@@ -1,4 +1,4 @@
-//! A waiting thread does not allocate: the one rule for samples and counter deltas.
+//! A waiting thread does not allocate.
 
 use rustc_hash::FxHashMap;
 
@@ -28,17 +28,15 @@ impl WaitFacts<'_> {
         self.engine.is_waiting(self.stacks, stack)
     }
 
-    /// Whether the line can have allocated.
-    ///
-    /// A sleeping or waiting thread (lock, queue, socket, child, rank) allocated before it came or
-    /// after it left; so did one that just woke or is about to wait.
+    /// A thread that waits (lock, sleep, queue, socket, child, rank), just woke or will soon wait
+    /// allocated elsewhere.
     pub(crate) fn may_allocate(self, stack: StackId, waits: bool) -> bool {
         let waits_there = if waits { !self.places.has_work(stack) } else { self.places.has(stack) };
         !self.host_only.has(stack) && (!waits_there || self.is_for_engine(stack))
     }
 
-    /// Whether it did not run, or only works on host memory. But a thread that waits for the
-    /// engine's threads can: they allocate for it.
+    /// It did not run, or only works on host memory. Engine threads allocate for a thread that
+    /// waits for them.
     pub(crate) fn cannot_have_allocated(self, thread: &FollowedThread) -> bool {
         !thread.held_lock
             && !thread.stacks().any(|stack| self.is_for_engine(stack))

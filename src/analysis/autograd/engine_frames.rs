@@ -1,4 +1,4 @@
-//! The frame in which Python waits for the autograd engine.
+//! Where Python waits for the autograd engine.
 
 use crate::model::{Function, StackId, StackTable};
 

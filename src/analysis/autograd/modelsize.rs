@@ -306,7 +306,6 @@ impl Graph<'_> {
     }
 }
 
-/// Fills in sizes from neighbours.
 fn fill(sizes: &mut [ModuleSizes]) {
     // Sizes pass through modules that keep the number, both ways.
     for index in 0..sizes.len() {

@@ -5,7 +5,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::{OwnershipSnapshot, RootModule, SavedIn, TensorRow};
+use crate::model::{OwnershipSnapshot, RootModule, SavedBy, SavedIn, TensorRow};
 
 /// The figure of one loss and net, in bytes. `net` is an index in [`OwnershipSnapshot::models`];
 /// `None` if no model has its parameters.
@@ -64,36 +64,53 @@ pub fn memory_for_backward(snapshot: &OwnershipSnapshot, losses: &[usize]) -> Ve
     losses.iter().map(|&loss| of_loss(snapshot, loss, &by_address, &models)).collect()
 }
 
-fn of_loss(
-    snapshot: &OwnershipSnapshot,
-    loss: usize,
-    by_address: &FxHashMap<u64, usize>,
-    models: &[FxHashSet<u64>],
-) -> LossMemory {
-    let mut reached: FxHashSet<usize> = FxHashSet::default();
-    let start = snapshot.tensors[loss].tensor.grad_fn.and_then(|at| by_address.get(&at).copied());
-    let mut waiting: Vec<usize> = start.into_iter().collect();
-    let (mut leaves, mut packed): (FxHashSet<u64>, u64) = (FxHashSet::default(), 0);
-    while let Some(node) = waiting.pop() {
-        if reached.insert(node) {
-            let node = &snapshot.nodes[node];
-            leaves.extend(node.variable);
-            packed += node.packed as u64;
-            waiting.extend(node.next.iter().filter_map(|next| by_address.get(next).copied()));
+/// What is reached from a loss.
+#[derive(Default)]
+struct LossGraph {
+    nodes: FxHashSet<usize>,
+    /// Addresses of the leaves' tensors.
+    leaves: FxHashSet<u64>,
+    packed: u64,
+}
+
+impl LossGraph {
+    fn of(
+        snapshot: &OwnershipSnapshot,
+        loss: usize,
+        by_address: &FxHashMap<u64, usize>,
+    ) -> LossGraph {
+        let mut graph = LossGraph::default();
+        let start = snapshot.tensors[loss].tensor.grad_fn;
+        let start = start.and_then(|at| by_address.get(&at).copied());
+        let mut waiting: Vec<usize> = start.into_iter().collect();
+        while let Some(node) = waiting.pop() {
+            if graph.nodes.insert(node) {
+                let node = &snapshot.nodes[node];
+                graph.leaves.extend(node.variable);
+                graph.packed += node.packed as u64;
+                waiting.extend(node.next.iter().filter_map(|next| by_address.get(next).copied()));
+            }
         }
+        graph
     }
-    let is_here = |row: &TensorRow| row.saved.iter().any(|saved| reached.contains(&saved.node));
-    let kept = || {
-        let in_field = |row: &&TensorRow| {
-            row.saved
-                .iter()
-                .any(|saved| saved.by == SavedIn::Field && reached.contains(&saved.node))
-        };
+
+    fn saves(&self, row: &TensorRow, is_asked: impl Fn(&SavedBy) -> bool) -> bool {
+        row.saved.iter().any(|saved| is_asked(saved) && self.nodes.contains(&saved.node))
+    }
+
+    fn saved_in_fields<'a>(
+        &'a self,
+        snapshot: &'a OwnershipSnapshot,
+    ) -> impl Iterator<Item = &'a TensorRow> {
+        let in_field = |row: &&TensorRow| self.saves(row, |saved| saved.by == SavedIn::Field);
         snapshot.tensors.iter().filter(in_field)
-    };
-    let of_net = |parameters: &FxHashSet<u64>| -> u64 {
+    }
+
+    /// Saved bytes apart from these parameters.
+    fn bytes_beyond(&self, snapshot: &OwnershipSnapshot, parameters: &FxHashSet<u64>) -> u64 {
         let mut largest: FxHashMap<u64, (i64, u64)> = FxHashMap::default();
-        for row in kept().filter(|row| !parameters.contains(&row.tensor.at)) {
+        let rows = self.saved_in_fields(snapshot);
+        for row in rows.filter(|row| !parameters.contains(&row.tensor.at)) {
             let (Some(storage), Some(bytes)) = (row.tensor.storage, row.tensor.logical_bytes())
             else {
                 continue;
@@ -105,28 +122,39 @@ fn of_loss(
             }
         }
         largest.values().map(|(_, bytes)| bytes).sum()
-    };
+    }
+}
+
+fn of_loss(
+    snapshot: &OwnershipSnapshot,
+    loss: usize,
+    by_address: &FxHashMap<u64, usize>,
+    models: &[FxHashSet<u64>],
+) -> LossMemory {
+    let graph = LossGraph::of(snapshot, loss, by_address);
     let nets = models.iter().enumerate().filter(|(_, parameters)| {
-        let mut saved = kept().map(|row| row.tensor.at).chain(leaves.iter().copied());
-        saved.any(|at| parameters.contains(&at))
+        let saved = graph.saved_in_fields(snapshot).map(|row| row.tensor.at);
+        saved.chain(graph.leaves.iter().copied()).any(|at| parameters.contains(&at))
     });
-    let mut figures: Vec<BackwardMemory> = nets
-        .map(|(net, parameters)| BackwardMemory { net: Some(net), bytes: of_net(parameters) })
-        .collect();
+    let figure = |net: Option<usize>, parameters: &FxHashSet<u64>| BackwardMemory {
+        net,
+        bytes: graph.bytes_beyond(snapshot, parameters),
+    };
+    let mut figures: Vec<BackwardMemory> =
+        nets.map(|(net, parameters)| figure(Some(net), parameters)).collect();
     if figures.is_empty() {
-        figures.push(BackwardMemory { net: None, bytes: of_net(&FxHashSet::default()) });
+        figures.push(figure(None, &FxHashSet::default()));
     }
     let is_changed = |row: &&TensorRow| {
-        row.saved.iter().any(|saved| {
-            let version = row.tensor.version;
-            reached.contains(&saved.node) && version.is_some_and(|version| version != saved.version)
-        })
+        let version = row.tensor.version;
+        graph.saves(row, |saved| version.is_some_and(|version| version != saved.version))
     };
     LossMemory {
         loss,
         figures,
-        packed,
+        packed: graph.packed,
         changed: snapshot.tensors.iter().filter(is_changed).count() as u64,
-        nothing_saved: packed == 0 && !snapshot.tensors.iter().any(is_here),
+        nothing_saved: graph.packed == 0
+            && !snapshot.tensors.iter().any(|row| graph.saves(row, |_| true)),
     }
 }

@@ -1,4 +1,4 @@
-//! Fragmentation of PyTorch's cache: free bytes, their block sizes, and what is releasable.
+//! Fragmentation of PyTorch's cache, and what is releasable.
 
 use std::collections::BTreeMap;
 
@@ -61,8 +61,7 @@ pub struct Fragmentation {
     pub by_size: Vec<SizeClass>,
     /// Completely free segments of the default pool that do not expand.
     pub wholly_free: SegmentSum,
-    /// What `torch.cuda.empty_cache()` would return: free segments, free parts of expandable ones,
-    /// and blocks that only wait for streams. See [`Segment::releasable`].
+    /// What `torch.cuda.empty_cache()` would return: see [`Segment::releasable`].
     pub releasable: u64,
     /// Private pools (CUDA graphs, `torch.cuda.MemPool`), whose free blocks serve only them.
     pub private_pools: BTreeMap<PoolId, SegmentSum>,

@@ -11,9 +11,6 @@ use crate::model::{AllocatorSnapshot, BlockState, PoolId, Segment};
 
 /// Greatest request to the small pool (`kSmallSize`).
 const SMALL_REQUEST: u64 = 1 << 20;
-/// Segment sizes of the small pool (`kSmallBuffer`), and of requests up to 10 MiB (`kLargeBuffer`).
-const SMALL_SEGMENT: u64 = 2 << 20;
-const LARGE_SEGMENT: u64 = 20 << 20;
 const MIN_LARGE_REQUEST: u64 = 10 << 20;
 
 /// Why a free block was unusable.
@@ -58,8 +55,8 @@ impl FreeFit {
     /// `asked`: bytes of the request to the driver. `max_split_size`: PyTorch's setting.
     pub fn new(snapshot: &AllocatorSnapshot, asked: u64, max_split_size: Option<u64>) -> FreeFit {
         let needed = match asked {
-            SMALL_SEGMENT => SMALL_REQUEST,
-            LARGE_SEGMENT => MIN_LARGE_REQUEST,
+            Segment::SMALL_SIZE => SMALL_REQUEST,
+            Segment::LARGE_SIZE => MIN_LARGE_REQUEST,
             asked => asked,
         };
         let small = needed <= SMALL_REQUEST;
@@ -116,7 +113,7 @@ fn reason(
     match max_split_size {
         Some(most) if needed < most && size >= most => UnusableReason::NotSplit,
         // Above the limit, only a small remainder is accepted (`kLargeBuffer`).
-        Some(most) if needed >= most && size >= needed.saturating_add(LARGE_SEGMENT) => {
+        Some(most) if needed >= most && size >= needed.saturating_add(Segment::LARGE_SIZE) => {
             UnusableReason::NotSplit
         }
         _ => UnusableReason::None,
@@ -185,13 +182,11 @@ mod tests {
                 (UnusableReason::PrivatePool(graph), 100),
             ]
         );
-        // Free in the snapshot, but not at the request.
         assert!(fit(segments, 30, None).contains(&(UnusableReason::None, 30)));
         let limited = vec![segment(0, false, free, &[(500, Inactive)])];
         assert_eq!(fit(limited.clone(), 64, Some(128)), [(UnusableReason::NotSplit, 500)]);
         assert_eq!(fit(limited.clone(), 200, Some(128)), [(UnusableReason::NotSplit, 500)]);
         assert_eq!(fit(limited, 490, Some(128)), [(UnusableReason::None, 500)]);
-        // 2 MiB from the driver serve the small pool.
         let large = vec![segment(0, false, free, &[(500, Inactive)])];
         assert_eq!(fit(large, 2, None), [(UnusableReason::OtherPool(false), 500)]);
     }

@@ -1,7 +1,7 @@
-//! Idle CUDA streams: nothing on them is in use, but they hold cached blocks.
+//! Idle CUDA streams hold cached blocks, none in use.
 //!
-//! PyTorch's cached blocks serve only the stream of their allocation. Unused ones stay until
-//! `empty_cache()` or a refused request.
+//! A cached block serves only the stream of its allocation, and stays until `empty_cache()` or a
+//! refused request.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,6 @@ pub struct IdleStreams {
 impl IdleStreams {
     /// Private pools do not count: CUDA graphs keep these for replay.
     pub fn new(map: &AllocatorSnapshot) -> IdleStreams {
-        // By stream: free bytes, and whether anything is in use.
         let mut streams: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
         for (segment, block) in map.blocks().filter(|(s, _)| s.pool == PoolId::default()) {
             let (free, is_used) = streams.entry(segment.stream).or_default();

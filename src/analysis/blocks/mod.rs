@@ -1,4 +1,4 @@
-//! Blocks and segments of a moment, and the free memory between them.
+//! Blocks of a moment, and the free memory between them.
 
 mod fragmentation;
 mod free_fit;

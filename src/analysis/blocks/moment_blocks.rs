@@ -1,7 +1,7 @@
-//! The segments and blocks of a moment, with allocation stacks, and the events before it.
+//! Segments, blocks and earlier events of a moment, with stacks.
 //!
-//! Most moments have no snapshot: live blocks come from [`Profile`], segments from the snapshots
-//! around and from driver events.
+//! Most moments have no snapshot: [`Profile`] gives live blocks; snapshots around it and driver
+//! events give segments.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,6 @@ use crate::model::{
     EventBatch, EventKind, Keyframe, KeyframeBlock, MemoryKind, Nanos, PoolId, Record, RecordSink,
     Segment, SinkResult, SiteId,
 };
-
-/// Segment size of the small pool (`kSmallBuffer`).
-const SMALL_SEGMENT: u64 = 2 << 20;
 
 /// An event of PyTorch's allocator: a free, or an allocation. `size` is as requested, `stack` an
 /// index in [`MomentBlocks::stacks`], if recorded.
@@ -40,7 +37,7 @@ pub struct DeviceBlocks {
     pub stack_of: FxHashMap<u64, u32>,
     /// Events before the moment (exact recordings).
     pub events: Vec<BlockEvent>,
-    /// Live blocks outside all segments: each gets a segment of its own.
+    /// Live blocks outside all segments: each gets its own.
     pub unplaced: u64,
 }
 
@@ -242,7 +239,7 @@ impl BlocksBuilder {
             let segment = match (later, given) {
                 (Some(later), _) => Segment { blocks: Vec::new(), ..later.clone() },
                 (None, Some((&address, &size))) => {
-                    new_segment(address, size, size == SMALL_SEGMENT)
+                    new_segment(address, size, size == Segment::SMALL_SIZE)
                 }
                 (None, None) => {
                     unplaced += 1;

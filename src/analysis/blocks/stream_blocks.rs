@@ -1,4 +1,4 @@
-//! Live blocks of a moment by CUDA stream, each with its allocation stack.
+//! Live blocks of a moment by CUDA stream.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ enum StreamKey {
 }
 
 impl BlocksBuilder {
-    /// Live blocks of the builder's device by stream, the default stream first.
+    /// Live blocks by stream, the default stream first.
     pub fn by_stream(mut self) -> Vec<StreamMemory> {
         self.take_moment();
         let keyframe = self.keyframe.take().unwrap_or_default();
@@ -91,8 +91,7 @@ impl BlocksBuilder {
         }
     }
 
-    /// The device's segments by address: from the last snapshot before the moment, and additional
-    /// ones from the next.
+    /// Segments of the snapshot before, and new ones of the next, by address.
     fn known_segments(&self) -> BTreeMap<u64, &Segment> {
         let mut segments: BTreeMap<u64, &Segment> = BTreeMap::new();
         if let Some(after) = self.after.get(&self.device) {

@@ -1,4 +1,4 @@
-//! Owners of blocks older than an exact recording.
+//! Owners of older blocks in exact recordings.
 
 use rustc_hash::FxHashMap;
 

@@ -227,7 +227,6 @@ mod tests {
     #[test]
     fn comparisons_with_an_unsettled_start_are_void() {
         let mut books = BalanceCheck::default();
-        // At both moments, a free of another size has its event but is not counted.
         books.compare(counted(10, 4, 5120, 2048), sums(10, 5, 5120, 2560));
         books.compare(counted(12, 5, 6144, 2560), sums(12, 6, 6144, 9000));
         books.compare(counted(12, 5, 6144, 2560), sums(12, 6, 6144, 9000));

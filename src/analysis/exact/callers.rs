@@ -1,4 +1,4 @@
-//! Finds the thread that called `backward()`, for a stack used by an autograd thread.
+//! Finds the thread that called `backward()`.
 
 use rustc_hash::FxHashMap;
 

@@ -1,4 +1,4 @@
-//! Compares events with the allocator's counters and snapshots.
+//! Compares events with counters and snapshots.
 
 use super::torch::TorchDevice;
 use super::{ExactProfile, span};
@@ -8,7 +8,6 @@ use crate::model::{
 };
 
 impl ExactProfile {
-    /// Takes counters read outside an event.
     pub(crate) fn on_counters(
         &mut self,
         index: CudaIndex,

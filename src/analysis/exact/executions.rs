@@ -25,7 +25,6 @@ impl AllocatedAndFreed {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LineExecutions {
-    /// Greatest level at an end.
     pub(crate) end: LevelRange,
     /// Levels at which this line and its callers may have ended and begun again.
     pub(crate) again: LevelRange,

@@ -1,4 +1,4 @@
-//! Sizes of a block, and the allocator's statistics for it.
+//! A block's sizes, and the allocator's statistics for it.
 
 use crate::model::{Metric, Pool};
 

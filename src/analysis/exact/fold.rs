@@ -1,22 +1,18 @@
 //! Folds exact events: bytes by allocation site.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes};
-use super::native_frames::{is_engine_main, is_forwarding};
+use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, SITES, ScaledBytes};
+use super::site_paths::FirstNodes;
 use super::{ExactProfile, MemoryGroup};
 use crate::analysis::attribution::{AttributedSnapshot, Moment};
 use crate::analysis::folded::{
-    AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel, TextBudget, before_path,
+    AllocatedStack, FoldOptions, FoldedStack, StackLabel, TextBudget, before_path,
 };
 use crate::analysis::owners::split;
-use crate::model::{
-    AllocationSite, CudaIndex, Nanos, OwnerId, SiteId, SnapshotConsistency, StackId, StackSource,
-    StackTable,
-};
+use crate::model::{CudaIndex, Nanos, OwnerId, SiteId, SnapshotConsistency, StackTable};
 
 /// Unsorted.
 pub(crate) struct ExactFold {
@@ -57,17 +53,7 @@ impl ExactProfile {
         most: u64,
     ) -> Option<ExactFold> {
         let kind = options.memory.unwrap_or_else(|| self.default_memory());
-        let (ledger, peak, at) = match kind {
-            MemoryGroup::Torch => {
-                let torch = self.torch.get(&device)?;
-                let peak = torch.peak.map_or(0, |h| h.bytes);
-                (&torch.ledger, peak, torch.peak.map_or(Nanos(0), |h| h.time))
-            }
-            other => {
-                let other = self.others.get(&other)?;
-                (&other.ledger, other.peak, other.peak_time)
-            }
-        };
+        let (ledger, peak, at) = self.ledger_and_peak(kind, device)?;
         let mut allocations = 0;
         let (held, counted, time) = match moment {
             _ if options.churn => {
@@ -99,7 +85,6 @@ impl ExactProfile {
         }
         let known: u64 = held.values().sum();
         if known < total {
-            // Bytes in the counter without an event or snapshot.
             *held.entry(NO_EVENT).or_default() += total - known;
         }
         let snapshot = self.snapshot(kind, device, moment, ledger, time, total);
@@ -115,6 +100,25 @@ impl ExactProfile {
             left_out_stacks,
             allocations,
             unlisted,
+        })
+    }
+
+    /// The peak's bytes and time.
+    fn ledger_and_peak(
+        &self,
+        kind: MemoryGroup,
+        device: CudaIndex,
+    ) -> Option<(&LiveBlocks, u64, Nanos)> {
+        Some(match kind {
+            MemoryGroup::Torch => {
+                let torch = self.torch.get(&device)?;
+                let (peak, at) = torch.peak.map_or((0, Nanos(0)), |peak| (peak.bytes, peak.time));
+                (&torch.ledger, peak, at)
+            }
+            other => {
+                let other = self.others.get(&other)?;
+                (&other.ledger, other.peak, other.peak_time)
+            }
         })
     }
 
@@ -137,7 +141,7 @@ impl ExactProfile {
     ) -> Option<Vec<AllocatedStack>> {
         let ledger = &self.torch.get(&device)?.ledger;
         let bytes = self.bytes(&ledger.allocated());
-        let mut nodes = FxHashMap::default();
+        let mut nodes = FirstNodes::default();
         let mut stacks = Vec::new();
         let mut counts_left_out = 0;
         for (account, (bytes, sums)) in bytes.into_iter().zip(ledger.accounts()).enumerate() {
@@ -225,7 +229,7 @@ impl ExactProfile {
         budget: &mut TextBudget,
     ) -> Vec<FoldedStack> {
         let mut by_path: FxHashMap<Vec<StackLabel>, u64> = FxHashMap::default();
-        let mut nodes: FxHashMap<Arc<str>, SiteId> = FxHashMap::default();
+        let mut nodes = FirstNodes::default();
         let mut held: Vec<(usize, u64)> =
             held.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
         held.sort_unstable_by_key(|&(account, bytes)| (std::cmp::Reverse(bytes), account));
@@ -246,137 +250,11 @@ impl ExactProfile {
         listed.chain(budget.rest()).collect()
     }
 
-    /// Accounts by address, at a recent moment.
     pub(crate) fn accounts_by_block(
         &self,
         time: Nanos,
     ) -> FxHashMap<CudaIndex, FxHashMap<u64, usize>> {
         self.torch.iter().map(|(device, torch)| (*device, torch.accounts_at(time))).collect()
-    }
-
-    /// Outermost frame first.
-    pub(crate) fn account_path(&self, account: usize, table: &StackTable) -> Vec<StackLabel> {
-        self.path_of(account, FoldOptions::default(), table, &mut FxHashMap::default())
-    }
-
-    fn path_of(
-        &self,
-        account: usize,
-        options: FoldOptions,
-        table: &StackTable,
-        nodes: &mut FxHashMap<Arc<str>, SiteId>,
-    ) -> Vec<StackLabel> {
-        match account {
-            BEFORE => vec![StackLabel::Pseudo(PseudoFrame::BeforeRecording)],
-            NO_EVENT => vec![StackLabel::Pseudo(PseudoFrame::NoEvent)],
-            NO_SITE => vec![StackLabel::Pseudo(PseudoFrame::UnknownStack)],
-            SMALL => vec![StackLabel::Pseudo(PseudoFrame::StackNotTaken)],
-            owned @ OWNED.. => {
-                let owners = self.before_owners.get(owned - OWNED);
-                let most = owners.and_then(|owners| owners.iter().max_by_key(|owner| owner.1));
-                before_path(most.map(|(owner, _)| *owner), table)
-            }
-            site => {
-                let id = SiteId((site - SITES) as u32);
-                match table.get_site(id) {
-                    Some(site) => self.path(id, site, options, table, nodes),
-                    None => vec![StackLabel::Pseudo(PseudoFrame::UnknownStack)],
-                }
-            }
-        }
-    }
-
-    /// Outermost frame first.
-    fn path(
-        &self,
-        id: SiteId,
-        site: &AllocationSite,
-        options: FoldOptions,
-        table: &StackTable,
-        nodes: &mut FxHashMap<Arc<str>, SiteId>,
-    ) -> Vec<StackLabel> {
-        let mut path = Vec::new();
-        if options.by_thread && site.source != StackSource::NoPython {
-            path.push(StackLabel::Thread(site.thread));
-        }
-        if site.truncated {
-            path.push(StackLabel::Pseudo(PseudoFrame::DeeperFrames));
-        }
-        let frames = |stack: StackId, path: &mut Vec<StackLabel>| {
-            let from = path.len();
-            path.extend(table.frames(stack).filter_map(|frame| {
-                let native = table.get_function(frame.function).filter(|it| it.is_native);
-                match native.map(is_forwarding) {
-                    None => Some(StackLabel::Frame(frame)),
-                    Some(false) => Some(StackLabel::Native(frame)),
-                    Some(true) => None,
-                }
-            }));
-            path[from..].reverse();
-        };
-        let native = site.native.stack().filter(|_| options.native);
-        // One id for all nodes of a class.
-        let node = site.node.as_ref().map(|name| {
-            let first = *nodes.entry(name.clone()).or_insert(id);
-            let knows_forward = site.forward.is_some() || !self.exact.backward_lines;
-            if knows_forward {
-                StackLabel::Node(first)
-            } else {
-                StackLabel::NodeOfUnknownLine(first)
-            }
-        });
-        match site.source {
-            StackSource::NoPython => {
-                path.push(StackLabel::Pseudo(PseudoFrame::NoPython));
-                path.push(StackLabel::Thread(site.thread));
-                path.extend(node);
-            }
-            StackSource::NotTaken => path.push(StackLabel::Pseudo(PseudoFrame::StackNotTaken)),
-            StackSource::Unknown => {
-                path.push(StackLabel::Pseudo(PseudoFrame::UnknownStack));
-                path.extend(node);
-            }
-            StackSource::Backward | StackSource::Borrowed => {
-                if let Some(stack) = site.stack {
-                    frames(stack, &mut path);
-                }
-                path.push(StackLabel::Pseudo(PseudoFrame::AutogradThread));
-                if let Some(forward) = site.forward {
-                    path.push(StackLabel::Pseudo(PseudoFrame::BackwardOf));
-                    frames(forward, &mut path);
-                }
-                path.extend(node);
-            }
-            StackSource::Own | StackSource::Sampled => {
-                // Python called in a node: recomputation, hooks, custom functions.
-                if let Some(node) = node {
-                    path.push(StackLabel::Pseudo(PseudoFrame::AutogradThread));
-                    if let Some(forward) = site.forward {
-                        path.push(StackLabel::Pseudo(PseudoFrame::BackwardOf));
-                        frames(forward, &mut path);
-                    }
-                    path.push(node);
-                }
-                if let Some(stack) = native.or(site.stack) {
-                    frames(stack, &mut path);
-                }
-                return path;
-            }
-        }
-        // The Python stack is absent or another thread's; the native one is its own.
-        if let Some(native) = native {
-            let from = path.len();
-            frames(native, &mut path);
-            let is_main = |label: &StackLabel| match label {
-                StackLabel::Native(frame) => {
-                    table.get_function(frame.function).is_some_and(is_engine_main)
-                }
-                _ => false,
-            };
-            let started = path[from..].iter().position(is_main).unwrap_or(0);
-            path.drain(from..from + started);
-        }
-        path
     }
 }
 

@@ -9,7 +9,7 @@ use super::live_blocks::{
     BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes, TrackedBlock,
 };
 use super::torch::{TorchDevice, TorchPeak};
-use super::{EarlyEvents, ExactProfile, OtherMemory, kind_of, span};
+use super::{EarlyEvents, ExactProfile, kind_of, span};
 use crate::analysis::folded::MemoryGroup;
 use crate::model::{
     AllocationSource, CounterSnapshot, CudaIndex, FreeTracking, Keyframe, KeyframeBlock,
@@ -76,68 +76,29 @@ impl ExactProfile {
     ) {
         self.interrupted = false;
         self.last = self.last.max(inherited.time);
-        // An earlier snapshot has no sites.
-        self.device_of.clear();
-        self.freed_early.clear();
-        if continues {
-            let torch = self.torch.values_mut().map(|torch| &mut torch.ledger);
-            let others = self.others.values_mut().map(|other| &mut other.ledger);
-            torch.chain(others).for_each(LiveBlocks::forget_living);
-        } else {
-            self.lines.iter_mut().for_each(BTreeMap::clear);
-        }
-        // The allocator's earlier events are not in the recording.
-        (self.starts_empty, self.early) = (false, EarlyEvents::default());
-        let (min_lifetime, from_snapshots) =
-            (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
-        for torch in self.torch.values_mut().filter(|_| !continues) {
-            let largest_free = torch.largest_free;
-            *torch = TorchDevice::new(min_lifetime, from_snapshots);
-            torch.largest_free = largest_free;
-        }
+        self.forget_blocks(continues);
         let accounts: Vec<usize> = inherited
             .allocation_sources
             .iter()
-            .map(|source| match source {
-                AllocationSource::BeforeOwned(owners) => {
-                    let owners = owners
-                        .iter()
-                        .filter_map(|(path, weight)| Some((table.owners.intern(path)?, *weight)));
-                    let owners: Vec<(OwnerId, u64)> = owners.collect();
-                    match owners.is_empty() {
-                        true => BEFORE,
-                        false => self.before_owners.account(&owners.into()),
-                    }
-                }
-                source => account(source),
-            })
+            .map(|source| self.restored_account(source, table))
             .collect();
         for memory in &inherited.memory {
-            let account = |block: &KeyframeBlock| {
-                accounts.get(block.allocation_source as usize).copied().unwrap_or(NO_SITE)
-            };
+            let blocks = tracked_blocks(memory, &accounts);
             match (memory.memory_kind, kind_of(memory.memory_kind)) {
                 (MemoryKind::Torch(device), _) => {
-                    for block in &memory.blocks {
-                        self.device(device)
-                            .ledger
-                            .insert_restored(block.address, tracked_block(block, account));
-                        self.device_of.insert(block.address, device);
+                    for (address, block) in blocks {
+                        self.device(device).ledger.insert_restored(address, block);
+                        self.device_of.insert(address, device);
                     }
                     self.begin_at(device, memory, inherited.time);
                 }
                 (_, Some(kind)) => {
-                    let min_lifetime = self.min_lifetime;
-                    let other = self.others.entry(kind).or_insert_with(|| OtherMemory {
-                        ledger: LiveBlocks::new(min_lifetime),
-                        ..OtherMemory::default()
-                    });
-                    for block in &memory.blocks {
-                        other.ledger.insert_restored(block.address, tracked_block(block, account));
+                    let other = self.other_memory(kind);
+                    for (address, block) in blocks {
+                        other.ledger.insert_restored(address, block);
                     }
                     if !continues || other.ledger.total > other.peak {
-                        (other.peak, other.peak_time) = (other.ledger.total, inherited.time);
-                        other.ledger.record_peak(inherited.time.0);
+                        other.record_peak(inherited.time);
                     }
                 }
                 (_, None) => {}
@@ -148,6 +109,40 @@ impl ExactProfile {
             if let AllocationSource::Site(site) = allocation_source {
                 let _ = self.counts_to(*site, table);
             }
+        }
+    }
+
+    /// `continues`: keeps the earlier results.
+    fn forget_blocks(&mut self, continues: bool) {
+        // An earlier snapshot has no sites.
+        self.device_of.clear();
+        self.freed_early.clear();
+        // The allocator's earlier events are not in the recording.
+        (self.starts_empty, self.early) = (false, EarlyEvents::default());
+        if continues {
+            let torch = self.torch.values_mut().map(|torch| &mut torch.ledger);
+            let others = self.others.values_mut().map(|other| &mut other.ledger);
+            torch.chain(others).for_each(LiveBlocks::forget_living);
+            return;
+        }
+        self.lines.iter_mut().for_each(BTreeMap::clear);
+        let (min_lifetime, from_snapshots) =
+            (self.min_lifetime, self.exact.frees == FreeTracking::Snapshots);
+        for torch in self.torch.values_mut() {
+            let largest_free = torch.largest_free;
+            *torch = TorchDevice::new(min_lifetime, from_snapshots);
+            torch.largest_free = largest_free;
+        }
+    }
+
+    fn restored_account(&mut self, source: &AllocationSource, table: &mut StackTable) -> usize {
+        let AllocationSource::BeforeOwned(owners) = source else { return account(source) };
+        let owners =
+            owners.iter().filter_map(|(path, weight)| Some((table.owners.intern(path)?, *weight)));
+        let owners: Vec<(OwnerId, u64)> = owners.collect();
+        match owners.is_empty() {
+            true => BEFORE,
+            false => self.before_owners.account(&owners.into()),
         }
     }
 
@@ -223,12 +218,15 @@ fn account(allocation_source: &AllocationSource) -> usize {
     }
 }
 
-fn tracked_block(block: &KeyframeBlock, account: impl Fn(&KeyframeBlock) -> usize) -> TrackedBlock {
-    let KeyframeBlock { size, requested, small, .. } = *block;
-    TrackedBlock::new(
-        BlockSizes { size, requested, small },
-        block.stands_for,
-        account(block),
-        block.allocated_at.0,
-    )
+/// By address.
+fn tracked_blocks(
+    memory: &KeyframeMemory,
+    accounts: &[usize],
+) -> impl Iterator<Item = (u64, TrackedBlock)> {
+    memory.blocks.iter().map(|block| {
+        let &KeyframeBlock { size, requested, small, stands_for, allocated_at, .. } = block;
+        let account = accounts.get(block.allocation_source as usize).copied().unwrap_or(NO_SITE);
+        let sizes = BlockSizes { size, requested, small };
+        (block.address, TrackedBlock::new(sizes, stands_for, account, allocated_at.0))
+    })
 }

@@ -1,4 +1,4 @@
-//! Live blocks with their accounts, and the allocations of each account.
+//! Live blocks and allocations by account.
 
 use super::live_blocks::{BEFORE, LiveBlocks, OWNED};
 use super::{ExactProfile, kind_of};
@@ -29,7 +29,6 @@ impl ExactProfile {
         }
     }
 
-    /// The live blocks, by address.
     pub(crate) fn living(&self, kind: MemoryKind) -> Vec<AccountedBlock> {
         let Some(ledger) = self.ledger(kind) else { return Vec::new() };
         let block = |(&address, block): (&u64, &super::live_blocks::TrackedBlock)| {

@@ -1,9 +1,9 @@
 //! Levels of the allocator while each line was executed, from exact events.
 //!
 //! An event has its thread's stack and the level after it. Lines common to two events of a thread
-//! get the levels at both. A line only in one of them began or ended in between: the levels in
-//! between are its upper limit, those at its own events the lower. Before a thread's first event,
-//! any of its lines may run.
+//! get both levels. A line in only one of them began or ended in between: the levels in between are
+//! its upper limit, those at its own events the lower. Before a thread's first event, any of its
+//! lines may run.
 //!
 //! Autograd threads count for the thread waiting in `backward()`. Executions without an event are
 //! not seen.

@@ -1,7 +1,6 @@
-//! Ledger of live blocks: bytes of each account now, at the peak, and in all.
+//! Bytes of each account now, at the peak, and in all.
 //!
-//! A new peak copies nothing: it begins an epoch, and an account saves its level on its first
-//! change in it.
+//! A new peak only begins an epoch: an account saves its level at its first change in it.
 
 use rustc_hash::FxHashMap;
 
@@ -115,7 +114,6 @@ pub(crate) struct SiteAccount {
 pub(crate) struct LiveBlocks {
     pub(crate) live: FxHashMap<u64, TrackedBlock>,
     accounts: Vec<SiteAccount>,
-    /// Accounts from [`OWNED`] on.
     owned: Vec<SiteAccount>,
     pub(crate) total: u64,
     /// Live bytes at the peak.

@@ -13,7 +13,9 @@ mod ledgers;
 mod line_levels;
 mod live_blocks;
 mod native_frames;
+mod other_memory;
 mod report;
+mod site_paths;
 mod torch;
 mod warning;
 
@@ -35,7 +37,8 @@ pub use books::ByteBalance;
 use callers::ThreadRoots;
 use early::{EarlyEvents, SynthesizedLevels};
 use line_levels::{LevelRange, LineLevels};
-use live_blocks::{BlockOwner, LiveBlocks, NO_SITE, SMALL};
+use live_blocks::{BlockOwner, NO_SITE, SMALL};
+use other_memory::OtherMemory;
 use torch::TorchDevice;
 
 use before_owners::BeforeOwners;
@@ -46,7 +49,6 @@ pub(crate) use line_levels::{ANYTHING, NOTHING, level_index};
 pub(crate) use live_blocks::{OWNED, SITES};
 pub use report::{LineDoubt, UnknownReason};
 
-/// Maximum number of frees of unknown blocks before the first snapshot.
 const MAX_EARLY_EVENTS: usize = 1 << 16;
 /// No memory is larger: 256 TiB.
 const MAX_ALLOCATION: u64 = 1 << 48;
@@ -81,13 +83,6 @@ pub(crate) struct SiteUsage {
     pub(crate) allocated: u64,
     pub(crate) count: u64,
     pub(crate) statistics: BlockStatistics,
-}
-
-#[derive(Debug, Default)]
-struct OtherMemory {
-    ledger: LiveBlocks,
-    peak: u64,
-    peak_time: Nanos,
 }
 
 /// The result of exact events.
@@ -217,84 +212,16 @@ impl ExactProfile {
         synthesized: Option<SynthesizedLevels>,
         table: &StackTable,
     ) -> Option<CudaIndex> {
-        let time = event.time;
         match event.change {
-            EventKind::Allocated {
-                memory_kind: MemoryKind::Torch(index),
-                address,
-                size,
-                levels,
-                block,
-            } => {
-                let owner = self.owner(event.site, size, table);
-                let who = self.who(event.site, table);
-                let levels = synthesized.map_or(levels, |known| known.levels);
-                let device = self.device(index);
-                let extent = device.allocate(time, address, (size, block), levels, owner);
-                let held = device.held();
-                let span = match (synthesized, levels) {
-                    (Some(known), _) => {
-                        let mut span = known.span;
-                        span.set_held(held);
-                        span
-                    }
-                    (None, Some(levels)) => span(levels, held),
-                    (None, None) => LevelRange::UNKNOWN,
-                };
-                self.device_of.insert(address, index);
-                self.correct_lines(index);
-                if let Some(lines) = self.lines(index)
-                    && (levels.is_some() || synthesized.is_some())
-                {
-                    lines.allocated(who, extent, span, table);
-                }
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(index), .. } => {
+                self.allocate_in_torch(index, event, synthesized, table);
             }
+            EventKind::Allocated { .. } => self.allocate_elsewhere(event, table),
             EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => {
-                // Only frees with stacks count for lines.
-                let who = event.site.and_then(|_| self.who(event.site, table));
-                let by_stack = who.and_then(|(_, stack)| stack);
-                let index = self.device_of.remove(&address);
-                let freed = index.and_then(|index| {
-                    Some((index, self.device(index).free(time, address, by_stack)?))
-                });
-                let Some((index, block)) = freed else {
-                    self.free_unknown(time, address);
-                    return None;
-                };
-                if let Some(lines) = self.lines(index) {
-                    lines.freed(who, block.extent(), table);
-                }
-                return Some(index);
-            }
-            EventKind::Allocated { memory_kind, address, size, .. } => {
-                let kind = kind_of(memory_kind)?;
-                let owner = self.owner(event.site, size, table);
-                let min_lifetime = self.min_lifetime;
-                let other = self.others.entry(kind).or_insert_with(|| OtherMemory {
-                    ledger: LiveBlocks::new(min_lifetime),
-                    ..OtherMemory::default()
-                });
-                other.ledger.allocate(address, size, owner, time.0);
-                if other.ledger.total > other.peak {
-                    (other.peak, other.peak_time) = (other.ledger.total, time);
-                    other.ledger.record_peak(time.0);
-                }
+                return self.free_in_torch(address, event, table);
             }
             EventKind::Freed { memory_kind, address, .. } => {
-                let kinds: &[MemoryGroup] = match memory_kind {
-                    AddressSpace::Driver => &[MemoryGroup::Driver, MemoryGroup::Managed],
-                    AddressSpace::Physical => &[MemoryGroup::Physical],
-                    AddressSpace::PinnedHost => &[MemoryGroup::Pinned],
-                    AddressSpace::Mapping | AddressSpace::Torch => return None,
-                };
-                // Unknown blocks are older than the recording.
-                for kind in kinds {
-                    if let Some(other) = self.others.get_mut(kind)
-                        && other.ledger.free(address, time.0).is_some()
-                    {
-                        break;
-                    }
-                }
+                self.free_elsewhere(memory_kind, address, event.time);
             }
             EventKind::Failed { size, .. } => {
                 self.refused.count += 1;
@@ -309,6 +236,64 @@ impl ExactProfile {
             }
         }
         None
+    }
+
+    fn allocate_in_torch(
+        &mut self,
+        index: CudaIndex,
+        event: &Event,
+        synthesized: Option<SynthesizedLevels>,
+        table: &StackTable,
+    ) {
+        let EventKind::Allocated { address, size, levels, block, .. } = event.change else {
+            return;
+        };
+        let owner = self.owner(event.site, size, table);
+        let who = self.who(event.site, table);
+        let levels = synthesized.map_or(levels, |known| known.levels);
+        let device = self.device(index);
+        let extent = device.allocate(event.time, address, (size, block), levels, owner);
+        let held = device.held();
+        let span = match (synthesized, levels) {
+            (Some(known), _) => {
+                let mut span = known.span;
+                span.set_held(held);
+                span
+            }
+            (None, Some(levels)) => span(levels, held),
+            (None, None) => LevelRange::UNKNOWN,
+        };
+        self.device_of.insert(address, index);
+        self.correct_lines(index);
+        if let Some(lines) = self.lines(index)
+            && (levels.is_some() || synthesized.is_some())
+        {
+            lines.allocated(who, extent, span, table);
+        }
+    }
+
+    /// Returns the block's device, if the block is known.
+    fn free_in_torch(
+        &mut self,
+        address: u64,
+        event: &Event,
+        table: &StackTable,
+    ) -> Option<CudaIndex> {
+        // Only frees with stacks count for lines.
+        let who = event.site.and_then(|_| self.who(event.site, table));
+        let by_stack = who.and_then(|(_, stack)| stack);
+        let index = self.device_of.remove(&address);
+        let freed = index.and_then(|index| {
+            Some((index, self.device(index).free(event.time, address, by_stack)?))
+        });
+        let Some((index, block)) = freed else {
+            self.free_unknown(event.time, address);
+            return None;
+        };
+        if let Some(lines) = self.lines(index) {
+            lines.freed(who, block.extent(), table);
+        }
+        Some(index)
     }
 
     fn device(&mut self, index: CudaIndex) -> &mut TorchDevice {

@@ -1,4 +1,4 @@
-//! Decides which C and C++ frames are shown: those that only pass a call on are not.
+//! Hides C and C++ frames that only pass a call on.
 
 use crate::model::Function;
 

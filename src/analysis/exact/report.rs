@@ -96,7 +96,6 @@ impl ExactProfile {
         self.lines.as_ref()?.get(&device)
     }
 
-    /// Why events do not give this statistic of lines.
     pub(crate) fn unknown_reason(&self, device: CudaIndex, key: StatKey) -> Option<UnknownReason> {
         use Metric::{
             Active, ActiveBytes, AllocatedBytes, Allocation, InactiveSplit, InactiveSplitBytes,
@@ -166,7 +165,6 @@ impl ExactProfile {
         self.exact.backend == ProbeBackend::PerfSamples
     }
 
-    /// Why a device's line values may be wrong.
     pub(crate) fn doubt(&self, device: CudaIndex) -> Option<LineDoubt> {
         if self.stacks_are_guessed() {
             return Some(LineDoubt::GuessedStacks);

@@ -86,7 +86,6 @@ pub(crate) struct TorchDevice {
     /// Freed blocks waited for other streams.
     pub(crate) had_pending: bool,
     pub(crate) greatest_reserved: Option<(Nanos, i64)>,
-    /// Some sizes are not confirmed by sums.
     pub(crate) has_unconfirmed: bool,
 }
 
@@ -157,41 +156,14 @@ impl TorchDevice {
             Some(block) => block,
             None => self.size_by_levels(least, levels),
         };
-        // Another thread may change the level before the event: it is then below the peak just
-        // reached.
-        let rose_to = levels.zip(self.levels).filter(|(now, before)| now.peak > before.peak);
-        let rose_to = rose_to.map_or(0, |(now, _)| now.peak.max(0) as u64);
-        if let Some(now) = levels {
-            if rose_to > 0 {
-                self.counted_peak = self.counted_peak.max(Some(now.peak));
-            }
-            self.counted_peak = self.counted_peak.max(Some(now.allocated));
-            self.had_pending |= now.active != now.allocated;
-            if self.greatest_reserved.is_none_or(|(_, top)| now.reserved > top) {
-                self.greatest_reserved = Some((time, now.reserved));
-            }
-        }
-        self.levels = levels;
-        self.freed_since = 0;
+        let rose_to = self.take_levels(time, levels);
         let extent = BlockSizes::new(size, requested);
         let replaced = self.ledger.allocate(address, extent, owner, time.0);
         // The snapshot had shown it before its event.
         self.suspects.remove(&address);
         self.held.add_block(extent);
         if let Some(replaced) = replaced {
-            self.held.subtract_block(replaced.extent());
-            // A block of a snapshot may only lack its event so far.
-            self.gone += u64::from(replaced.allocated_at > 0 && !self.frees_from_snapshots);
-            let age = time.0.saturating_sub(self.last_snapshot.unwrap_or_default().0);
-            // A free that was in progress at one snapshot, an allocation at the next.
-            let was_late = replaced.account as usize == NO_EVENT && age < LATE_EVENT;
-            // A keyframe's block was not counted in this part of the recording.
-            self.found = self.found.saturating_sub(u64::from(was_late));
-            let is_early = self.snapshots == 1 && age < UNSETTLED;
-            let is_doubtful = self.doubtful.remove(&address);
-            if replaced.account as usize == BEFORE && (is_early || is_doubtful) {
-                self.ledger.remove_from_peak(replaced);
-            }
+            self.on_replaced(time, address, replaced);
         }
         if size > least
             && block.is_none()
@@ -212,6 +184,43 @@ impl TorchDevice {
             self.record_peak(TorchPeak { time, bytes, levels });
         }
         extent
+    }
+
+    /// Returns the peak just reached, or 0. Another thread may change the level before the event:
+    /// it is then below that peak.
+    fn take_levels(&mut self, time: Nanos, levels: Option<CounterSnapshot>) -> u64 {
+        let rose_to = levels.zip(self.levels).filter(|(now, before)| now.peak > before.peak);
+        let rose_to = rose_to.map_or(0, |(now, _)| now.peak.max(0) as u64);
+        if let Some(now) = levels {
+            if rose_to > 0 {
+                self.counted_peak = self.counted_peak.max(Some(now.peak));
+            }
+            self.counted_peak = self.counted_peak.max(Some(now.allocated));
+            self.had_pending |= now.active != now.allocated;
+            if self.greatest_reserved.is_none_or(|(_, top)| now.reserved > top) {
+                self.greatest_reserved = Some((time, now.reserved));
+            }
+        }
+        self.levels = levels;
+        self.freed_since = 0;
+        rose_to
+    }
+
+    /// A new block took the address of one that was not seen freed.
+    fn on_replaced(&mut self, time: Nanos, address: u64, replaced: TrackedBlock) {
+        self.held.subtract_block(replaced.extent());
+        // A block of a snapshot may only lack its event so far.
+        self.gone += u64::from(replaced.allocated_at > 0 && !self.frees_from_snapshots);
+        let age = time.0.saturating_sub(self.last_snapshot.unwrap_or_default().0);
+        // A free that was in progress at one snapshot, an allocation at the next.
+        let was_late = replaced.account as usize == NO_EVENT && age < LATE_EVENT;
+        // A keyframe's block was not counted in this part of the recording.
+        self.found = self.found.saturating_sub(u64::from(was_late));
+        let is_early = self.snapshots == 1 && age < UNSETTLED;
+        let is_doubtful = self.doubtful.remove(&address);
+        if replaced.account as usize == BEFORE && (is_early || is_doubtful) {
+            self.ledger.remove_from_peak(replaced);
+        }
     }
 
     /// The counter grows for all threads, so the growth must fit one allocation.

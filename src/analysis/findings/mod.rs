@@ -177,7 +177,7 @@ pub(crate) const RULES: &[Rule] = &[
     rules::outside,
 ];
 
-/// The findings in the order of the rules, the largest first.
+/// The findings by rule, the largest first.
 pub fn findings(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let sorted = |rule: &Rule| {
         let mut found = rule(facts);

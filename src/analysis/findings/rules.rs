@@ -1,4 +1,4 @@
-//! The rules: pure functions from facts to findings, with thresholds.
+//! The rules, with their thresholds.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

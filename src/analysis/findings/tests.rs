@@ -49,7 +49,7 @@ fn found_on(gpu: GpuFacts) -> Vec<Finding> {
     findings(&FindingFacts { gpus: &[gpu], ..FindingFacts::default() })
 }
 
-/// The sum was 20 GiB below the device when 40 GiB were allocated between driver and snapshot.
+/// Regression: the sum was 20 GiB below the device.
 #[test]
 fn free_and_reserved_memory_are_of_one_moment() {
     let gpu = GpuFacts {
@@ -82,7 +82,6 @@ fn free_and_reserved_memory_are_of_one_moment() {
         let moved = gpu.with_blocks(&map);
         assert_eq!((moved.reserved, moved.free), (Some(reserved), Some(free)));
     }
-    // Memory changed while the driver was read: not corrected.
     let moved = GpuFacts { outside: None, ..gpu }.with_blocks(&map);
     assert_eq!(moved.free, Some(50));
 }
@@ -234,7 +233,6 @@ fn a_storage_much_larger_than_its_tensor_is_found() {
     let held = snapshot(vec![slice.clone(), whole.clone()]);
     let large = Finding::LargeStorages { name: "f: z[0]".into(), storages: 1, bytes: 7 * MIB };
     assert_eq!(found(&held), [large]);
-    // The program holds the base: nothing is hidden.
     whole.only_in_cpp = false;
     assert_eq!(found(&snapshot(vec![slice, whole])), []);
 }
@@ -336,7 +334,6 @@ fn cache_of_idle_streams_is_found() {
         Finding::IdleStreams { gpu: 0, streams: 4, bytes: 88 * MIB, grown: Some(grown(0)) };
     let all = of(&snapshot, std::slice::from_ref(&device));
     assert!(all.contains(&streams_found), "{all:?}");
-    // Reported while streams have little of the cache.
     assert!(all.iter().any(|it| matches!(it, Finding::Fragmented { .. })), "{all:?}");
     assert!(!of(&streams(9), &[]).iter().any(|it| matches!(it, Finding::Fragmented { .. })));
     let all = of(&streams(2), std::slice::from_ref(&device));

@@ -50,13 +50,7 @@ pub(super) fn fold(
         ownerless: Vec::new(),
     };
     Ok(FoldedProfile {
-        device,
-        moment: Moment::End,
-        snapshot: Arc::new(snapshot),
-        stacks,
         total: by_origin.values().sum(),
-        true_peak: None,
-        peak_was_read: false,
         resolution: TimeResolution {
             seen: bytes,
             one_stack: totals.one_stack,
@@ -66,12 +60,8 @@ pub(super) fn fold(
             ..TimeResolution::default()
         },
         unlisted: budget.left_out.0,
-        left_out: 0,
-        left_out_stacks: Vec::new(),
-        memory: None,
-        estimated_from: None,
-        stacks_guessed: false,
         allocations: Some(allocations),
+        ..FoldedProfile::whole(device, Moment::End, Arc::new(snapshot), stacks)
     })
 }
 

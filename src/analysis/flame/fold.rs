@@ -116,24 +116,15 @@ fn fold_sampled(
     }
     let (stacks, budget) = paths::spell_out(profile, merged);
     Ok(FoldedProfile {
-        device,
-        moment,
         total: match options.evidence.is_some() {
             true => stacks.iter().map(|stack| stack.bytes).sum(),
             false => snapshot.allocated,
         },
         resolution: resolution(&snapshot),
-        stacks,
         true_peak,
         peak_was_read,
-        snapshot,
         unlisted: budget.left_out.0,
-        left_out: 0,
-        left_out_stacks: Vec::new(),
-        memory: None,
-        estimated_from: None,
-        stacks_guessed: false,
-        allocations: None,
+        ..FoldedProfile::whole(device, moment, snapshot, stacks)
     })
 }
 
@@ -163,14 +154,8 @@ fn fold_exact(
     let memory = options.memory.unwrap_or_else(|| exact.default_memory());
     let true_peak = (memory == MemoryGroup::Torch && !options.churn).then_some(peak).flatten();
     Ok(FoldedProfile {
-        device,
-        moment,
-        snapshot: Arc::new(folded.snapshot),
-        stacks,
         total: folded.total,
         true_peak,
-        // Events show every level.
-        peak_was_read: false,
         resolution,
         unlisted: folded.unlisted,
         left_out: folded.left_out,
@@ -179,5 +164,6 @@ fn fold_exact(
         estimated_from: exact.is_estimated().then(|| exact.with_stack()),
         stacks_guessed: exact.stacks_are_guessed(),
         allocations: options.churn.then_some(folded.allocations),
+        ..FoldedProfile::whole(device, moment, Arc::new(folded.snapshot), stacks)
     })
 }

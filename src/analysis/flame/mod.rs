@@ -10,4 +10,4 @@ pub use allocated::allocated;
 pub(super) use fold::{by_origin, no_gpu};
 pub use fold::{exact_resolution, fold, peak_resolution};
 pub use live_since::live_since;
-pub use time_range::{OomMoment, TimeRange};
+pub use time_range::TimeRange;

@@ -2,12 +2,6 @@
 
 use crate::model::{EventBatch, EventKind, FollowedChanges, Nanos, Record, RecordSink, SinkResult};
 
-/// In nanoseconds: PyTorch asks the driver again before it raises the error, so the refusal is at
-/// most this much older than the counter's rise.
-const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
-/// `CUDA_ERROR_OUT_OF_MEMORY`.
-const OUT_OF_MEMORY: u32 = 2;
-
 /// Passes on a time range's records, as if the recording began and ended there.
 pub struct TimeRange<'a> {
     sink: &'a mut dyn RecordSink,
@@ -68,54 +62,5 @@ impl RecordSink for TimeRange<'_> {
             _ if record.time().is_none_or(|time| self.has(time)) => self.sink.record(record),
             _ => Ok(()),
         }
-    }
-}
-
-/// Finds when the job last ran out of memory.
-#[derive(Debug, Default)]
-pub struct OomMoment {
-    /// The driver's last refusal.
-    refused: Option<Nanos>,
-    /// The refusal of the last out-of-memory error, or when the counter rose.
-    reported: Option<Nanos>,
-    ooms: Vec<(u32, i64)>,
-}
-
-impl OomMoment {
-    /// The moment; `None` without an error.
-    pub fn time(&self) -> Option<Nanos> {
-        self.reported.or(self.refused)
-    }
-
-    fn report(&mut self, time: Nanos) {
-        let refused = self.refused.filter(|at| time.0.saturating_sub(at.0) <= MAX_REFUSAL_AGE);
-        self.reported = Some(refused.unwrap_or(time));
-    }
-}
-
-impl RecordSink for OomMoment {
-    fn record(&mut self, record: &Record) -> SinkResult {
-        match record {
-            Record::Events(batch) => {
-                for event in &batch.events {
-                    if let EventKind::Failed { code: OUT_OF_MEMORY, .. } = event.change {
-                        self.refused = Some(event.time);
-                    }
-                }
-            }
-            Record::Counters { time, device, counters } => {
-                let known = self.ooms.iter_mut().find(|(of, _)| *of == device.0);
-                match known {
-                    Some((_, before)) if counters.num_ooms > *before => {
-                        *before = counters.num_ooms;
-                        self.report(*time);
-                    }
-                    Some(_) => {}
-                    None => self.ooms.push((device.0, counters.num_ooms)),
-                }
-            }
-            _ => {}
-        }
-        Ok(())
     }
 }

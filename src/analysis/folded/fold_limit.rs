@@ -8,7 +8,6 @@ const DEFAULT_MAX_TEXT: u64 = 64 << 20;
 /// Bytes of a frame besides names: line number, marks, label in memory.
 const FRAME: u64 = 32;
 
-/// Accepts stacks while their text fits, and sums the others.
 pub(crate) struct TextBudget {
     /// Text length of each stack with its callers, by number.
     lengths: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Bytes by stack: the result of folding any recording.
+//! Bytes by stack, of any recording.
 
 mod fold_limit;
 mod time_resolution;
@@ -168,8 +168,33 @@ pub struct FoldedProfile {
 }
 
 impl FoldedProfile {
-    /// Bytes older than the recording by category (the owner's first part), most first; only those
-    /// with known owners.
+    /// All of a snapshot: nothing is left out or estimated, and no peak is known.
+    pub(in crate::analysis) fn whole(
+        device: CudaIndex,
+        moment: Moment,
+        snapshot: Arc<AttributedSnapshot>,
+        stacks: Vec<FoldedStack>,
+    ) -> FoldedProfile {
+        FoldedProfile {
+            device,
+            moment,
+            total: snapshot.allocated,
+            snapshot,
+            stacks,
+            true_peak: None,
+            peak_was_read: false,
+            resolution: TimeResolution::default(),
+            unlisted: 0,
+            left_out: 0,
+            left_out_stacks: Vec::new(),
+            memory: None,
+            estimated_from: None,
+            stacks_guessed: false,
+            allocations: None,
+        }
+    }
+
+    /// Bytes older than the recording by category, most first; only with known owners.
     pub fn before_by_owner(&self) -> Vec<(OwnerId, u64)> {
         let mut by_owner: FxHashMap<OwnerId, u64> = FxHashMap::default();
         for stack in &self.stacks {

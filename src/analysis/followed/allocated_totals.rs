@@ -3,7 +3,11 @@
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, WaitingPlaces};
+use crate::analysis::followed::decoder::DecodedShare;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
+
+/// A site that is at least this likely is *probable*.
+const PROBABLE: f64 = 0.95;
 
 /// Sums of changes, each charged as a block of a map is: rules 1 to 3 and 7.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +50,30 @@ impl AllocatedTotals {
                 *self.certain.entry(origin).or_default() += bytes;
             }
         });
+    }
+
+    /// Adds what a decoded allocation allocated: one site, where it is as good as sure.
+    pub(super) fn add_decoded(&mut self, share: &DecodedShare) {
+        self.allocations += share.allocations;
+        let mut sites = share.sites.clone();
+        if let Some(&(origin @ AllocationOrigin::Stack(..), part)) = sites.first()
+            && part >= PROBABLE
+        {
+            self.one_stack += share.bytes;
+            sites = vec![(origin, 1.0)];
+        } else if share.contested || sites.is_empty() {
+            sites = vec![(AllocationOrigin::NotSeen, 1.0)];
+        }
+        let sum: f64 = sites.iter().map(|site| site.1).sum();
+        let mut left = share.bytes;
+        for (nth, (origin, part)) in sites.iter().enumerate() {
+            let bytes = (share.bytes as f64 * part / sum) as u64;
+            let bytes = if nth + 1 == sites.len() { left } else { bytes.min(left) };
+            left -= bytes;
+            if bytes > 0 {
+                *self.by_origin.entry(*origin).or_default() += bytes;
+            }
+        }
     }
 
     /// Leaves out the places of which was found out later that threads only wait there: nobody was seen to allocate these bytes.

@@ -2,6 +2,7 @@
 
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
+use crate::analysis::followed::decoder::decode;
 use crate::analysis::followed::repeated_steps::live_before;
 use crate::analysis::followed::until_map::UntilMap;
 
@@ -22,8 +23,10 @@ impl FollowedSteps {
 
     fn drop_first(&mut self, count: usize) {
         let count = count.min(self.steps.len());
-        for step in self.steps.drain(..count) {
-            step.add_to(&mut self.totals, &self.allocation_sources);
+        for (step, number) in self.steps.drain(..count).zip(self.first..) {
+            if self.log.is_charged(number) {
+                step.add_to(&mut self.totals, &self.allocation_sources);
+            }
             self.parts = self.parts.saturating_sub(step.parts.map_or(0, |parts| parts.len()));
         }
         self.first += count as u64;
@@ -32,8 +35,14 @@ impl FollowedSteps {
     /// All that was allocated.
     pub(crate) fn allocated(&self) -> AllocatedTotals {
         let mut totals = self.totals.clone();
-        self.steps.iter().for_each(|step| step.add_to(&mut totals, &self.allocation_sources));
-        totals.leave_out(&self.allocation_sources.places);
+        for (step, number) in self.steps.iter().zip(self.first..) {
+            if self.log.is_charged(number) {
+                step.add_to(&mut totals, &self.allocation_sources);
+            }
+        }
+        let waiting = &self.allocation_sources.places;
+        decode(&self.log, waiting, |share| totals.add_decoded(&share));
+        totals.leave_out(waiting);
         totals
     }
 

@@ -60,6 +60,7 @@ mod buffer_alignment;
 mod change_origins;
 mod change_window;
 mod contention;
+mod decoder;
 mod engine_waits;
 mod follow_replay;
 mod followed_states;
@@ -110,6 +111,7 @@ use crate::analysis::followed::change_origins::{
     free_site, makers, went_on,
 };
 use crate::analysis::followed::contention::Contention;
+use crate::analysis::followed::decoder::DeltaLog;
 use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
@@ -156,6 +158,8 @@ pub(crate) struct FollowedSteps {
     /// What the changes allocated that are no longer kept.
     totals: AllocatedTotals,
     contention: Contention,
+    /// All changes, to find out whose allocations they are once all are known.
+    log: DeltaLog,
 }
 
 impl FollowedSteps {
@@ -198,6 +202,7 @@ impl FollowedSteps {
         let site = free_site(&origins, stacks);
         let makers = makers(change, &origins);
         let contested = self.contention.add(change, locks.are_several(&makers));
+        self.log.add(change, contested, is_waiting);
         let apart = whole.after.0.saturating_sub(whole.before.0);
         if let [AllocationOrigin::Stack(_, stack)] = origins[..]
             && (is_whole && !waited && apart <= CERTAIN_WITHIN && change.allocations() > 0)
@@ -259,6 +264,9 @@ impl FollowedSteps {
         }
         self.make_room();
         let number = self.first + self.steps.len() as u64;
+        if certain {
+            self.log.charge(number);
+        }
         if is_next {
             self.observe_frames(change, |thread| thread.before, number, stacks);
         }

@@ -1,5 +1,4 @@
-//! The period of training: a steady loop allocates the same in each iteration, so levels recur
-//! after a fixed number of allocations.
+//! The period of training: a steady loop's levels recur after a fixed number of allocations.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +28,7 @@ pub struct AllocationPeriod {
     pub allocations: i64,
     /// Allocation count at an iteration's start: the lowest level.
     pub from: i64,
-    /// Whether events were counted, instead of the allocator's own count.
+    /// Events were counted, instead of the allocator's own count.
     pub by_event: bool,
     /// Pairs of polls one period apart.
     pub compared: usize,

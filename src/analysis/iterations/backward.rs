@@ -27,7 +27,7 @@ pub(in crate::analysis) struct BackwardBlocks {
     /// By address: device and index.
     live: FxHashMap<u64, (CudaIndex, usize)>,
     events: u64,
-    /// Whether events know the backward pass.
+    /// Events know the backward pass.
     is_known: bool,
     is_lost: bool,
 }

@@ -32,7 +32,6 @@ pub enum IterationClock {
 #[derive(Debug, Default)]
 pub(crate) struct RunningClock {
     clock: IterationClock,
-    /// Whether a stack contains the marker.
     marked: FxHashMap<StackId, bool>,
     /// Whether each thread was last at the marker.
     at_marker: FxHashMap<ThreadId, bool>,

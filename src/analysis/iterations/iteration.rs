@@ -14,11 +14,11 @@ pub struct IterationLevels {
     pub exact: bool,
     /// The last `allocated_bytes` before the end.
     pub allocated: i64,
-    /// Whether nothing changed after that.
+    /// Nothing changed after that.
     pub allocated_is_exact: bool,
     /// Greatest `reserved_bytes` seen.
     pub peak_reserved: i64,
-    /// Whether it is proven.
+    /// It is proven.
     pub peak_reserved_is_exact: bool,
     /// The last `reserved_bytes` before the end.
     pub reserved: i64,
@@ -81,7 +81,7 @@ pub struct Iteration {
     pub to: Nanos,
     /// What ended it.
     pub end: IterationEnd,
-    /// Whether it ended exactly between two events.
+    /// It ended exactly between two events.
     pub ends_between_events: bool,
     /// By device.
     pub levels: BTreeMap<CudaIndex, IterationLevels>,

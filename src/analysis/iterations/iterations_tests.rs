@@ -1,4 +1,4 @@
-//! Tests of steps, iterations and owner snapshots.
+//! Tests of iterations.
 
 use super::*;
 use crate::model::DeviceOwners;

@@ -1,4 +1,4 @@
-//! One counter in the current iteration: peak and level at the end.
+//! One counter in the current iteration.
 
 use std::collections::VecDeque;
 

@@ -43,7 +43,6 @@ pub(crate) struct IterationBuilder {
     begin_is_known: bool,
     /// The last iteration, which each device's next poll may prove, with a moment before its start.
     ended: Option<(usize, Nanos)>,
-    /// A moment before the current iteration's start.
     begun_after: Nanos,
     /// Each device's last poll, in exact recordings.
     polled: BTreeMap<CudaIndex, Nanos>,
@@ -300,7 +299,6 @@ impl IterationBuilder {
         }
     }
 
-    /// Takes a counter delta's level.
     pub(crate) fn on_followed(&mut self, time: Nanos, device: CudaIndex, level: i64) {
         self.open.entry(device).or_default().on_poll(time, level);
     }

@@ -1,11 +1,10 @@
-//! Values of lines from exact events: levels by thread, sums by site.
+//! Line values from exact events.
 
 use crate::analysis::exact::{BlockStatistics, ExactProfile, level_index};
 use crate::analysis::lines::{LineStats, NodeStat};
 use crate::analysis::profile::Profile;
 use crate::model::{CudaIndex, Metric, Pool, StackId, StatField, StatKey};
 
-/// Each stack's own values: allocated bytes, then the columns.
 pub(super) fn nodes(
     profile: &Profile,
     exact: &ExactProfile,

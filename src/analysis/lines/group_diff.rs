@@ -1,4 +1,4 @@
-//! Compares two moments by function, stack or owner; the greatest change first.
+//! Compares two moments by function, stack or owner.
 
 use crate::analysis::folded::StackLabel;
 use crate::analysis::lines::line_diff::{
@@ -67,7 +67,6 @@ fn owner_rows(stacks: &OwnerStacks) -> Vec<(ChangedPlace, u64)> {
     let row = |(path, bytes): &(Vec<OwnerPart>, u64)| {
         let texts = path.iter().filter_map(|part| match part {
             OwnerPart::Text(text) => Some(text),
-            // An allocation site is no owner.
             OwnerPart::AllocatedAt(_) => None,
         });
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

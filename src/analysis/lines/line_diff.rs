@@ -85,7 +85,6 @@ struct HoldingLine {
 pub(in crate::analysis) const UNKNOWN_FUNCTION: &str = "[unknown function]";
 
 type SameLine<'a> = &'a dyn Fn(&HoldingLine, &HoldingLine) -> bool;
-/// Lines by (file, function).
 type FunctionLines = BTreeMap<(String, String), Vec<HoldingLine>>;
 
 /// By line of the program, the greatest change first; library code counts for its caller. `file`
@@ -193,7 +192,6 @@ fn by_function(
         let distance = i64::from(frame.line) - i64::from(function.first_line);
         let source = profile.source_line(frame).map(str::to_owned);
         let all = functions.entry(name).or_default();
-        // A function defined twice has two code objects.
         match all.iter_mut().find(|known| known.line == frame.line && known.source == source) {
             Some(known) => known.bytes += bytes,
             None => all.push(HoldingLine { line: frame.line, distance, source, bytes }),

@@ -86,7 +86,7 @@ pub struct LineTable {
     pub columns: Vec<StatKey>,
     /// Functions by peak, then by own live bytes.
     pub functions: Vec<LineFunction>,
-    /// Whether allocated and live bytes are estimates: all but exact recordings with every event's
+    /// Allocated and live bytes are estimates: all but exact recordings with every event's
     /// stack.
     pub estimated: bool,
     /// Peak of allocated bytes.
@@ -259,8 +259,7 @@ fn by_frame(
     by_frame
 }
 
-/// Whether a stack's innermost frame also occurs further out. One walk: the cost does not grow with
-/// depth.
+/// Whether a stack's innermost frame also occurs further out. One walk for all stacks.
 fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
     let stack = |i: u32| table.get_stack(StackId(i));
     let (mut first_callee, mut next_callee) = (vec![None; count], vec![None; count]);

@@ -1,4 +1,4 @@
-//! Statistics of stack nodes and lines, and their accuracy.
+//! Statistics of stack nodes and lines.
 
 use crate::analysis::exact::{ANYTHING, NOTHING, UnknownReason};
 use crate::model::{Metric, StatField, StatKey};
@@ -157,7 +157,6 @@ impl SumAccuracy {
     }
 }
 
-/// At least 0, without an upper limit.
 pub(super) const UNKNOWN: BoundedValue = BoundedValue { value: 0, exact: false, upper: None };
 
 pub(super) fn row(

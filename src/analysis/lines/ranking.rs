@@ -1,4 +1,4 @@
-//! Ranks lines, each with the library code that it called.
+//! Ranks lines, with the library code they called.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use crate::model::{
 pub struct RankedLine {
     /// The line.
     pub frame: Frame,
-    /// Whether its stacks have no program line.
+    /// Its stacks have no program line.
     pub library: bool,
     /// Live at the peak.
     pub live: u64,
@@ -35,7 +35,7 @@ pub struct RankedLine {
 /// The lines of a device; each byte counts once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRanking {
-    /// Whether library lines have their own rows.
+    /// Library lines have their own rows.
     pub by_library_line: bool,
     /// By live bytes, then allocated bytes.
     pub rows: Vec<RankedLine>,
@@ -43,7 +43,7 @@ pub struct LineRanking {
     pub moment: Option<(Nanos, u64)>,
     /// Live bytes without a line by reason, most first.
     pub without_line: Vec<(PseudoFrame, u64)>,
-    /// Those of [`PseudoFrame::BeforeRecording`] by owner, most first.
+    /// Bytes of [`PseudoFrame::BeforeRecording`] by owner, most first.
     pub before_by_owner: Vec<(OwnerId, u64)>,
     files: OwnFiles,
 }
@@ -152,7 +152,6 @@ pub fn ranking(
     Ok(ranking)
 }
 
-/// Adds lines that only have a peak, too.
 fn add_peaks(
     profile: &Profile,
     table: &LineTable,
@@ -425,7 +424,6 @@ mod tests {
         let runpy = [("<frozen runpy>", "_run_module_as_main"), ("<frozen runpy>", "_run_code")];
         let module = [&runpy[..], &[(&*main, "<module>"), (&*code, "run"), (&*torch, "f")]];
         assert_eq!(charged(&module.concat()), (code.clone(), false));
-        // Its console script, and a spawned process.
         let script = [("/v/bin/vllm", "<module>"), (&*code, "main"), (&*torch, "f")];
         assert_eq!(charged(&script), (code.clone(), false));
         let spawn = ("/usr/lib/python3.12/multiprocessing/spawn.py", "spawn_main");

@@ -1,4 +1,4 @@
-//! One interface for the lines' values that differ between sampled and exact recordings.
+//! Line values of sampled and exact recordings.
 
 use super::{LineRow, LineStats, SumAccuracy, exact_lines, sampled_lines, statements};
 use crate::analysis::exact::{ExactProfile, LineDoubt, UnknownReason};

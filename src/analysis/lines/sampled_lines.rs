@@ -7,7 +7,7 @@ use crate::analysis::peak;
 use crate::analysis::profile::{Profile, stat_index};
 use crate::model::{CudaIndex, Metric, Pool, StatKey};
 
-/// The own statistics of each stack of a sampled recording; the first is allocated bytes.
+/// Each stack's own values: allocated bytes, then the columns.
 pub(super) fn nodes(profile: &Profile, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats> {
     let mut wanted = vec![stat_index(Metric::AllocatedBytes, Pool::All)];
     wanted.extend(columns.iter().map(|k| stat_index(k.metric, k.pool)));

@@ -1,4 +1,4 @@
-//! A job's live state, for days, in bounded memory.
+//! A job's live state in bounded memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub struct LiveCounts {
 pub struct LiveLine {
     /// A line of Python, or its placeholder.
     pub place: StackLabel,
-    /// Live bytes of the line and the library code that it called.
+    /// Live bytes of the line and library code it called.
     pub own: u64,
     /// Live bytes allocated while the line was on the stack.
     pub total: u64,
@@ -80,9 +80,9 @@ pub struct LiveRows<R> {
     pub time: Nanos,
     /// The sum of the rows, or of their own bytes.
     pub allocated: u64,
-    /// Whether it is consistent.
+    /// It is consistent.
     pub consistent: bool,
-    /// Whether nothing changed since.
+    /// Nothing changed since.
     pub is_now: bool,
     /// In exact recordings.
     pub memory: Option<MemoryGroup>,
@@ -130,7 +130,6 @@ pub struct LiveProfile {
     choice: ThreadChoice,
     levels: BTreeMap<CudaIndex, PeakUsage>,
     recent: BTreeMap<CudaIndex, UsageHistory>,
-    /// When the counters last changed.
     changed: BTreeMap<CudaIndex, Nanos>,
     takers: SegmentTakers,
     /// At the first poll: out-of-memory errors, retries.
@@ -169,7 +168,7 @@ impl LiveProfile {
         Nanos(self.time_before.0 + time.0)
     }
 
-    /// Whether it is too large and needs a [`LiveProfile::reset`].
+    /// Whether it needs a [`LiveProfile::reset`].
     pub fn is_full(&self) -> bool {
         let bounds: u64 = self
             .profile

@@ -1,4 +1,4 @@
-//! The current and recent memory of a running job.
+//! A running job's memory, now and recently.
 
 mod device_breakdown;
 mod live_profile;

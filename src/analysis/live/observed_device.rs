@@ -1,4 +1,4 @@
-//! What an observation shows of one device: peak, failures, growth.
+//! What an observation shows of a device.
 
 use crate::analysis::live::reserved_growth::ReservedGrowth;
 use crate::analysis::profile::HighWater;

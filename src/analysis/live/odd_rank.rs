@@ -1,4 +1,4 @@
-//! Finds the rank that holds more than the others.
+//! Finds a rank that holds more than the others.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! One process at one moment: stacks and GPU memory.
+//! One process at one moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -145,12 +145,12 @@ impl ProcessSnapshot {
         self.tags = tags;
     }
 
-    /// Sets the core file that this is from.
+    /// Sets its core file.
     pub fn set_core(&mut self, core: Option<CoreOrigin>) {
         self.core = core;
     }
 
-    /// The core file that this is from, if any.
+    /// Its core file, if any.
     pub fn core(&self) -> Option<&CoreOrigin> {
         self.core.as_ref()
     }
@@ -245,7 +245,7 @@ pub(crate) struct KnownDevice<'a> {
     pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
     /// PyTorch's bytes when the driver was read; `None`: now.
     pub(crate) reserved_then: Option<u64>,
-    /// Whether these may have changed meanwhile.
+    /// These may have changed meanwhile.
     pub(crate) moved: bool,
     pub(crate) allocator: Option<&'a AllocatorBackend>,
     pub(crate) failed: Option<String>,

@@ -1,9 +1,7 @@
-//! Growth of reserved without allocated memory: unusable cache, not a leak.
+//! Reserved memory grows without allocated memory: unusable cache, no leak.
 
 use crate::analysis::live::usage_history::PeakUsage;
-
-/// The least request to the driver (`kSmallBuffer`).
-const SEGMENT: u64 = 2 << 20;
+use crate::model::Segment;
 
 /// Growth of reserved memory in bytes, and how often it rose.
 #[allow(missing_docs)]
@@ -19,7 +17,8 @@ impl ReservedGrowth {
         let (first, last) = (levels.first()?, levels.last()?);
         let is_rising = levels.windows(2).all(|pair| pair[0].reserved <= pair[1].reserved);
         let bytes = u64::try_from(last.reserved - first.reserved).ok()?;
-        if !is_rising || bytes < SEGMENT {
+        // The driver is never asked for less than a small segment.
+        if !is_rising || bytes < Segment::SMALL_SIZE {
             return None;
         }
         // Steps allocate and free: compare the floors of both halves.

@@ -1,4 +1,4 @@
-//! Stacks whose allocation made the allocator take memory from the driver.
+//! Stacks whose allocation took memory from the driver.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,6 @@ mod tests {
             let site = Some(SiteId(site));
             takers.on_event(&Event { time: Nanos(1), site, change }, &stacks);
         };
-        // Bytes reserved earlier have no known stack.
         allocates(&mut takers, 0, 50);
         allocates(&mut takers, 1, 70);
         allocates(&mut takers, 0, 70);

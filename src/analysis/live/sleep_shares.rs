@@ -140,7 +140,6 @@ mod tests {
         let states = states(&tags, 3 * GIB, None);
         assert_eq!(states[0], asleep(GIB));
         assert!(matches!(states[1], SleepState::Unknown(_)), "{states:?}");
-        // No more than is reserved can sleep.
         let wrong = super::tag_shares(&[&tag("kv_cache", GIB, 0)], Some(90 * GIB), Some(GIB));
         assert!(matches!(wrong[0].state, SleepState::Unknown(_)), "{wrong:?}");
     }

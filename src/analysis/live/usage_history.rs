@@ -1,4 +1,4 @@
-//! The last 15 minutes of allocated and reserved bytes, without losing a maximum.
+//! The last 15 minutes of levels, without losing a maximum.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The report on a condition that came true, or on a recording's end.
+//! The report on a condition, or on a recording's end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use crate::analysis::attribution::Moment;
 use crate::analysis::blocks::Fragmentation;
 use crate::analysis::flame;
 use crate::analysis::folded::{FoldOptions, FoldedProfile};
-use crate::analysis::oom::trigger::{OUT_OF_MEMORY, TriggerWatch};
+use crate::analysis::oom::oom_moment::MAX_REFUSAL_AGE;
+use crate::analysis::oom::trigger::TriggerWatch;
 use crate::analysis::profile::Profile;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, BlockState, CudaIndex, DeviceUsage, Event, EventBatch,
@@ -17,8 +18,6 @@ use crate::model::{
 
 /// Free blocks are listed by size, up to each of these.
 const CLASSES: [u64; 5] = [1 << 20, 10 << 20, 100 << 20, 1 << 30, u64::MAX];
-/// Refusals up to this age belong to a moment.
-const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
 /// PyTorch asks up to three times: keep live blocks once.
 const RETRY_WINDOW: u64 = 200_000_000;
 const MAX_REFUSED: usize = 64;
@@ -40,7 +39,7 @@ pub struct OomReport {
     pub stood: Vec<OomThread>,
     /// The last owner snapshot before.
     pub owners: Option<OwnershipBreakdown>,
-    /// Whether the job ran out of memory.
+    /// The job ran out of memory.
     pub out_of_memory: bool,
 }
 
@@ -242,8 +241,9 @@ impl OomBuilder {
 
     /// Splits events at refusals, to keep the live blocks of each.
     fn on_events(&mut self, events: &[Event]) -> SinkResult {
-        let is_refused =
-            |e: &Event| matches!(e.change, EventKind::Failed { code: OUT_OF_MEMORY, .. });
+        let is_refused = |e: &Event| {
+            matches!(e.change, EventKind::Failed { code: EventKind::OUT_OF_MEMORY, .. })
+        };
         for part in events.split_inclusive(is_refused) {
             self.profile.record(&Record::Events(EventBatch { events: part.to_vec() }))?;
             // After a success, a refusal is of another request.

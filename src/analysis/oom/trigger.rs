@@ -9,8 +9,6 @@ use crate::model::{
     QuantityError, Record, RecordingEnd, TriggerFired, parse_size,
 };
 
-/// `CUDA_ERROR_OUT_OF_MEMORY`.
-pub(crate) const OUT_OF_MEMORY: u32 = 2;
 /// Parts in each half of the time measured.
 const PARTS: usize = 10;
 /// A job that ends this soon after a refusal probably died of it.
@@ -278,7 +276,7 @@ impl TriggerWatch {
                         fired = fired.or(self.reaches(event.time, device, level, bytes));
                     }
                 }
-                EventKind::Failed { size, code: OUT_OF_MEMORY, .. } => {
+                EventKind::Failed { size, code: EventKind::OUT_OF_MEMORY, .. } => {
                     self.refused = Some((event.time, size));
                 }
                 _ => {}

@@ -1,4 +1,4 @@
-//! Owners of memory older than a recording, from its first owner snapshot.
+//! Owners of older memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

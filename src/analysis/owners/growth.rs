@@ -1,4 +1,4 @@
-//! Owners and lines whose floor of live bytes rises, under the sawtooth of training steps.
+//! Owners and lines whose floor of live bytes rises.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,7 +125,6 @@ impl GrowthWatch {
         self.keep_names(&mut groups);
         for group in &groups {
             let key = owner_key(group);
-            // 0 before it was first seen.
             let levels = self.owners.entry(key).or_insert_with(|| vec![(0, 0); before]);
             levels.push((group.size.bytes, group.size.storages));
         }
@@ -246,7 +245,6 @@ mod tests {
             GrowthRise::of(&levels(&[5, 92, 44, 11, 98, 50, 17, 104, 56, 23, 110, 62])),
             None
         );
-        // One rise, then constant, is no growth.
         assert_eq!(GrowthRise::of(&levels(&[5, 9, 9, 9, 9, 9])), None);
         assert_eq!(GrowthRise::of(&levels(&[1, 2])), None);
         assert_eq!(GrowthRise::of(&levels(&[9, 8, 10, 11])), None);

@@ -1,4 +1,4 @@
-//! Memory by owner: the highest and the last owner snapshot.
+//! Memory by owner: highest and last snapshot.
 
 use std::collections::BTreeMap;
 

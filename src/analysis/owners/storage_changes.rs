@@ -1,4 +1,4 @@
-//! Storages that appeared or disappeared between owner snapshots.
+//! Storages that appeared or disappeared.
 
 use rustc_hash::FxHashMap;
 

@@ -1,4 +1,4 @@
-//! Gives memory older than the recording to its owners.
+//! Gives older memory to its owners.
 
 use super::Profile;
 use crate::analysis::owners::owners_of_blocks;

@@ -62,7 +62,7 @@ impl IntervalBounds {
         step
     }
 
-    /// Whether it has too many allocations for the stacks at its ends to show their sites.
+    /// Too many allocations: the stacks at its ends do not show their sites.
     pub(crate) fn has_many(&self) -> bool {
         self.allocated[stat_index(Metric::Allocation, Pool::All)] > FEW_ALLOCATIONS
     }
@@ -198,7 +198,7 @@ impl BoundsTable {
         }
     }
 
-    /// Seen only at the end of `step`: the lower limit is the value there.
+    /// Seen only at the end of `step`: likewise.
     pub(crate) fn came(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
         let bounds = self.entry(stack);
         bounds.version = version;
@@ -209,7 +209,6 @@ impl BoundsTable {
         }
     }
 
-    /// Divides the bytes of `step` among stacks by weight.
     pub(crate) fn charge(&mut self, step: &IntervalBounds, seen: &[(u32, u64)]) {
         let whole: u64 = seen.iter().map(|s| s.1).sum();
         if whole == 0 {

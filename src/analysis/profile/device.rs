@@ -1,4 +1,4 @@
-//! One device over a recording: counters, peak, timeline, live blocks and kept moments.
+//! One device over a recording.
 
 mod between_maps;
 mod following;
@@ -122,7 +122,7 @@ pub(crate) struct DeviceProfile {
     /// See `torn_map.rs`.
     surplus: FxHashSet<u64>,
     before: Option<Arc<BlockAttribution>>,
-    /// Whether records are missing since the last counters, and the last snapshot.
+    /// Records are missing since the last counters, and the last snapshot.
     counters_interrupted: bool,
     snapshot_interrupted: bool,
 }
@@ -201,25 +201,7 @@ impl DeviceProfile {
             SnapshotConsistency::Degraded { .. } => self.snapshots_degraded += 1,
         }
         if std::mem::take(&mut self.snapshot_interrupted) {
-            // The new blocks cannot be distinguished.
-            let lost = Arc::new(BlockAttribution {
-                shares: vec![(AllocationOrigin::NoStack, 1)],
-                span: None,
-                allocated_at: 0,
-                certain: false,
-                contested: false,
-            });
-            self.find_living(&mut snapshot.blocks);
-            for block in snapshot.blocks.values_mut() {
-                block.attribution.get_or_insert_with(|| lost.clone());
-            }
-            self.keep_moment(&snapshot);
-            self.ledger.clear();
-            if let Some(followed) = &mut self.followed {
-                followed.clear();
-            }
-            self.living = snapshot.blocks;
-            self.last_snapshot = Some(snapshot.time);
+            self.begin_again(snapshot);
             return work;
         }
         // Followed from the beginning: no block is older.
@@ -259,6 +241,28 @@ impl DeviceProfile {
         self.living = snapshot.blocks;
         self.last_snapshot = Some(snapshot.time);
         work
+    }
+
+    /// After a gap: blocks allocated in it cannot be distinguished.
+    fn begin_again(&mut self, mut snapshot: SnapshotBlocks) {
+        let lost = Arc::new(BlockAttribution {
+            shares: vec![(AllocationOrigin::NoStack, 1)],
+            span: None,
+            allocated_at: 0,
+            certain: false,
+            contested: false,
+        });
+        self.find_living(&mut snapshot.blocks);
+        for block in snapshot.blocks.values_mut() {
+            block.attribution.get_or_insert_with(|| lost.clone());
+        }
+        self.keep_moment(&snapshot);
+        self.ledger.clear();
+        if let Some(followed) = &mut self.followed {
+            followed.clear();
+        }
+        self.living = snapshot.blocks;
+        self.last_snapshot = Some(snapshot.time);
     }
 
     pub(crate) fn memory(&self) -> u64 {

@@ -1,31 +1,24 @@
-//! Takes records by tick, and attributes each tick against the previous one.
-
-use rustc_hash::FxHashMap;
+//! Takes records by tick, and attributes each tick.
 
 use super::{CounterReading, Profile, UsagePeak};
-use crate::analysis::attribution::{
-    AllocationOrigin, BlockAttribution, StackFacts, allocating_between,
-};
+use crate::analysis::attribution::StackFacts;
 use crate::analysis::exact::ExactProfile;
 use crate::analysis::followed::ProgramText;
-use crate::analysis::profile::bounds::{CounterBracket, IntervalBounds};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::timeline::TimelinePoint;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Definition, DeviceUsage,
-    Event, EventKind, ExactSettings, FollowedChange, MemoryKind, Metric, MissReason, Nanos,
-    OwnershipBreakdown, Pool, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
-    SinkResult, StackSample, StackTable, TargetRuntime, ThreadActivity,
+    Event, EventKind, ExactSettings, FollowedChange, MemoryKind, MissReason, Nanos,
+    OwnershipBreakdown, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap, SinkResult,
+    SourceText, StackSample, TargetRuntime, ThreadActivity,
 };
 
-/// In periods. In a longer gap between two samples, a loop may leave a line and come back.
-const MAX_STAY: u64 = 5;
 /// Gaps listed individually.
 const MAX_GAPS: usize = 5;
 
 impl Profile {
     /// In nanoseconds: records further apart are different ticks.
-    fn half_period(&self) -> u64 {
+    pub(super) fn half_period(&self) -> u64 {
         let rate = self.start.as_ref().map_or(0, |s| s.rate);
         500_000_000 / u64::from(if rate == 0 { 200 } else { rate })
     }
@@ -136,93 +129,17 @@ impl Profile {
         }
     }
 
-    fn step_devices(&mut self) {
-        let readings: FxHashMap<CudaIndex, CounterReading> =
-            self.open_counters.drain(..).map(|reading| (reading.device, reading)).collect();
-        let is_moving = !readings.is_empty() || self.profiles.values().any(|p| p.around.is_some());
-        let stays = if is_moving && !self.skips_lines { self.thread_stays() } else { Vec::new() };
-        let (previous, open) = (&self.previous, &self.open);
-        let apart = open.time.0.saturating_sub(previous.time.0);
-        let near = apart <= MAX_STAY * 2 * self.half_period();
-        let (mut seen, mut seen_here) = (Vec::new(), Vec::new());
-        if !readings.is_empty() {
-            seen_here = open.allocating(open, self.stack_facts());
-            seen = allocating_between(previous, open, self.stack_facts());
+    fn on_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
+        if let Some(exact) = &mut self.exact {
+            exact.on_counters(device, counters, &self.stacks);
+            self.on_level(time, device, counters.allocated(), Some(counters.reserved()));
         }
-        let alone =
-            previous.at_work_alone().filter(|_| previous.at_work_alone() == open.at_work_alone());
-        let lines = if self.skips_lines { 0 } else { 16 * (stays.len() + self.at_work.len()) };
-        let steps = (self.profiles.len() + readings.len()) * (16 + seen.len() + lines);
-        self.memory.add_work(steps);
-        for reading in readings.values() {
-            let empty_at = self.empty_at;
-            self.profiles.entry(reading.device).or_insert_with(|| match empty_at {
-                Some(time) => DeviceProfile::from_zero(time),
-                None => DeviceProfile::default(),
-            });
-        }
-        for (&device, profile) in &mut self.profiles {
-            let bounds = self.bounds.entry(device).or_default();
-            let charge_lines = !self.skips_lines;
-            let around_before = profile.around.take();
-            let mut step = None;
-            if let Some(reading) = readings.get(&device) {
-                let read_at = profile.counters.as_ref().map_or(Nanos(0), |c| c.0);
-                let from = previous.time.max(read_at);
-                let old = profile.step(from, open.time, &reading.first, &seen);
-                if let Some(old) = old {
-                    if let Some(stack) = alone
-                        && allocated_in_all(&reading.first) > allocated_in_all(&old)
-                    {
-                        self.places.works(stack);
-                    }
-                    let between = IntervalBounds::between(&old, &reading.first);
-                    if charge_lines {
-                        let charged = stacks_of(&seen, between.has_many(), &self.stacks);
-                        bounds.charge(&between, &charged);
-                    }
-                    step = Some(between);
-                }
-                if let Some((time, after)) = &reading.after {
-                    profile.step(open.time, *time, after, &seen_here);
-                    let around = IntervalBounds::between(&reading.first, after);
-                    if charge_lines {
-                        let charged = stacks_of(&seen_here, around.has_many(), &self.stacks);
-                        bounds.charge(&around, &charged);
-                    }
-                    profile.around = Some(Box::new(CounterBracket::between(
-                        &IntervalBounds::at(&reading.first),
-                        &around,
-                    )));
-                }
-            } else if around_before.is_some() {
-                step = profile.counters.as_ref().map(|c| IntervalBounds::at(&c.1));
-            }
-            if self.skips_lines {
-                continue;
-            }
-            let around = profile.around.as_deref();
-            if let Some(mut step) = step {
-                step.widen(around_before.as_deref(), around);
-                for stay in &stays {
-                    stay.charge(bounds, &step, near, profile.version);
-                }
-            }
-            // A new stack has at least the current values.
-            let Some((_, current)) = &profile.counters else {
-                continue;
-            };
-            for thread in &self.at_work {
-                if bounds.version(thread.stack.0) != profile.version {
-                    let mut step = IntervalBounds::at(current);
-                    step.widen(None, around);
-                    bounds.came(thread.stack.0, &step, profile.version);
-                }
-            }
-        }
+        self.iterations.on_counters(time, device, counters);
+        self.iterations.on_step(self.clock.on_counters(time, device, counters));
+        self.add_to_tick(time, device, counters);
     }
 
-    fn on_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
+    fn add_to_tick(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
         let known = self.open_counters.iter().position(|l| l.device == device);
         let counters = Box::new(*counters);
         if let Some(reading) = known.map(|i| &mut self.open_counters[i])
@@ -253,35 +170,7 @@ impl Profile {
         };
         peak.last = usage.clone();
     }
-}
 
-fn allocated_in_all(counters: &AllocatorCounters) -> i64 {
-    counters.stat(Metric::AllocatedBytes, Pool::All).allocated
-}
-
-/// As [`BlockAttribution::shown`]; `many`: there were many allocations.
-fn stacks_of(seen: &[(AllocationOrigin, u64)], many: bool, stacks: &StackTable) -> Vec<(u32, u64)> {
-    let charge = BlockAttribution {
-        shares: seen.to_vec(),
-        span: None,
-        allocated_at: 0,
-        certain: false,
-        contested: many,
-    };
-    let shown = charge.shown(false, |stack| stacks.get_stack(stack)?.parent);
-    let stack = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
-        AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) => {
-            Some((stack.0, weight))
-        }
-        AllocationOrigin::Before
-        | AllocationOrigin::BeforeOwned(_)
-        | AllocationOrigin::NoStack
-        | AllocationOrigin::NotSeen => None,
-    };
-    shown.shares.iter().filter_map(stack).collect()
-}
-
-impl Profile {
     fn on_exact_settings(&mut self, exact: &ExactSettings) {
         self.iterations.on_exact_settings(exact);
         match &mut self.exact {
@@ -342,6 +231,12 @@ impl Profile {
         if let Some(owned) = self.owned_before.remove(&snapshot.device) {
             exact.set_older_owners(snapshot.device, &owned, snapshot.time);
         }
+    }
+
+    fn on_source(&mut self, source: &SourceText) {
+        let before = self.sources.insert(source.function, source.clone());
+        let before = before.map_or(0, |before| before.text.len() as u64);
+        self.memory.text = (self.memory.text + source.text.len() as u64).saturating_sub(before);
     }
 
     fn on_runtime(&mut self, runtime: &TargetRuntime) {
@@ -424,12 +319,6 @@ impl RecordSink for Profile {
                 self.on_sample(sample);
             }
             Record::Counters { time, device, counters } => {
-                if let Some(exact) = &mut self.exact {
-                    exact.on_counters(*device, counters, &self.stacks);
-                    self.on_level(*time, *device, counters.allocated(), Some(counters.reserved()));
-                }
-                self.iterations.on_counters(*time, *device, counters);
-                self.iterations.on_step(self.clock.on_counters(*time, *device, counters));
                 self.on_counters(*time, *device, counters);
             }
             Record::ExactSettings(exact) => self.on_exact_settings(exact),
@@ -450,12 +339,7 @@ impl RecordSink for Profile {
             Record::Step(step) => self.iterations.on_step(self.clock.on_step(*step)),
             Record::Snapshot(snapshot) => self.on_snapshot(snapshot),
             Record::Definition(definition) => self.define(definition),
-            Record::Source(source) => {
-                let before = self.sources.insert(source.function, source.clone());
-                let before = before.map_or(0, |before| before.text.len() as u64);
-                self.memory.text =
-                    (self.memory.text + source.text.len() as u64).saturating_sub(before);
-            }
+            Record::Source(source) => self.on_source(source),
             Record::Start(start) => self.start = Some(start.clone()),
             Record::Runtime(runtime) => self.on_runtime(runtime),
             Record::Device(device) => device.merge_into(&mut self.devices),

@@ -1,4 +1,4 @@
-//! Blocks of a sampled recording's last snapshot, with their attribution.
+//! Blocks of the last snapshot, with their attribution.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,17 +16,16 @@ pub(crate) struct ChargedBlock {
 }
 
 impl Profile {
-    /// [`BlockAttribution::shown`] with the stacks of this recording.
     pub(crate) fn shown<'a>(&self, charge: &'a BlockAttribution) -> Cow<'a, BlockAttribution> {
         charge.shown(self.is_followed(), |stack| self.stacks().get_stack(stack)?.parent)
     }
 
-    /// Whether an inconsistent snapshot lists the block beyond what was allocated.
+    /// Whether the block is surplus in an inconsistent snapshot.
     pub(crate) fn is_surplus(&self, device: CudaIndex, address: u64) -> bool {
         self.profiles.get(&device).is_some_and(|profile| profile.is_surplus(address))
     }
 
-    /// Allocated blocks of the last snapshot, without surplus ones.
+    /// The last snapshot's allocated blocks, without surplus.
     pub(crate) fn charged_blocks(&self, device: CudaIndex) -> Vec<ChargedBlock> {
         let Some(profile) = self.profiles.get(&device) else { return Vec::new() };
         let block = |(address, group, charge): (u64, _, Option<&Arc<BlockAttribution>>)| {

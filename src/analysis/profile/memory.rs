@@ -11,7 +11,6 @@ use crate::model::{Record, SinkError, SinkResult};
 const DEFINITION: u64 = 320;
 /// A device's fixed part: timeline, counters, sums.
 const DEVICE: u64 = 128 << 10;
-/// Maximum number of records between two checks.
 const CHECKED_EVERY: u32 = 256;
 
 #[derive(Debug, Default)]
@@ -68,7 +67,6 @@ impl Profile {
         self.memory.max_work = Some(steps);
     }
 
-    /// Adds a report's work; fails above the limit.
     pub(crate) fn add_report(&mut self) -> SinkResult {
         let devices = self.profiles.values().map(|device| DEVICE / 64 + device.memory() / 8);
         let steps = devices.sum::<u64>()

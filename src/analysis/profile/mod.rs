@@ -10,6 +10,7 @@ mod keyframe;
 mod living;
 mod memory;
 mod thread_stays;
+mod tick_steps;
 mod timeline;
 mod totals;
 
@@ -206,8 +207,7 @@ impl Profile {
         self.iterations.under_way(self.last_time)
     }
 
-    /// Evaluates the open tick, as the end record does. Call it for a recording that is live or has
-    /// no end.
+    /// Evaluates the open tick. Call it for a recording that is live or has no end.
     pub fn finish(&mut self) {
         if self.is_open {
             self.close_tick();

@@ -1,4 +1,4 @@
-//! Stacks of threads at both ends of a tick.
+//! Stacks at both ends of a tick.
 
 use rustc_hash::FxHashMap;
 
@@ -74,7 +74,6 @@ impl Profile {
     }
 }
 
-/// The first stack of each thread.
 fn by_thread(threads: &[ThreadSample]) -> FxHashMap<ThreadId, StackId> {
     let mut stacks = FxHashMap::default();
     for thread in threads {

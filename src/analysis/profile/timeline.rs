@@ -1,4 +1,4 @@
-//! Allocated and reserved bytes over time, in bounded memory and without losing a maximum.
+//! Levels over time, in bounded memory, without losing a maximum.
 
 use crate::model::Nanos;
 
@@ -27,7 +27,6 @@ impl Timeline {
         &self.points
     }
 
-    /// Adds a level that is not a counter's value.
     pub(crate) fn raise(&mut self, time: Nanos, allocated: i64) {
         let Some(last) = self.points.last_mut() else { return };
         let point = TimelinePoint { time, allocated, reserved: last.reserved };

@@ -1,4 +1,4 @@
-//! Sums over the kept records, for the trace's trailer.
+//! Sums for the trace's trailer.
 
 use crate::model::{MissReason, ReaderKind, Record, RecordingTotals, SnapshotConsistency};
 

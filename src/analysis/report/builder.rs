@@ -1,4 +1,4 @@
-//! `PageBuilder`: keeps live blocks and their allocation sites at key moments.
+//! Keeps live blocks at key moments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -244,7 +244,6 @@ impl PageBuilder {
         track.counted.push((Some(snapshot.allocated), snapshot.reserved));
     }
 
-    /// Keeps the last snapshot with allocation sites, if wanted.
     fn map(&mut self, kind: MemoryKind, time: Nanos, is_peak: bool, blocks: &[ReportedBlock]) {
         let MemoryKind::Torch(device) = kind else { return };
         let Some(snapshot) = self.snapshots.get(&device).filter(|map| map.time <= time) else {
@@ -339,7 +338,7 @@ impl PageBuilder {
     }
 }
 
-/// `counted`: allocated and reserved bytes.
+/// `counted`: (allocated, reserved) bytes.
 fn key_moments(
     times: &[Nanos],
     counted: &[(Option<u64>, Option<u64>)],

@@ -1,4 +1,4 @@
-//! Lifetimes of blocks, found by comparing successive key moments.
+//! Lifetimes of blocks, from successive key moments.
 
 use rustc_hash::FxHashMap;
 
@@ -55,12 +55,12 @@ impl From<&ReportedBlock> for BlockSum {
     }
 }
 
-/// Allocation site, first moment live, first moment not live.
+/// Allocation site, first moment live, first moment gone.
 pub(super) type SpanKey = (u32, u32, u32);
 
 #[derive(Debug, Default)]
 pub(super) struct BlockLifetimes {
-    /// Whether blocks may arrive after moments at which they lived: events do, snapshots do not.
+    /// Blocks may arrive after moments at which they lived: events do, snapshots do not.
     arrive_late: bool,
     times: Vec<Nanos>,
     /// Blocks live at the last moment by address, with their first moment.
@@ -154,7 +154,6 @@ mod tests {
     fn blocks_live_from_allocation_to_the_first_moment_without_them() {
         let mut lifetimes = BlockLifetimes::new(true);
         lifetimes.advance(Nanos(10), &[block(1, 100, 5)]);
-        // Block 3 is seen late; block 1 was replaced.
         let appeared = lifetimes.advance(Nanos(20), &[block(1, 40, 15), block(3, 30, 8)]);
         assert_eq!(appeared[&7], BlockSum { bytes: 70, stands_for: 70, count: 2 });
         lifetimes.advance(Nanos(30), &[block(1, 50, 15), block(9, 2, 0)]);
@@ -163,7 +162,7 @@ mod tests {
         assert_eq!(spans, [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]);
     }
 
-    /// A snapshot may miss a block that polls date earlier: it counts only where a snapshot has it.
+    /// A block counts only where a snapshot has it.
     #[test]
     fn sampled_block_counts_only_where_a_snapshot_shows_it() {
         let mut lifetimes = BlockLifetimes::new(false);

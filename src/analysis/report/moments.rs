@@ -1,4 +1,4 @@
-//! Chooses key moments: extremes of every interval, and requested ones.
+//! Chooses key moments: extremes and requested ones.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Maps allocation sites to stacks, and joins small stacks.
+//! Stacks of allocation sites; joins small ones.
 
 use rustc_hash::FxHashMap;
 
@@ -13,7 +13,6 @@ use crate::model::SiteId;
 
 /// Stacks below this part of the peak, and of all churned bytes, are narrower than a pixel.
 const VISIBLE: f64 = 1.0 / 2000.0;
-/// The most separate stacks and lifetimes.
 const MAX_STACKS: usize = 3000;
 const MAX_SPANS: usize = 300_000;
 /// A recording can have many deep stacks.
@@ -201,7 +200,6 @@ impl TrackDraft {
         known.collect()
     }
 
-    /// Adds counted bytes without a block.
     pub(super) fn add_remainder(
         &mut self,
         stacks: &mut TrackStacks<'_>,

@@ -1,4 +1,4 @@
-//! Segments at a moment, each block with its stack.
+//! A moment's segments, with each block's stack.
 
 use rustc_hash::FxHashMap;
 

@@ -1,4 +1,4 @@
-//! `RecordingSurvey`: levels over time and key moments, without attribution.
+//! Levels over time and key moments.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct SurveyOptions {
     pub from: Nanos,
     /// Its end.
     pub to: Nanos,
-    /// Whether it has exact events.
+    /// It has exact events.
     pub is_exact: bool,
     /// Moments to keep per device, about.
     pub moments: usize,
@@ -242,7 +242,6 @@ impl RecordingSurvey {
     fn on_counters(&mut self, time: Nanos, device: CudaIndex, counters: &AllocatorCounters) {
         let kind = MemoryKind::Torch(device);
         let (allocated, reserved) = (counters.allocated(), counters.reserved());
-        // Events are more detailed than the counters.
         if !self.options.is_exact || self.memory(kind).levels.now().is_none() {
             let reserved = Some(reserved.max(0) as u64);
             let mark = counters.max_allocated();
@@ -284,7 +283,6 @@ impl RecordingSurvey {
             readings.push(reading);
         }
         if readings.len() > MAX_USAGE {
-            // Every second one, and the last.
             let mut number = readings.len();
             readings.retain(|_| {
                 number -= 1;

@@ -20,9 +20,9 @@ pub struct KeyMoment {
 pub struct SitePath {
     /// Outermost frame first; empty for [`MemoryTrack::small`].
     pub path: Vec<StackLabel>,
-    /// Whether bytes are estimated from sampled allocations.
+    /// Bytes are estimated from sampled allocations.
     pub is_estimate: bool,
-    /// Whether it stands for counted bytes without a block, of unknown lifetimes.
+    /// Counted bytes without a block, of unknown lifetimes.
     pub is_remainder: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `memspy export`: a moment of a trace for other tools.
+//! `memspy export`: a moment for other tools.
 
 mod tables;
 
@@ -29,7 +29,6 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {
         bail!(ONE_TRACE);
     }
-    // Parquet tables need a folder.
     if args.format != ExportFormat::Parquet {
         output::check_requested(args.output.as_deref(), args.force)?;
     }
@@ -119,7 +118,6 @@ fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDe
                 let allocated = is_of_torch.then(|| flame::allocated(profile, device)).flatten();
                 exported.push(ExportedDevice { label, profile, folded, allocated });
             }
-            // A requested device must exist.
             Err(error) if device == main => return Err(error),
             Err(error) => eprint_line(&format!("warning: {label}, GPU {}: {error}", device.0)),
         }

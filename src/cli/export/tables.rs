@@ -1,4 +1,4 @@
-//! `memspy export -f parquet`: a folder with a file per table and recording.
+//! `memspy export -f parquet`: a folder of tables.
 
 use std::path::{Path, PathBuf};
 
@@ -52,8 +52,7 @@ pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a folder and its parents, for this user only. Refuses a link: readers find tables by
-/// path.
+/// Creates a folder and its parents, for this user only. Refuses a link.
 fn make_folder(path: &Path) -> Result<()> {
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
     if is_link {

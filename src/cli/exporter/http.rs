@@ -1,5 +1,4 @@
-//! A small HTTP server for one page; connections, sizes and times are limited, so no client can
-//! block it.
+//! A small HTTP server with limits, so that no client can block it.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -173,8 +172,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 const OTHER_HOST: &str = "this exporter answers to its own address only; \
     to let it answer to the name in the request, start it with --allow-host NAME\n";
 
-/// Whether a request for this `Host` means this exporter. A browser page rebound to its
-/// address sends its own name.
+/// A browser page rebound to this exporter's address sends its own name as `Host`.
 fn is_own(host: &str, own: IpAddr, allowed: &[String]) -> bool {
     let bare = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, _port)) => address,

@@ -1,4 +1,4 @@
-//! `memspy exporter`: a job's figures for Prometheus, for weeks.
+//! `memspy exporter`: a job's figures for Prometheus.
 
 mod http;
 mod watched_jobs;
@@ -74,7 +74,6 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
     Ok(())
 }
 
-/// Serves the figures of `jobs`, and says where.
 fn serve(args: &ExporterArgs, jobs: Arc<WatchedJobs>) -> Result<MetricsServer> {
     let page: Arc<MakePage> = Arc::new(move |accept: &str| {
         let format = match accept.contains("application/openmetrics-text") {

@@ -300,7 +300,6 @@ impl FlameOptions {
             by_thread: self.by_thread,
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
-            // With `innermost` only lines are shown.
             native: !self.innermost,
             evidence: self.certain.then_some(Evidence::Proven),
             with_addresses,
@@ -415,7 +414,6 @@ impl FlameOptions {
     }
 }
 
-/// Adds the stacks left out as older than the moment.
 pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {

@@ -19,7 +19,7 @@ enum RecordingPart {
     Window(Duration, Option<Duration>),
 }
 
-/// Reads the requested part of the recordings, if not the whole, and names it.
+/// Reads and names the requested part of the recordings.
 pub(super) fn cut(
     args: &FlameArgs,
     ranks: &mut [RankTrace],

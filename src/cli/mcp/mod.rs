@@ -200,7 +200,7 @@ impl ToolCalls {
     }
 }
 
-/// Answers calls until none waits. `current` is the running one; cancelling clears it.
+/// Answers all waiting calls. `current` runs; cancelling clears it.
 fn answer_all(queue: &Mutex<CallQueue>, current: &Mutex<Option<Value>>, stop: &StopSignal) {
     loop {
         let Some(call) = queue.lock().take() else { return };
@@ -280,8 +280,8 @@ fn failure(text: String) -> Value {
     json!({"content": [{"type": "text", "text": text}], "isError": true})
 }
 
-/// Reads up to `most` bytes, plus one if there is more, and drops the rest: a program that cannot
-/// write does not end.
+/// Reads up to `most` bytes, plus one if there is more, and drops the rest, so that the program can
+/// end.
 fn read_at_most(from: Option<impl Read>, most: u64) -> String {
     let Some(mut from) = from else { return String::new() };
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 as in the Model Context Protocol: one message a line.
+//! JSON-RPC 2.0, one message a line.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

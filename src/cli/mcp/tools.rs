@@ -109,7 +109,7 @@ pub(super) const TOOLS: &[McpTool] = &[
     },
     McpTool {
         name: "dump",
-        description: "A job of one moment: the stacks of its threads, and where its GPU memory is",
+        description: "One moment of a job: the stacks of its threads, and where its GPU memory is",
         arguments: &[PID, RANKS, NO_STOP, GPU],
         words: |given| job("dump", given),
         is_json: true,

@@ -1,4 +1,4 @@
-//! One attempt to record a process: its mode, first message and result.
+//! One attempt to record a process.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;

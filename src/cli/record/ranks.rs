@@ -1,4 +1,4 @@
-//! `memspy record -s`: a trace for each CUDA process of a job.
+//! `memspy record -s`: a trace for each CUDA process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The keeper's side: memspy's own program in another process.
+//! The keeper's side.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Functions of the standard library and of PyTorch that say what their thread does.
+//! Library functions that say what their thread does.
 
 /// Functions that only wait, by file suffix. Waits in C (`time.sleep`, `Lock.acquire`,
 /// `SimpleQueue.get`) have no frame; a caller that does nothing else is listed.

@@ -37,7 +37,7 @@ pub(super) struct FrameChain {
     pub(super) kind: ChainKind,
     pub(super) head: Addr,
     pub(super) frames: Vec<RawFrame>,
-    /// Whether the innermost frame may have returned (3.11 to 3.13). A loop in step with the polls
+    /// The innermost frame may have returned (3.11 to 3.13). A loop in step with the polls
     /// can show such a chain twice, so only a later copy of the head decides.
     pub(super) may_have_returned: bool,
     /// It ends in a function newly called by C code, or above an overwritten shim: copy it all

@@ -18,7 +18,7 @@ use crate::target::{Addr, Memory, MemoryError};
 pub struct NamedChain {
     /// Its id.
     pub stack: StackId,
-    /// Whether its innermost frame is a known wait without allocations.
+    /// Its innermost frame is a known wait without allocations.
     pub waits: bool,
 }
 

@@ -5,8 +5,7 @@ use crate::target::{Addr, AddressRange};
 const PAGE: u64 = 4096;
 /// Smaller gaps are cheaper than one more range.
 const BRIDGED: u64 = 1024;
-/// The same on the C stack; smaller, because the job keeps writing to these gaps, so copies of them
-/// cost more.
+/// The same on the C stack; smaller, as the job keeps writing to these gaps.
 const BRIDGED_ON_C_STACK: u64 = 512;
 /// Room for the frames that are called next.
 const HEADROOM: u64 = 512;
@@ -42,8 +41,8 @@ pub(super) struct StackPieces {
 }
 
 impl StackPieces {
-    /// The copies begin at `offset`: C stack first, `leaf`, the innermost frame, last. If that
-    /// still runs when copied, its callers are unchanged.
+    /// The copies begin at `offset`: C stack first, `leaf`, the innermost frame, last. While that
+    /// runs, its callers are unchanged.
     pub(super) fn push(
         &mut self,
         leaf: Addr,

@@ -1,4 +1,4 @@
-//! References of frames of suspended generators, or kept by tracebacks.
+//! References of suspended generators' and tracebacks' frames.
 
 use super::{HeapObject, ObjectHeap};
 use crate::python::layouts::GeneratorFrame;

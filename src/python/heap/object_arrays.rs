@@ -1,4 +1,4 @@
-//! Items of NumPy arrays with `dtype=object`, which no collector tracks.
+//! Items of NumPy arrays with `dtype=object`.
 
 use super::{ObjectHeap, ReferenceKind};
 use crate::target::{Addr, Field};

@@ -1,4 +1,4 @@
-//! Reads many objects' references in parallel, ahead of a walk.
+//! Reads references in parallel, ahead of a walk.
 
 use super::threads::NextItems;
 use super::{HeapObject, ObjectHeap, ReferenceKind};

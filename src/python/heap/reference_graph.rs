@@ -110,7 +110,7 @@ impl ReferenceGraph<'_> {
         self.unaccounted[number as usize]
     }
 
-    /// Pairs of an owner (a C object of unknown layout) and an object.
+    /// Pairs of a C object of unknown layout and an object in it.
     pub fn held_in_unknown_objects(&self, objects: &FxHashSet<Addr>) -> Vec<(Addr, Addr)> {
         let at = |number: u32| self.objects[number as usize].at;
         let held = self.held.iter().map(|(holder, held)| (at(*holder), at(*held)));
@@ -149,7 +149,7 @@ impl ReferenceGraph<'_> {
         leading
     }
 
-    /// Splits `objects`: those referenced by a tracked object outside `garbage`, and others.
+    /// Splits `objects`: referenced by a tracked object outside `garbage`, and others.
     pub fn divide(&self, objects: &[Addr], garbage: &FxHashSet<Addr>) -> (Vec<Addr>, Vec<Addr>) {
         let referrers = self.referrers();
         let is_referred_to = |at: &Addr| {

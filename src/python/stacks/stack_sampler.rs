@@ -1,4 +1,4 @@
-//! The built-in reader: some three system calls per sample.
+//! The built-in reader: some three system calls a sample.
 
 use std::time::{Duration, Instant};
 

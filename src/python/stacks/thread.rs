@@ -1,4 +1,4 @@
-//! A thread between samples: frames, last stack, pieces of a batch.
+//! A thread between samples.
 
 use crate::model::{FrameId, StackId, StackTable, ThreadId};
 use crate::python::code::{CodeCache, CodeLookup, RawFrame};
@@ -33,7 +33,7 @@ pub(in crate::python) enum ReadOutcome {
 pub(in crate::python) struct SampledThread {
     pub(in crate::python) place: ThreadEntry,
     pub(in crate::python) id: ThreadId,
-    /// Whether the innermost frame or its instruction changed since the last sample.
+    /// The innermost frame or its instruction changed since the last sample.
     pub(in crate::python) moved: bool,
     pub(in crate::python) os_state: Option<char>,
     pub(in crate::python) waited_before: Option<KernelWait>,

@@ -29,7 +29,7 @@ pub(in crate::python) struct ThreadEntry {
     pub(in crate::python) identity: u64,
     /// Index; the last one is the main interpreter.
     pub(in crate::python) interpreter: usize,
-    /// Whether another interpreter has a state with this id, which up to CPython 3.11 may be its
+    /// Another interpreter has a state with this id, which up to CPython 3.11 may be its
     /// creator's.
     pub(in crate::python) is_shared: bool,
 }

@@ -89,10 +89,8 @@ pub(in crate::python) fn follow_callers<'b>(
     out: &mut Vec<RawFrame>,
 ) -> Result<FrameCallers, WalkOutcome> {
     out.clear();
+    let mut callers = FrameCallers { cut: false, called_from_c: false, leaf_runs: None };
     let mut at = head;
-    let mut called_from_c = false;
-    let mut leaf_runs = None;
-    let mut cut = false;
     let mut passed = Addr(0);
     // Shims count, so every walk is bounded.
     for step in 0.. {
@@ -100,7 +98,7 @@ pub(in crate::python) fn follow_callers<'b>(
             break;
         }
         if step == 2 * MAX_FRAMES || out.len() == MAX_FRAMES {
-            cut = true;
+            callers.cut = true;
             break;
         }
         // Concurrent writes may form a cycle.
@@ -110,12 +108,30 @@ pub(in crate::python) fn follow_callers<'b>(
         if usize::is_power_of_two(step) {
             passed = at;
         }
-        let Some(frame) = fetch(at) else { return Err(WalkOutcome::Missing(at)) };
-        let Some(read) = FrameFields::parse(layout, frame) else { return Err(WalkOutcome::Torn) };
+        let frame = fetch(at).ok_or(WalkOutcome::Missing(at))?;
+        let read = FrameFields::parse(layout, frame).ok_or(WalkOutcome::Torn)?;
+        callers.add(layout, at, &read, out)?;
+        at = read.previous;
+    }
+    // A generator about to resume has no caller yet (3.11).
+    if callers.leaf_runs == Some(false) && matches!(out[..], [RawFrame { previous: Addr(0), .. }]) {
+        return Err(WalkOutcome::Torn);
+    }
+    Ok(callers)
+}
+
+impl FrameCallers {
+    /// Adds a frame to `out`, the caller of the one before.
+    fn add(
+        &mut self,
+        layout: &FrameLayout,
+        at: Addr,
+        read: &FrameFields,
+        out: &mut Vec<RawFrame>,
+    ) -> Result<(), WalkOutcome> {
         if read.shim {
-            called_from_c = true;
-            at = read.previous;
-            continue;
+            self.called_from_c = true;
+            return Ok(());
         }
         if read.code == Addr(0) {
             if !layout.clears_code() {
@@ -123,33 +139,23 @@ pub(in crate::python) fn follow_callers<'b>(
             }
             // All that it called has returned, too.
             out.clear();
-            (called_from_c, leaf_runs) = (false, None);
-            at = read.previous;
-            continue;
+            (self.called_from_c, self.leaf_runs) = (false, None);
+            return Ok(());
         }
         if !read.executing || !read.code.is_plausible() {
             return Err(WalkOutcome::Torn);
         }
-        if !out.is_empty() && !called_from_c && read.runs == Some(true) {
+        if !out.is_empty() && !self.called_from_c && read.runs == Some(true) {
             out.clear();
         }
         if out.is_empty() {
-            leaf_runs = read.runs;
+            self.leaf_runs = read.runs;
         }
-        called_from_c = read.entry;
-        out.push(RawFrame {
-            at,
-            code: read.code,
-            previous: read.previous,
-            instruction: read.instruction,
-        });
-        at = read.previous;
+        self.called_from_c = read.entry;
+        let FrameFields { code, previous, instruction, .. } = *read;
+        out.push(RawFrame { at, code, previous, instruction });
+        Ok(())
     }
-    // A generator about to resume has no caller yet (3.11).
-    if leaf_runs == Some(false) && matches!(out[..], [RawFrame { previous: Addr(0), .. }]) {
-        return Err(WalkOutcome::Torn);
-    }
-    Ok(FrameCallers { cut, called_from_c, leaf_runs })
 }
 
 /// `None` without a second copy.

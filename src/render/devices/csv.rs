@@ -44,7 +44,7 @@ const PROCESS_KEYS: [&str; 17] = [
     "releasable_bytes",
 ];
 
-/// Writes the CSV header, with the columns of processes if asked.
+/// Writes the CSV header, perhaps with the processes' columns.
 pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), OutputError> {
     let mut csv = CsvSheet::new(out);
     let more: &[&str] = if processes { &PROCESS_KEYS } else { &[] };

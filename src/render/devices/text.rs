@@ -35,7 +35,7 @@ pub struct DevicesTarget {
 }
 
 impl DevicesView<'_> {
-    /// The devices that a process uses; `None`: the driver does not know the device.
+    /// The devices that a process uses.
     pub(super) fn used(
         &self,
         target: &DevicesTarget,

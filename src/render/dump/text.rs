@@ -233,7 +233,6 @@ fn write_owners(
         .find(|(at, _)| at.is_cuda() && at.index.map(u32::from) == Some(index.0));
     let Some((at, sums)) = found else { return Ok(()) };
     let Some(allocated) = sums.allocated else { return Ok(()) };
-    // The figures are of two moments.
     let earlier = match options.owners_age {
         Some(age) if device.allocated != Some(allocated) => {
             format!(" {:.2} s earlier", age.as_secs_f64())

@@ -1,4 +1,4 @@
-//! The job's own `torch.cuda.memory._snapshot()`, as a pickle or as JSON with the same keys.
+//! The job's own `torch.cuda.memory._snapshot()`, as pickle or JSON.
 
 use std::io::{self, Write};
 

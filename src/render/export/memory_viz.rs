@@ -158,7 +158,6 @@ impl VizWriter<'_> {
         self.pickle.end_dict()
     }
 
-    /// Writes the frames, innermost first.
     fn stack(&mut self, stack: Option<u32>) -> io::Result<()> {
         let number = stack.map(|stack| stack as usize);
         let path = number.and_then(|number| self.moment.stacks.get(number));

@@ -1,4 +1,4 @@
-//! Trace events for ui.perfetto.dev and chrome://tracing: counters over time, iterations as slices.
+//! Trace events for ui.perfetto.dev and chrome://tracing.
 
 use std::collections::BTreeMap;
 use std::io::Write;

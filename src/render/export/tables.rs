@@ -105,7 +105,6 @@ pub struct TableExport<'a> {
     start: Option<&'a RecordingStart>,
     /// All events.
     whole: &'a MomentBlocks,
-    /// The blocks of the moment.
     moment: &'a MomentBlocks,
     name: &'static str,
     seconds: f64,

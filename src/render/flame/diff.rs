@@ -1,4 +1,4 @@
-//! A differential flamegraph: red where memory grew, blue where it shrank.
+//! A differential flamegraph: red grew, blue shrank.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ fn both(
 /// 1 PiB a stack: the sum of thousands stays in inferno's scale.
 const MAX_DRAWN: u64 = 1 << 50;
 
-/// Draws `after`, coloured by each function's difference from `before`.
+/// Draws `after`, coloured by the difference from `before`.
 pub fn flame_diff(
     out: &mut dyn Write,
     before: ComparedMoment<'_>,
@@ -61,7 +61,7 @@ pub fn flame_diff(
     draw(out, &lines, title, subtitle, "Function:", picture)
 }
 
-/// Writes both moments with two counts, as `difffolded.pl` and inferno do.
+/// Writes both counts, as `difffolded.pl` and inferno do.
 pub fn collapsed_diff(
     out: &mut dyn Write,
     before: ComparedMoment<'_>,

@@ -228,7 +228,6 @@ pub(super) fn draw(
     options.count_name = "bytes".to_owned();
     options.name_type = name_type.to_owned();
     options.colors = Palette::Basic(BasicPalette::Mem);
-    // The same input gives the same picture.
     options.deterministic = true;
     options.text_truncate_direction = TextTruncateDirection::Right;
     let mut svg = Vec::new();

@@ -170,7 +170,6 @@ mod tests {
     fn an_inverted_tree_begins_with_what_allocates() {
         let text = text(&LINES, true, Some(20.0));
         let names: Vec<&str> = text.lines().skip(2).map(|line| line[21..].trim_start()).collect();
-        // The frame left out is summed.
         assert_eq!(names, ["f", "└ step", "└ main", "g", "└ step", "└ main", "[2 smaller]"]);
     }
 

@@ -83,7 +83,6 @@ fn table(
     Ok(())
 }
 
-/// The legend, and the event that ends an iteration.
 fn notes(profile: &Profile, all: &[Cow<'_, Iteration>]) -> Vec<String> {
     let mut notes = vec![
         "~ at a peak: at least this; without ~: the exact peak of the step (the allocator's own peak rose to it, or \
@@ -208,7 +207,6 @@ fn held_by(held: &IterationOwners, reached: IterationLevels) -> String {
     format!("{place}: {}", all.join(", "))
 }
 
-/// Writes the last parameters and gradients seen, or why there are none.
 fn parameters(
     out: &mut dyn Write,
     all: &[Cow<'_, Iteration>],

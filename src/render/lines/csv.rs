@@ -1,4 +1,4 @@
-//! The table of lines as CSV: exact bytes and limits.
+//! The table of lines as CSV.
 
 use std::io::Write;
 

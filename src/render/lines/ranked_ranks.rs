@@ -15,10 +15,9 @@ use crate::render::shared::{
 
 /// File, first line and name of the function, line.
 type LineKey<'a> = (&'a str, u32, &'a str, u32);
-/// A line by index of the rank.
 type RankRows<'a> = Vec<(usize, &'a RankedLine)>;
 
-/// Writes the lines by their sum of live bytes at each rank's peak.
+/// Writes the lines by live bytes at each rank's peak.
 pub fn ranked_rank_lines_text(
     out: &mut dyn Write,
     ranks: &[(RankLines<'_>, &LineRanking)],

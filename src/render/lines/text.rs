@@ -17,7 +17,7 @@ use crate::render::shared::{
 pub struct LinesOptions {
     /// Characters per line; `None` cuts nothing.
     pub width: Option<usize>,
-    /// Only functions whose name or file contains one of these; all if empty.
+    /// Functions whose name or file contains one of these; all if empty.
     pub functions: Vec<String>,
     /// Most functions.
     pub limit: Option<usize>,
@@ -222,8 +222,8 @@ impl<'a> FunctionText<'a> {
         }
     }
 
-    /// Which lines are printed: the first, those with figures, and their neighbours. Gaps of at
-    /// most [`FEW`] lines are filled.
+    /// The first line, those with figures, and their neighbours. Gaps of at most [`FEW`] lines are
+    /// filled.
     fn shown(&self) -> Vec<bool> {
         let count = self.lines.len();
         let mut shown = vec![false; count];

@@ -1,4 +1,4 @@
-//! `memspy exporter`: OpenMetrics, or Prometheus's older text format.
+//! `memspy exporter`: OpenMetrics or Prometheus text.
 
 mod figures;
 
@@ -66,7 +66,7 @@ pub struct ExportedGpu {
     pub cached_free: Option<u64>,
     /// Its largest free block.
     pub largest_free: Option<u64>,
-    /// Live bytes, an estimate: the largest lines and `[other]`.
+    /// Live bytes, estimated: the largest lines and `[other]`.
     pub lines: Vec<NamedBytes>,
     /// Bytes allocated since memspy began: proven, probable, unattributed.
     pub attribution: Vec<NamedBytes>,
@@ -120,7 +120,7 @@ pub fn metrics_content_type(format: MetricsFormat) -> &'static str {
     }
 }
 
-/// The figures of all jobs. Never fails: it writes to memory.
+/// The figures of all jobs.
 pub fn metrics_text(jobs: &[ExportedJob], format: MetricsFormat) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ExportedJobs(jobs.to_vec())));

@@ -1,4 +1,4 @@
-//! The exporter's text, with names that a hostile job chose.
+//! The exporter's text with hostile names.
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn a_hostile_name_stays_inside_its_label() {
         "{text}"
     );
     assert!(lines.iter().all(|line| !line.starts_with("memspy_ooms")), "{text}");
-    // Quotes inside a value are escaped, so the others are even in number.
+    // Quotes inside a value are escaped.
     for line in lines.iter().filter(|line| line.starts_with("memspy_")) {
         let bare = line.replace("\\\\", "").replace("\\\"", "");
         assert_eq!(bare.matches('"').count() % 2, 0, "{line}");

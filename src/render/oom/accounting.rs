@@ -1,4 +1,4 @@
-//! All bytes of a device when a job ran out of memory.
+//! All bytes of a device at an out-of-memory error.
 
 use std::io::{self, Write};
 
@@ -19,7 +19,7 @@ fn rows(device: &OomDevice) -> Option<Vec<(u64, &'static str)>> {
     let allocated = allocated(device)?;
     let reserved = device.counters.as_ref().map_or(0, |c| c.reserved().max(0) as u64);
     let mut left = total;
-    // Figures of other moments may add up to more than the total.
+    // Figures of other moments may exceed the total.
     let mut take = |size: u64| {
         let taken = size.min(left);
         left -= taken;
@@ -74,7 +74,7 @@ fn can_be_given_up(group: &OwnerGroup) -> bool {
     }
 }
 
-/// The largest owner that can be freed, in a sentence.
+/// The largest owner that can be freed.
 pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<String> {
     let owners = report.owners.as_ref()?;
     let held = owners.devices.iter().find(|held| held.device == device.device)?;

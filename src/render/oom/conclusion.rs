@@ -1,4 +1,4 @@
-//! The conclusions of an OOM report: the request, the holders, the cache, the remedy.
+//! The conclusions of an OOM report.
 
 use std::io::{self, Write};
 
@@ -85,7 +85,7 @@ pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()
     }
 }
 
-/// A few sentences: what failed, who holds the memory, what to do.
+/// What failed, who holds the memory, what to do.
 pub(super) fn conclusion(
     profile: &Profile,
     report: &OomReport,
@@ -119,7 +119,6 @@ fn growth(
     let line = labels.frame(most.own?, true);
     let whole = live.total + live.left_out;
     let (size, share) = (bytes(most.bytes), percent(most.bytes, whole));
-    // A sampled line is a guess.
     let about = if profile.exact().is_some() { "" } else { "about " };
     let since = match profile.begins() {
         None => format!("in the {:.1} s recorded", live.snapshot.time.seconds()),

@@ -457,7 +457,6 @@ pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<Li
         rows[at].bytes += stack.bytes;
         rows[at].stacks += 1;
     }
-    // Memory older than the recording, by category.
     let mut older: BTreeMap<String, u64> = BTreeMap::new();
     for stack in &live.left_out_stacks {
         let texts = stack.path.iter().take(2).map(|label| labels.label(*label, true));

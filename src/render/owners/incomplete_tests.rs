@@ -114,7 +114,6 @@ fn unread_tensors_are_not_memory_in_no_tensor() {
     let cut = of(&[IncompleteSnapshot::GRAPH]);
     assert!(cut.contains("7.00 MiB   63.6 %"), "{cut}");
     assert!(cut.contains("[not read (limit of 5 s)]") && !cut.contains("in no tensor"), "{cut}");
-    // The search for garbage does not affect it.
     for missing in [&[][..], &[IncompleteSnapshot::GARBAGE]] {
         let whole = of(missing);
         assert!(whole.contains("[in no tensor: work spaces, C++]"), "{whole}");
@@ -148,7 +147,6 @@ fn figures_of_an_incomplete_graph_are_unknown() {
         like_modelsize_text(out, &cut).unwrap();
     });
     assert!(cut.contains("not known") && cut.contains("INCOMPLETE"), "{cut}");
-    // What the graph does not need may be missing.
     for missing in [&[][..], &[IncompleteSnapshot::GARBAGE, IncompleteSnapshot::FAR]] {
         let [sizes, backward] = json(missing);
         assert_eq!((&sizes["incomplete"], &backward["incomplete"]), (&Value::Null, &Value::Null));

@@ -76,7 +76,7 @@ pub struct StopsJson {
     pub count: u32,
     /// For how long in all, in seconds.
     pub total_seconds: f64,
-    /// For how long at once at most, in seconds.
+    /// The longest stop, in seconds.
     pub longest_seconds: f64,
 }
 

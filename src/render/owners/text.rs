@@ -53,7 +53,7 @@ impl TensorsOptions {
         }
     }
 
-    /// Fixes the choice: all devices if no tensor is on a GPU.
+    /// Chooses all devices if no tensor is on a GPU.
     pub fn settled(self, snapshot: &OwnershipSnapshot) -> TensorsOptions {
         let mut devices = snapshot.tensors.iter().filter_map(|row| row.tensor.device);
         let any_cuda = devices.any(TensorDevice::is_cuda);
@@ -64,7 +64,7 @@ impl TensorsOptions {
     }
 }
 
-/// Writes the owners, or `each` storage with its tensors, largest first.
+/// Writes the owners, or `each` storage, largest first.
 pub fn tensors_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -191,7 +191,6 @@ pub(super) fn name(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     one_line(&owner_label(snapshot, row))
 }
 
-/// The bytes add up to the allocated bytes.
 fn device_sums(out: &mut dyn Write, sums: &DeviceOwnership) -> Result<(), OutputError> {
     categories(out, sums)?;
     let PythonTensors { tensors, elements, bytes: size, unknown } = sums.in_python;
@@ -288,7 +287,7 @@ pub fn changes_text(
     Ok(())
 }
 
-/// The innermost non-library frame of the program's main thread.
+/// The main thread's innermost program frame.
 pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
     let main = samples.iter().find(|s| stacks.get_thread(s.thread).is_some_and(|t| t.main));
     let sample = main?;
@@ -303,7 +302,7 @@ pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
     Some(format!("{file}:{line} in {}", one_line(&function.name)))
 }
 
-/// Writes what the autograd graph keeps, by class of node.
+/// Writes what the autograd graph keeps.
 pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     if let Some(copied) = copied(snapshot) {

@@ -1,4 +1,4 @@
-//! A page's figures: columns of numbers, which compress well and parse fast.
+//! A page's figures, as columns, which compress well.
 
 use std::collections::BTreeMap;
 

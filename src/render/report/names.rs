@@ -1,4 +1,4 @@
-//! The names of a page, each once: frames, files, source; paths are optional.
+//! The names of a page, each once.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,6 @@ pub(super) struct PageNames {
     frame_numbers: FxHashMap<PageFrame, u32>,
     files: Vec<PageFile>,
     file_numbers: FxHashMap<String, usize>,
-    /// Redacted files by base name.
     base_names: FxHashMap<String, u32>,
     source: Vec<BTreeMap<u32, String>>,
     source_left: [usize; 2],

@@ -4,7 +4,7 @@ use chrono::DateTime;
 
 /// A moment: `2026-03-01 17:05:09 UTC`.
 pub fn utc(unix_nanos: u64) -> String {
-    // A u64 of nanoseconds ends in the year 2554, chrono's calendar much later.
+    // A u64 of nanoseconds ends in 2554, chrono's calendar later.
     let time = DateTime::from_timestamp((unix_nanos / 1_000_000_000) as i64, 0);
     time.map_or_else(String::new, |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
 }

@@ -45,8 +45,7 @@ fn spell_in_json(c: char, out: &mut String) {
     }
 }
 
-/// Escapes control characters and line ends as `\x1b` and `\n`, direction marks and zero-width
-/// characters as `\u{202e}`.
+/// Escapes control characters as `\x1b` or `\n`, invisible ones as `\u{202e}`.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
@@ -61,7 +60,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Passes memspy's own output; escapes what got past [`visible`].
+/// Escapes what got past [`visible`].
 pub struct EscapeGuard<W: Write> {
     out: W,
     /// memspy's own characters.
@@ -165,7 +164,6 @@ mod tests {
         let mut out = Vec::new();
         let mut guard = EscapeGuard::text(&mut out);
         write!(guard, "GPU 0\n  größe\x1b[2J\t\u{202e}\n").unwrap();
-        // A character split over two writes, and invalid bytes.
         for part in [&b"\xe2"[..], b"\x82", b"\xac", b"\xff\xc3", b"("] {
             guard.write_all(part).unwrap();
         }

@@ -122,7 +122,7 @@ pub(crate) fn short_native(function: &str) -> String {
     }
 }
 
-/// Text from a target or a file, escaped by [`visible`].
+/// Foreign text, escaped by [`visible`].
 pub fn one_line(text: &str) -> String {
     visible(text).into_owned()
 }

@@ -1,4 +1,4 @@
-//! What the commands share. Imports no other part of `render`.
+//! What the commands share.
 
 mod allocator;
 mod certainty;

@@ -1,4 +1,4 @@
-//! Commands that memspy suggests: complete, and quoted for a shell.
+//! Suggested commands: complete, and quoted for a shell.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Wraps text between words, never inside a command to paste.
+//! Wraps text between words, never inside a command.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub(crate) fn indented(line: &str, width: usize, indent: &str) -> Vec<String> {
     split(line, Options::new(width).subsequent_indent(indent).word_separator(pieces))
 }
 
-/// Wraps inside commands too: nobody pastes from a screen.
+/// Wraps inside commands, too.
 pub fn words_wrapped(line: &str, width: usize) -> Vec<String> {
     split(line, Options::new(width).word_separator(WordSeparator::AsciiSpace))
 }

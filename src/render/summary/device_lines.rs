@@ -111,7 +111,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Names the rank that holds more than the other `ranks`.
+/// Names the rank that holds more.
 pub fn odd_rank_text(odd: &OddRank, ranks: usize) -> String {
     let than = if ranks == 2 { "the other" } else { "the others" };
     let what = match &odd.owner {

@@ -1,4 +1,4 @@
-//! Findings as sentences, and the command that shows more.
+//! Findings as sentences with a command.
 
 use crate::analysis::{Finding, HoldingCycle, OwnerGroup, OwnerGrowth, PrivatePool, ReservedIn};
 use crate::render::owners::{group_label, pool_users};

@@ -1,4 +1,4 @@
-//! `memspy growth`: the fastest-growing owners and lines, and what keeps them.
+//! `memspy growth`: what grows fastest, and what keeps it.
 
 use std::io::Write;
 

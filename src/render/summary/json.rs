@@ -46,7 +46,7 @@ pub struct SummaryJson {
     pub stops: u32,
     /// For how long in all, in seconds.
     pub stopped_seconds: f64,
-    /// For how long at once at most, in seconds.
+    /// The longest stop, in seconds.
     pub longest_stop_seconds: f64,
 }
 

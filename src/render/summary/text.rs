@@ -1,4 +1,4 @@
-//! A job on one screen: GPUs, owners, growth, lines, findings.
+//! A job on one screen.
 
 use std::io::Write;
 
@@ -92,7 +92,7 @@ pub struct JobSummary<'a> {
     pub findings: &'a [FindingText],
 }
 
-/// Writes some 40 lines, 16 for one rank of several; without `width`, breaks none.
+/// Writes some 40 lines, 16 for one rank of several.
 pub fn job_summary_text(
     out: &mut dyn Write,
     summary: &JobSummary<'_>,

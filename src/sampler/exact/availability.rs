@@ -1,4 +1,4 @@
-//! What an exact recording can see, for `doctor`.
+//! What an exact recording can see.
 
 use std::io;
 

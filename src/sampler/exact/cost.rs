@@ -42,7 +42,7 @@ fn measure_trap() {
 pub struct ExactCost {
     /// Events a second.
     pub events: f64,
-    /// The share of the job's time, if one thread causes all events; `None` after few events.
+    /// The share of the job's time, if one thread causes all events; `None` after few.
     pub share: Option<f64>,
 }
 
@@ -84,7 +84,7 @@ struct FoundCost {
 }
 
 impl CostWatch {
-    /// A watch that ends the recording above `limit`, a share of the job's time.
+    /// Ends the recording above `limit`, a share of the job's time.
     pub fn trial(limit: f64) -> CostWatch {
         CostWatch { limit, is_trial: true, found: Arc::default() }
     }
@@ -115,7 +115,7 @@ impl CostWatch {
         self.is_trial && !found.is_judged && found.first.is_some()
     }
 
-    /// The cost of a recording that ended within its first second; `None` if reported or unknown.
+    /// The unreported cost of a recording that ended within its first second.
     pub fn unjudged(&self) -> Option<ExactCost> {
         let found = self.found.lock();
         let is_reported = found.is_judged || found.failure.is_some();
@@ -128,7 +128,7 @@ impl CostWatch {
         measure_trap();
     }
 
-    /// Whether the recording ends if exact stacks are impossible.
+    /// Whether it ends without exact stacks.
     pub fn is_trial(&self) -> bool {
         self.is_trial
     }
@@ -142,7 +142,7 @@ impl CostWatch {
         self.found.lock().meter.renew(now);
     }
 
-    /// Judges the events since the last figure, at the end of a recording.
+    /// Judges the last events of a recording.
     pub fn end(&self) {
         let mut found = self.found.lock();
         let last = found.last.filter(|(_, elapsed)| found.is_judged && *elapsed >= TRIAL);

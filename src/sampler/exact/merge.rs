@@ -13,7 +13,7 @@ pub struct PythonPart<'a> {
     pub frames: &'a [Frame],
     /// Frames in each call of the interpreter, innermost call first.
     pub calls: &'a [u32],
-    /// Whether outermost frames are missing.
+    /// Outermost frames are missing.
     pub truncated: bool,
 }
 
@@ -23,7 +23,7 @@ enum MergedFrame {
     Missing(String),
 }
 
-/// The merged stack, without what lies outside Python's outermost frame.
+/// The merged stack, from Python's outermost frame on.
 pub fn merge(
     unwound: &UnwoundStack,
     python: Option<PythonPart<'_>>,

@@ -1,4 +1,4 @@
-//! Exact recordings: probe events get sites and are checked against the counters.
+//! Exact recordings: events get sites and are checked.
 
 mod availability;
 mod cost;

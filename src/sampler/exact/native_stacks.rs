@@ -1,4 +1,4 @@
-//! Unwinds copied stacks on a thread, so that the ring's reader never waits.
+//! Unwinds copied stacks on a thread, so the ring's reader never waits.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

@@ -1,4 +1,4 @@
-//! Events of the ring that are not recorded yet, in time order.
+//! Events that are not recorded yet, in time order.
 
 use crate::model::{AddressSpace, EventKind, MemoryKind};
 use crate::probe::{RawEvent, RawStep, StackKey};
@@ -35,7 +35,7 @@ pub(super) struct PendingEvents {
 }
 
 impl PendingEvents {
-    /// Sorts by time: CPUs may write slightly out of order.
+    /// CPUs may write slightly out of order.
     pub(super) fn fill(&mut self, fill: impl FnOnce(&mut Vec<PendingEvent>)) {
         let before = self.seen.len();
         fill(&mut self.seen);

@@ -59,7 +59,7 @@ enum RestState {
     Busy,
 }
 
-/// How many more blocks the allocator counts than the events leave at rest.
+/// Blocks that the allocator counts beyond the events at rest.
 #[derive(Debug, Default)]
 struct RestLevel {
     sightings: BTreeMap<i64, u32>,
@@ -207,7 +207,7 @@ impl CounterReconciler {
         state != RestState::Busy
     }
 
-    /// Summed over devices: a free does not name its device.
+    /// A free does not name its device.
     fn blocks_beyond_events(&self, all: &[(CudaIndex, AllocatorCounters)]) -> i64 {
         let seen: i64 = self.devices.values().map(|device| device.seen.allocations).sum();
         let stats = all.iter().map(|(_, counters)| counters.stat(Metric::Allocation, Pool::All));

@@ -171,7 +171,6 @@ fn a_lost_event_is_missing_in_a_busy_job() {
         let expected = (second + 1 >= MAX_RESTLESS).then_some((1, Some(0), 200));
         assert_eq!(differs(&mut reconciler), expected, "second {second}");
     }
-    // Missed frees: fewer blocks than ever at rest.
     let (mut reconciler, mut job) = started();
     for _ in 0..CERTAIN_SIGHTINGS {
         reconciler.on_counters(&job.counters());

@@ -1,4 +1,4 @@
-//! Records exact events: empties the ring, names stacks, checks sums against the counters.
+//! Records exact events.
 
 mod allocator_check;
 mod attach;
@@ -55,7 +55,7 @@ const MAX_EVENTS: usize = 1 << 14;
 pub struct ExactOptions {
     /// How long; `None`: until stopped.
     pub duration: Option<Duration>,
-    /// The way to place probes; `None`: the first allowed.
+    /// How to place probes; `None`: the first allowed.
     pub backend: Option<ProbeBackend>,
     /// How frees are tracked.
     pub frees: FreeTracking,
@@ -63,7 +63,7 @@ pub struct ExactOptions {
     pub stacks_from: u64,
     /// One stack per this many bytes on average; 0: each.
     pub stacks_every: u64,
-    /// Whether backward allocations get their forward lines.
+    /// Backward allocations get their forward lines.
     pub backward_lines: bool,
     /// Allocations of at least this many bytes get native frames.
     pub native_from: Option<u64>,
@@ -110,7 +110,7 @@ pub struct ExactRecorder {
 }
 
 impl ExactRecorder {
-    /// A recorder whose clock starts now; [`Self::run`] places the probes.
+    /// A recorder; [`Self::run`] places the probes.
     pub fn new(readers: TargetReaders, wanted: ExactOptions) -> Self {
         let python = readers.python.as_ref().and_then(|p| p.stack_symbolizer(&readers.process));
         let head = readers.python.as_ref().map(|p| p.object_head()).unwrap_or_default();
@@ -150,7 +150,7 @@ impl ExactRecorder {
         }
     }
 
-    /// Places the probes. If the target has no CUDA yet, [`Self::run`] waits for it.
+    /// Places the probes; without CUDA, [`Self::run`] does.
     pub fn attach_probes(&mut self) -> Result<(), PlacementError> {
         match self.try_place()? {
             AttachOutcome::Attached | AttachOutcome::Nothing => Ok(()),

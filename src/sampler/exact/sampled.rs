@@ -1,4 +1,4 @@
-//! The last sampled stacks, for events without a stack.
+//! Sampled stacks for events without a stack.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Turns addresses, stack keys and thread ids into allocation sites.
+//! Turns addresses, keys and ids into allocation sites.
 
 use std::sync::Arc;
 
@@ -308,7 +308,7 @@ impl SiteTable {
         (site, source)
     }
 
-    /// The last sample of the thread, else of the main thread, which usually waits for the others.
+    /// The last sample of the thread, else of the main thread.
     fn sampled_site(&mut self, event: &RawEvent, table: &mut StackTable) -> (SiteId, StackSource) {
         let os_id = u64::from(event.os_thread);
         let main = event.os_thread == self.process.pid();
@@ -347,7 +347,7 @@ impl SiteTable {
         self.classes.as_ref()?.py_node()
     }
 
-    /// Python threads have the names in Python's list (by `pthread_self()`); others the kernel's.
+    /// Python's name if it lists the thread, else the kernel's.
     fn thread(&mut self, event: &RawEvent, table: &mut StackTable) -> ThreadId {
         let key = (event.os_thread, event.python_id);
         if let Some(&known) = self.threads.get(&key) {

@@ -1,4 +1,4 @@
-//! Names polled data, and lists the threads that can have allocated in each delta.
+//! Names polled data, and lists the candidate threads of deltas.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,9 +1,9 @@
-//! Detects polls that keep the target's threads from running, so that polling must yield.
+//! Detects polls that keep the target's threads from running.
 //!
-//! Reading memory takes the process's mmap lock. CPython maps a chunk of its frame stack in each
-//! call where a chunk ends (`push_chunk` in Python/pystate.c): polls slowed a loop of such calls to
-//! a tenth. Polls rest as a trial, and yield only if threads then sleep less: threads that hand
-//! work to each other sleep as often without polls.
+//! Reading memory takes the process's mmap lock. CPython maps memory in each call where a chunk of
+//! its frame stack ends (`push_chunk` in Python/pystate.c): polls slowed a loop of such calls to a
+//! tenth. Polls rest as a trial, and yield only if threads then sleep less: threads that hand work
+//! to each other sleep as often without polls.
 
 use std::time::Duration;
 

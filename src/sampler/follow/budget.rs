@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The processor time for all polls of one recording; clones share it.
+/// The processor time for all polls of a recording; clones share it.
 ///
-/// Each process gets an equal share, at most two processors: one to poll, the rest to
-/// read addresses.
+/// Each process gets an equal share, at most two processors: one polls, the rest read addresses.
 #[derive(Debug, Clone)]
 pub struct FollowBudget {
     processors: f64,
@@ -22,7 +21,7 @@ impl FollowBudget {
         FollowBudget { processors, followed: Arc::default() }
     }
 
-    /// The default on a machine with this many processors, for all ranks: the job comes first.
+    /// The default for all ranks on a machine with this many processors.
     pub fn for_machine(processors: usize) -> FollowBudget {
         FollowBudget::new(match processors {
             0..=3 => 0.1,

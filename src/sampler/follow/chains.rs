@@ -1,4 +1,4 @@
-//! Chains of frames, stored once until their frames have names.
+//! Chains of frames that wait for their names.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -208,12 +208,9 @@ impl PollingThread<'_> {
             let began = clock();
             let outcome = self.state.poll(&clock)?;
             let ended = clock();
-            self.totals.polls += 1;
             let took = ended - last.unwrap_or(began);
-            self.totals.polling_nanos += took;
+            self.count_poll(ended - began, took);
             processor.took(Duration::from_nanos(took), Duration::from_nanos(ended));
-            let bucket = ((ended - began) / BUCKET_NANOS) as usize;
-            self.durations[bucket.min(BUCKETS - 1)] += 1;
             last = Some(ended);
             if self.shared.wanted.load(Ordering::Relaxed) && self.hand_over() {
                 self.shared.wanted.store(false, Ordering::Release);
@@ -232,22 +229,33 @@ impl PollingThread<'_> {
                 pace.set_share(part.processors());
                 pace.take_use(now, processor_time());
             }
-            let next = pace.next(now);
-            match next {
-                NextPoll::Poll => {}
-                _ if self.state.is_pending() => {}
-                NextPoll::Rest(time) => {
-                    self.rest(time, ended);
-                    last = None;
-                }
-                NextPoll::Sleep(time) | NextPoll::Yield(time) | NextPoll::Throttle(time) => {
-                    self.totals.held_back += u64::from(!matches!(next, NextPoll::Sleep(_)));
-                    self.sleep(time);
-                    last = None;
-                }
+            if self.waits(pace.next(now), ended) {
+                last = None;
             }
         }
         Ok(())
+    }
+
+    /// `took`: with the work since the last poll.
+    fn count_poll(&mut self, poll: u64, took: u64) {
+        self.totals.polls += 1;
+        self.totals.polling_nanos += took;
+        let bucket = (poll / BUCKET_NANOS) as usize;
+        self.durations[bucket.min(BUCKETS - 1)] += 1;
+    }
+
+    /// Waits for the next poll; false if it comes at once.
+    fn waits(&mut self, next: NextPoll, now: u64) -> bool {
+        match next {
+            NextPoll::Poll => return false,
+            _ if self.state.is_pending() => return false,
+            NextPoll::Rest(time) => self.rest(time, now),
+            NextPoll::Sleep(time) | NextPoll::Yield(time) | NextPoll::Throttle(time) => {
+                self.totals.held_back += u64::from(!matches!(next, NextPoll::Sleep(_)));
+                self.sleep(time);
+            }
+        }
+        true
     }
 
     fn hand_over(&mut self) -> bool {

@@ -1,4 +1,4 @@
-//! When to poll again: less often while nothing happens, never beyond the budget.
+//! When to poll again, within the budget.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One poll: copies counters and stacks in one system call, and compares them.
+//! One poll: copies counters and stacks in one system call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,7 @@ use super::thread_waits::ThreadWaits;
 /// Unreadable addresses in one poll; each is forgotten before it is read again.
 const MAX_FAULTS: u32 = 300;
 /// Polls of the counters after each poll of the stacks, or after two if the first was not confirmed
-/// at once. Counters are cheap to read; a running frame is always being written, and each read
-/// makes the job fetch it back.
+/// at once. Counters are cheap to read; each read of a running frame makes the job fetch it back.
 const COUNTER_POLLS: u32 = 6;
 const STACK_POLLS: u32 = 2;
 const MAX_CHANGES: usize = 1 << 15;
@@ -251,8 +250,8 @@ impl PollState {
         Ok(outcome)
     }
 
-    /// Copies the innermost frames of moved threads again: what is equal was true at one moment.
-    /// Returns where the second copy of the counters starts.
+    /// Copies moved threads' innermost frames again: what is equal was true at one moment. Returns
+    /// where the second copy of the counters starts.
     fn read_again(&mut self) -> Result<usize, MemoryError> {
         self.again.clear();
         let mut frames = self.stacks.push_again(&mut self.again);

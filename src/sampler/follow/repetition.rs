@@ -1,8 +1,8 @@
-//! Whether the job repeats itself: then polls rest for a part of the time.
+//! Rests polls for a part of the time while the job repeats itself.
 //!
-//! Each read of memory that the job writes delays it: 1 to 2 µs for a block and its free
-//! (`benches/README.md`). So polls rest while a job allocates tens of thousands of blocks a second
-//! and its allocated bytes repeat. Blocks in between get the sites of followed iterations
+//! Reading memory that the job writes delays it: 1 to 2 µs for a block and its free
+//! (`benches/README.md`). Polls rest while it allocates tens of thousands of blocks a second and
+//! its allocated bytes repeat. Blocks in between get the sites of followed iterations
 //! (`analysis/followed/repeated_steps.rs`).
 
 use std::time::Duration;

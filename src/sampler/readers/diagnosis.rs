@@ -1,4 +1,4 @@
-//! Facts about a target and its readers, for messages and `doctor`.
+//! Facts about a target, for messages and `doctor`.
 
 use std::time::{Duration, Instant};
 
@@ -142,12 +142,12 @@ impl TargetReaders {
         self.gpu.as_ref().err()
     }
 
-    /// The driver's version, if a driver can be read.
+    /// The driver's version, if any.
     pub fn driver_version(&self) -> Option<Result<String, DriverError>> {
         self.gpu.as_ref().ok().map(|gpu| gpu.driver_version())
     }
 
-    /// The driver's figures for a device, if a driver can be read.
+    /// The driver's figures for a device, if any.
     pub fn device_usage(&self, nvml_index: u32) -> Option<Result<DeviceUsage, DriverError>> {
         self.gpu.as_ref().ok().map(|gpu| gpu.usage(nvml_index, Nanos(0)))
     }

@@ -1,4 +1,4 @@
-//! Reads a core file's headers: where memory is in the file.
+//! Reads a core file's headers.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};

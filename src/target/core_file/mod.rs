@@ -54,12 +54,10 @@ pub struct CoreThread {
 pub(super) struct CoreFile {
     path: PathBuf,
     file: File,
-    /// In address order, without overlaps.
     segments: Vec<CoreSegment>,
     mappings: Mappings,
     notes: CoreNotes,
     start: Option<StartStack>,
-    /// Bytes that the headers promise but the file lacks.
     cut: u64,
     disk: Mutex<DiskFiles>,
     bounded: BoundedWorker,

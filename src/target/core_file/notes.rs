@@ -1,4 +1,4 @@
-//! Process, threads and mapped files from a core file's notes (Linux, fs/binfmt_elf.c).
+//! Process, threads and mapped files in a core file (Linux, fs/binfmt_elf.c).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -156,7 +156,7 @@ fn mapped_files(note: &[u8]) -> Vec<MappedFile> {
         })
         .collect();
     files.sort_by_key(|file| (file.start, file.end));
-    // No kernel writes overlapping files. Keep the first: else each segment would cut all of them.
+    // No kernel writes overlapping files: keep the first.
     let mut last = 0;
     files.retain(|file| {
         let is_free = file.start >= last && file.start < file.end;

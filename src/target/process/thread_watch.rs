@@ -1,4 +1,4 @@
-//! Repeated reads of a thread's state; its files stay open.
+//! Rereads a thread's state through open files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,8 +11,8 @@ const MAX_TEXT: usize = 256;
 
 /// Run time, waiting time and number of turns on a processor (`schedstat`).
 ///
-/// If two readings are equal, and the thread was off the processor at a moment after the first, it
-/// did not run between them: a turn would have been counted.
+/// A thread that was off the processor at a moment after the first of two equal readings did not
+/// run between them: a turn would have been counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadTurns([u64; 3]);
 

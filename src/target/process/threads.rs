@@ -1,4 +1,4 @@
-//! The kernel's facts about threads. Ids are in memspy's pid namespace.
+//! The kernel's facts about threads, by ids in memspy's pid namespace.
 
 use super::{Process, ProcessError, ProcessSource};
 use crate::target::KernelWait;

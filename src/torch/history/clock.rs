@@ -1,4 +1,4 @@
-//! The events' clock: the processor's counter, calibrated by PyTorch.
+//! The events' clock: the processor's counter.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

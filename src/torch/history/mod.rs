@@ -26,7 +26,7 @@ const ATTEMPTS: u32 = 16;
 /// A job's recording of one device.
 #[derive(Debug, Default)]
 pub struct RecordedHistory {
-    /// Whether stacks are recorded now.
+    /// Stacks are recorded now.
     pub has_recorder: bool,
     /// Capacity in events.
     pub max_entries: u64,
@@ -138,7 +138,6 @@ fn attempt(
     Ok(Ok(history))
 }
 
-/// Adds the stacks that allocated the live blocks and segments.
 fn add_block_stacks(
     memory: &dyn Memory,
     input: &HistoryInput<'_>,

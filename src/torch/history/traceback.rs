@@ -32,7 +32,7 @@ pub struct RecordedStack {
     pub frames: Vec<RecordedFrame>,
     /// C++ frames.
     pub native: u32,
-    /// Whether it has TorchScript frames.
+    /// It has TorchScript frames.
     pub has_script: bool,
 }
 

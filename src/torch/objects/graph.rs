@@ -41,7 +41,7 @@ pub struct SavedTensor {
     pub tensor: Addr,
     /// How it is saved.
     pub by: SavedIn,
-    /// Whether it is an output of the node.
+    /// It is an output of the node.
     pub is_output: bool,
     /// Version (in-place changes) when saved.
     pub version: u32,

@@ -21,7 +21,7 @@ pub(super) struct TensorLayout {
     pub(super) storage: usize,
     /// `sizes_and_strides_`.
     pub(super) sizes: usize,
-    /// Whether `device_opt_` begins with its has-value byte (`c10::optional`, up to 2.1).
+    /// `device_opt_` begins with its has-value byte (`c10::optional`, up to 2.1).
     pub(super) device_flag_first: bool,
 }
 

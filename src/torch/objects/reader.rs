@@ -75,8 +75,7 @@ impl TensorReader {
         Ok(Some(TensorTypes { base, parameter }))
     }
 
-    /// Decodes tensors in `memory` of a stopped process. The Python tensors `objects` determine the
-    /// layout.
+    /// Decodes tensors of a stopped process. The Python tensors `objects` determine the layout.
     ///
     /// # Errors
     ///

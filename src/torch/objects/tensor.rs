@@ -57,7 +57,7 @@ pub struct TensorDecoder<'a> {
     pub(super) layout: ObjectsLayout,
     autograd: AutogradLayout,
     pub(super) classes: CppClasses,
-    /// Whether malloc stores sizes (glibc).
+    /// malloc stores sizes (glibc).
     pub(super) has_sizes: bool,
 }
 

@@ -1,3 +1,3 @@
-//! Frozen encodings of records, one module per format version.
+//! Frozen encodings of records, by format version.
 
 pub(super) mod v1;

@@ -1,4 +1,4 @@
-//! Compares a snapshot of the allocator with the blocks known from events.
+//! Compares a snapshot with the blocks known from events.
 
 use super::super::extent::{BlockSizes, BlockStatistics};
 use super::super::live_blocks::{BEFORE, NO_EVENT, TrackedBlock};

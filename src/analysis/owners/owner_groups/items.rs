@@ -138,7 +138,6 @@ fn modules_of_nodes<'k>(
     (0..snapshot.nodes.len()).map(of).collect()
 }
 
-/// Whether a node only views a parameter.
 fn is_view(class: &str) -> bool {
     ["TBackward", "TransposeBackward", "ToCopyBackward", "ViewBackward", "PermuteBackward"]
         .iter()

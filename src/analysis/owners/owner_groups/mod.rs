@@ -90,7 +90,7 @@ pub fn owner_groups(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     tree::group(items::of_snapshot(snapshot))
 }
 
-/// Memory in no tensor per GPU, as a group to watch.
+/// Memory in no tensor, per GPU.
 pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     let of = |(device, sums): (TensorDevice, DeviceOwnership)| {
         let OwnedBytes { bytes, storages } = sums.without_tensor;

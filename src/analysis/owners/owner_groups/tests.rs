@@ -25,7 +25,6 @@ pub(crate) fn groups(held: &[(String, u64)]) -> Vec<OwnerGroup> {
     recorded_owner_groups(&on_device(&held))
 }
 
-/// Owner, bytes, patterns with their storages.
 type GroupSums = (String, u64, Vec<(String, u64)>);
 
 fn sums(held: &[(TensorCategory, &str, u64)]) -> Vec<GroupSums> {
@@ -152,7 +151,6 @@ fn growth_of_kept_losses_is_not_the_running_graphs() {
         (saved, &kept[2], 4),
         (saved, "[saved by Gelu] alive by forward: x", 4),
     ]);
-    // A recording keeps names, a snapshot joins them.
     let changes = owner_changes(&recorded_owner_groups(&before), &recorded_owner_groups(&now));
     let rows: Vec<_> = changes.iter().map(|c| (c.group.owner.as_str(), c.bytes)).collect();
     let losses = rows.iter().find(|(owner, _)| owner.starts_with("f: losses[")).unwrap();

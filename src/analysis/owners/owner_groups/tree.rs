@@ -58,8 +58,8 @@ pub(super) fn group(items: Vec<GroupItem>) -> Vec<OwnerGroup> {
     groups
 }
 
-/// Divides by variable, attribute or container: the name before the first differing index, key or
-/// number. Parts before `from` are equal.
+/// Divides by the name before the first differing index, key or number. Parts before `from` are
+/// equal.
 fn by_variable<'a>(
     entries: &[&'a GroupEntry<'a>],
     from: usize,

@@ -1,4 +1,4 @@
-//! Attributes a followed device's blocks by the counter deltas up to each snapshot.
+//! Attributes a followed device's blocks by counter deltas.
 
 use std::sync::Arc;
 
@@ -22,7 +22,6 @@ impl DeviceProfile {
         self.followed.get_or_insert_default().push(change, text, engine, host_only);
     }
 
-    /// Takes the level after a delta, as a poll read it.
     pub(crate) fn follow_level(&mut self, change: &FollowedChange) {
         if !change.counters_torn {
             self.saw_level(change.live[0].saturating_add(change.live[1]), change.after);
@@ -37,7 +36,6 @@ impl DeviceProfile {
         self.followed.as_ref().map(FollowedSteps::allocated)
     }
 
-    /// Keeps the last consistent snapshot until the next one.
     pub(super) fn keep_complete(&mut self, snapshot: &SnapshotBlocks) {
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
         match &self.followed {

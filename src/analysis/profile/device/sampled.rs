@@ -1,4 +1,4 @@
-//! Attributes a snapshot's new blocks by samples: counter changes between two samples.
+//! Attributes new blocks by samples.
 
 use std::sync::Arc;
 
@@ -22,8 +22,7 @@ pub(super) fn new_blocks(blocks: &FxHashMap<u64, LiveBlock>) -> FxHashMap<BlockG
 
 impl DeviceProfile {
     /// Attributes the `new` blocks (default: those without attribution) by counter changes since
-    /// the previous snapshot. Also returns the work needed; above `max_work`, nothing is
-    /// attributed.
+    /// the previous snapshot. Returns the work; above `max_work`, attributes nothing.
     pub(super) fn charges_by_samples(
         &mut self,
         snapshot: &SnapshotBlocks,
@@ -55,8 +54,8 @@ impl DeviceProfile {
         (attribute_allocations(&self.ledger, &new, &between), work)
     }
 
-    /// Attributes by samples what the polls missed while the poller rested or did not run; later
-    /// evidence replaces this. `new`: all new blocks of the snapshot.
+    /// Attributes by samples what polls missed; later evidence replaces this. `new`: all new blocks
+    /// of the snapshot.
     pub(super) fn charge_unseen(
         &mut self,
         snapshot: &mut SnapshotBlocks,
@@ -79,7 +78,7 @@ impl DeviceProfile {
         }
     }
 
-    /// Removes the attribution of blocks that must have been freed and allocated again (rule 2).
+    /// Removes the attribution of reused blocks (rule 2).
     pub(super) fn find_reused(
         &self,
         blocks: &mut FxHashMap<u64, LiveBlock>,

@@ -5,8 +5,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::LiveBlock;
 
-/// Addresses of the blocks to leave out, so that the others take at most `allocated` bytes. The
-/// youngest go first, as they are freed soonest; the smallest possible block covers the rest.
+/// Blocks to leave out, so that the others take at most `allocated` bytes: first the youngest,
+/// which are freed soonest; the smallest possible block covers the rest.
 pub(super) fn surplus(blocks: &FxHashMap<u64, LiveBlock>, allocated: u64) -> FxHashSet<u64> {
     let sum: u64 = blocks.values().map(|block| block.kind.size).sum();
     let mut over = sum.saturating_sub(allocated);

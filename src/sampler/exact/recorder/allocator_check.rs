@@ -1,4 +1,4 @@
-//! Compares exact events with the allocator's counters and blocks.
+//! Compares events with the allocator.
 
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ impl ExactRecorder {
         Ok(true)
     }
 
-    /// Reads so that each event is before or after the read. Returns its time (CLOCK_MONOTONIC,
-    /// nanoseconds), or `None` if events leave no gap.
+    /// Reads between two events. Returns its time (CLOCK_MONOTONIC, nanoseconds), or `None` if
+    /// events leave no gap.
     fn read_between_events(&mut self) -> Option<u64> {
         let mut moment = None;
         for _ in 0..MAX_READS_BETWEEN_EVENTS {

@@ -1,4 +1,4 @@
-//! Places and removes the probes of an exact recording.
+//! Places and removes probes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The start of a job: whether its allocator existed when the probes were placed.
+//! Whether the allocator existed when the probes were placed.
 
 use super::ExactRecorder;
 use crate::model::{
@@ -43,8 +43,7 @@ impl ExactRecorder {
         self.plan.levels = levels;
     }
 
-    /// The counters of `time` (CLOCK_MONOTONIC, nanoseconds), after all earlier events and before
-    /// later ones.
+    /// The counters of `time` (CLOCK_MONOTONIC, nanoseconds), between earlier and later events.
     pub(super) fn record_settled(&mut self, time: u64, sink: &mut dyn RecordSink) -> SinkResult {
         if self.settled.is_some_and(|last| time < last + SETTLED_EVERY) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Numbers restart, so that a recording of ever-new stacks runs for days in bounded memory.
+//! Numbers restart, to bound the memory of long recordings.
 
 use rustc_hash::FxHashSet;
 

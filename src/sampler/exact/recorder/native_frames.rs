@@ -13,7 +13,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_millis(100);
 const MAX_WAITING: usize = 1 << 17;
 
 impl ExactRecorder {
-    /// Events after this time wait for native frames (CLOCK_MONOTONIC, nanoseconds).
+    /// CLOCK_MONOTONIC, nanoseconds.
     pub(super) fn waits_for_native_from(&mut self) -> u64 {
         let Some(native) = self.sites.native() else { return u64::MAX };
         native.poll();

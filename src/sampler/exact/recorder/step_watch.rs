@@ -1,4 +1,4 @@
-//! Training steps, which the kernel program reports between events.
+//! Training steps reported by the kernel program.
 
 use super::{ExactRecorder, MIN_QUIET_NANOS, monotonic};
 use crate::model::{MissReason, Nanos, ReaderKind, Record, RecordSink, SinkResult, TrainingStep};
@@ -76,8 +76,7 @@ impl ExactRecorder {
         }
     }
 
-    /// A step that memspy read after `before` and no event reported: it waits, or is from before
-    /// the variable was found.
+    /// A step that memspy read after `before`, and no event reported.
     fn record_unseen_step(
         &mut self,
         step: TrainingStep,

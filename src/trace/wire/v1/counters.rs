@@ -202,7 +202,7 @@ fn expected_flow(metric: usize, stat: usize, field: usize, delta: &[i64; NUMBERS
         INACTIVE_SPLIT_BYTES if field == FREED => delta[stat + ALLOCATED]
             .wrapping_add(grown(delta, same_place(ACTIVE_BYTES)))
             .wrapping_sub(grown(delta, same_place(RESERVED_BYTES))),
-        // An iteration mostly frees what it allocates.
+        // Iterations mostly free what they allocate.
         _ if field == FREED => delta[stat + ALLOCATED],
         _ => 0,
     }

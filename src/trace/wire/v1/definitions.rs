@@ -1,4 +1,4 @@
-//! A file's definitions, and the reader's numbers for them.
+//! A file's definitions and their numbers.
 
 use super::exact;
 use super::records::{self, WireBlockHead, appended, structure};

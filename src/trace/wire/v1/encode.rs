@@ -23,7 +23,7 @@ use crate::model::{
 };
 use crate::trace::block::MAX_PAYLOAD;
 
-/// Why a trace cannot hold a record: source of an `io::Error` of kind `InvalidInput`.
+/// Why a trace cannot hold a record.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]

@@ -523,7 +523,6 @@ mod tests {
                 *block = None;
             }
         }
-        // Earlier versions wrote no blocks.
         let columns = encoded(&without_blocks).len();
         for length in (0..bytes.len()).filter(|length| *length != columns) {
             assert!(read_back(&bytes[..length]).is_err(), "{length}");

@@ -1,4 +1,4 @@
-//! Rare records of exact recordings, as bincode structs (see `records.rs`).
+//! Rare records of exact recordings, as bincode structs.
 
 use bincode::{BorrowDecode, Decode, Encode};
 

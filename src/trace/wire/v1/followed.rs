@@ -1,4 +1,4 @@
-//! Encodes batches of counter deltas by column, for compression, like exact events.
+//! Encodes counter deltas by column.
 
 use super::varint::{
     PayloadCursor, fold, fold_signed, put, unfold, unfold_signed, unzigzag, zigzag,

@@ -1,4 +1,4 @@
-//! Encodes the addresses of counter deltas, after their columns.
+//! Encodes the addresses of counter deltas.
 
 use super::MalformedPayload;
 use super::varint::{

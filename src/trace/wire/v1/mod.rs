@@ -1,4 +1,4 @@
-//! Format version 1, frozen: memspy must always read its files ([`crate::trace`]).
+//! Format version 1, frozen ([`crate::trace`]).
 
 pub(crate) mod blocks;
 pub(crate) mod counters;

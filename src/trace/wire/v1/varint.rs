@@ -1,4 +1,4 @@
-//! Numbers in bincode's variable-length form, without its traits, for frequent records.
+//! Numbers in bincode's variable-length form, for frequent records.
 //!
 //! A test compares with bincode.
 

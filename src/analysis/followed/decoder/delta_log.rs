@@ -1,0 +1,158 @@
+//! The deltas of a recording, kept for decoding.
+
+use std::ops::Range;
+
+use crate::analysis::attribution::AllocationOrigin;
+use crate::model::{CounterDelta, FollowedChange, StackId, StackReading, ThreadId, ThreadWait};
+
+/// Deltas kept (some 150 bytes each); later ones are charged one by one.
+const MAX_DELTAS: usize = 1 << 20;
+
+/// Nanoseconds within which a thread that is seen at one stack twice was not elsewhere.
+const STAYS_WITHIN: u64 = 100_000;
+
+/// What polls saw of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SeenStack {
+    Stack(StackId),
+    /// It waits for the autograd engine's threads.
+    WaitsForEngine(StackId),
+    NoFrames,
+    Unread,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenThread {
+    pub(super) thread: ThreadId,
+    /// Before and after the delta.
+    pub(super) sides: [SeenStack; 2],
+    pub(super) held_lock: bool,
+    /// It waited all the time.
+    pub(super) waited: bool,
+}
+
+/// Growth of a pool's totals: never negative.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PoolGrowth {
+    pub(super) allocations: u32,
+    pub(super) frees: u32,
+    pub(super) allocated_bytes: u64,
+    pub(super) requested_bytes: u64,
+    pub(super) freed_requested_bytes: u64,
+}
+
+impl From<&CounterDelta> for PoolGrowth {
+    fn from(of: &CounterDelta) -> PoolGrowth {
+        let count = |count: i64| u32::try_from(count.max(0)).unwrap_or(u32::MAX);
+        let bytes = |bytes: i64| bytes.max(0) as u64;
+        PoolGrowth {
+            allocations: count(of.allocations),
+            frees: count(of.frees),
+            allocated_bytes: bytes(of.allocated_bytes),
+            requested_bytes: bytes(of.requested_bytes),
+            freed_requested_bytes: bytes(of.freed_requested_bytes),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct LoggedDelta {
+    /// Nanoseconds of the polls.
+    pub(super) before: u64,
+    pub(super) after: u64,
+    /// Small and large.
+    pub(super) pools: [PoolGrowth; 2],
+    threads: Range<u32>,
+    /// Several threads can have made it.
+    pub(super) contested: bool,
+    /// Charged elsewhere.
+    pub(super) is_charged: bool,
+}
+
+/// Deltas in order, with the threads that polls saw.
+#[derive(Debug, Default)]
+pub(in crate::analysis::followed) struct DeltaLog {
+    pub(super) deltas: Vec<LoggedDelta>,
+    threads: Vec<SeenThread>,
+}
+
+impl DeltaLog {
+    pub(in crate::analysis::followed) fn add(
+        &mut self,
+        change: &FollowedChange,
+        contested: bool,
+        is_waiting: impl Fn(StackId) -> bool,
+    ) {
+        if self.deltas.len() >= MAX_DELTAS {
+            return;
+        }
+        let side = |reading: StackReading| match reading {
+            StackReading::Whole(stack) if is_waiting(stack) => SeenStack::WaitsForEngine(stack),
+            StackReading::Whole(stack) => SeenStack::Stack(stack),
+            StackReading::NoFrames => SeenStack::NoFrames,
+            StackReading::Torn | StackReading::NotRead => SeenStack::Unread,
+        };
+        let first = self.threads.len() as u32;
+        self.threads.extend(change.threads.iter().map(|thread| SeenThread {
+            thread: thread.thread,
+            sides: thread.sides().map(side),
+            held_lock: thread.held_lock,
+            waited: thread.wait == ThreadWait::Throughout,
+        }));
+        self.deltas.push(LoggedDelta {
+            before: change.before.0,
+            after: change.after.0,
+            pools: [(&change.small).into(), (&change.large).into()],
+            threads: first..self.threads.len() as u32,
+            contested,
+            is_charged: false,
+        });
+    }
+
+    /// Whether delta `number` is not left to the decoder.
+    pub(in crate::analysis::followed) fn is_charged(&self, number: u64) -> bool {
+        let delta = usize::try_from(number).ok().and_then(|number| self.deltas.get(number));
+        delta.is_none_or(|delta| delta.is_charged)
+    }
+
+    /// Notes that delta `number` is charged elsewhere.
+    pub(in crate::analysis::followed) fn charge(&mut self, number: u64) {
+        let delta = usize::try_from(number).ok().and_then(|number| self.deltas.get_mut(number));
+        if let Some(delta) = delta {
+            delta.is_charged = true;
+        }
+    }
+
+    pub(super) fn threads(&self, of: &LoggedDelta) -> &[SeenThread] {
+        self.threads.get(of.threads.start as usize..of.threads.end as usize).unwrap_or_default()
+    }
+
+    /// Whether a site may be where its thread only waits: it was there at polls that lie far
+    /// apart, and did not hold the allocator's lock.
+    pub(super) fn may_only_wait(&self, origin: AllocationOrigin, of: &LoggedDelta) -> bool {
+        let AllocationOrigin::Stack(thread, stack) = origin else { return false };
+        let stood = [SeenStack::Stack(stack); 2];
+        of.after.saturating_sub(of.before) > STAYS_WITHIN
+            && self
+                .threads(of)
+                .iter()
+                .any(|seen| seen.thread == thread && seen.sides == stood && !seen.held_lock)
+    }
+
+    pub(super) fn all_threads(&self) -> &[SeenThread] {
+        &self.threads
+    }
+
+    /// The stack in a thread that polls saw there.
+    pub(super) fn origin(
+        &self,
+        stack: StackId,
+        of: &LoggedDelta,
+        usual: ThreadId,
+    ) -> AllocationOrigin {
+        let (ran, waited) = (SeenStack::Stack(stack), SeenStack::WaitsForEngine(stack));
+        let shows = |seen: &&SeenThread| seen.sides.iter().any(|it| [ran, waited].contains(it));
+        let thread = self.threads(of).iter().find(shows).map_or(usual, |seen| seen.thread);
+        AllocationOrigin::Stack(thread, stack)
+    }
+}
