@@ -422,6 +422,8 @@ pub struct UncertainSnapshot {
     pub of: u64,
     /// Parts whose rows may be torn.
     pub parts: Vec<&'static str>,
+    /// Torn tensors that contradict the allocator's blocks: they have no rows.
+    pub left_out: u64,
 }
 
 /// References to a tensor's Python object.

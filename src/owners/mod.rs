@@ -21,6 +21,7 @@ mod referrers;
 mod repeats;
 mod rounds;
 mod rows;
+mod tensor_source;
 mod torch_version;
 mod vllm_tags;
 mod walk;

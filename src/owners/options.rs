@@ -33,7 +33,7 @@ impl SnapshotOptions {
     pub const DEFAULT: SnapshotOptions = SnapshotOptions {
         stop_policy: StopPolicy::Stop,
         max_pause: Duration::from_millis(30),
-        max_time: Duration::from_secs(5),
+        max_time: Duration::from_secs(15),
         max_memory: None,
     };
 }

@@ -271,6 +271,7 @@ impl PendingSnapshot<'_> {
             bytes: (self.memory.torn_pages() * PAGE) as u64,
             of: (self.memory.pages().len() * PAGE) as u64,
             parts: walked.torn.clone(),
+            left_out: walked.torn_tensors,
         });
         let snapshot = self.snapshot_of(walked, blocks)?;
         known.failed_stops = 0;

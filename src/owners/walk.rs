@@ -11,6 +11,7 @@ use super::names::{self, ObjectNames};
 use super::paths::{self, PathSources};
 use super::referrers;
 use super::rows::TensorRows;
+use super::tensor_source::TensorSource;
 use crate::model::{
     AllocatorSnapshot, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot, Optimizer,
     PoolId, PoolUser, RootModule, StepCounterKind, TensorReferrers, TensorRow,
@@ -73,6 +74,8 @@ pub(super) struct WalkResult {
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
+    /// Tensors left out, as they changed while they were read.
+    pub(super) torn_tensors: u64,
     /// Parts cut by a limit.
     pub(super) missing: Vec<&'static str>,
     /// Parts with bytes that changed while they were read.
@@ -144,7 +147,9 @@ impl WalkSources<'_> {
             });
         }
         let tensors = self.tensors.tensors_as_before(memory, head, &found.tensors)?;
-        TensorRows::new(&heap, &tensors, types, &found).follow_graph();
+        let in_use = InUse::new(&[]);
+        let source = TensorSource::new(&tensors, memory, &in_use);
+        TensorRows::new(&heap, &source, types, &found).follow_graph();
         for object in before.iter().take_while(|_| !is_done()) {
             heap.references(object, &mut |_, to| _ = heap.class_of(to));
         }
@@ -162,9 +167,10 @@ impl WalkSources<'_> {
         let (heap, types, found) = self.objects(listing)?;
         parts.end(IncompleteSnapshot::OBJECTS);
         let tensors = self.tensors.tensors(memory, self.python.object_head(), &found.tensors)?;
-        let mut rows = TensorRows::new(&heap, &tensors, types, &found);
+        let in_use = InUse::new(self.blocks);
+        let source = TensorSource::new(&tensors, memory, &in_use);
+        let mut rows = TensorRows::new(&heap, &source, types, &found);
         parts.end(IncompleteSnapshot::TENSORS);
-        let misfits = rows.misfits;
         rows.follow_graph();
         parts.end(IncompleteSnapshot::GRAPH);
         let mut named = ObjectNames::default();
@@ -173,8 +179,7 @@ impl WalkSources<'_> {
         let locals = heap.locals();
         let cpp = rows.cpp_references(&found);
         let sources = PathSources { heap: &heap, found: &found, locals: &locals, cpp: &cpp };
-        let in_use = InUse::new(self.blocks);
-        let search = NameSearch { sources, tensors: &tensors, memory, listing, in_use };
+        let search = NameSearch { sources, tensors: &tensors, memory, listing, in_use: &in_use };
         let unnamed = search.near(&rows, &mut named);
         parts.end(IncompleteSnapshot::VARIABLES);
         rows.add_named(&named);
@@ -207,7 +212,8 @@ impl WalkSources<'_> {
             pool_users,
             objects: heap.objects().len() as u64,
             unreadable: heap.unreadable(),
-            misfits,
+            misfits: source.misfits(),
+            torn_tensors: source.torn(),
             missing: parts.missing,
             torn: parts.torn,
             counting: found.counting,
@@ -257,7 +263,7 @@ struct NameSearch<'h, 'a> {
     tensors: &'h TensorDecoder<'h>,
     memory: &'h PageCache,
     listing: HeapListing,
-    in_use: InUse,
+    in_use: &'h InUse,
 }
 
 /// Tensors that no short path from a variable reaches.
@@ -289,7 +295,7 @@ impl NameSearch<'_, '_> {
             self.listing == HeapListing::Rough && self.memory.has_changed(object, SIZE_OF_TENSOR)
         };
         // The graph explains what it keeps.
-        rows.needs_name(object, &self.in_use) && !is_of_cpp() && !is_gone()
+        rows.needs_name(object, self.in_use) && !is_of_cpp() && !is_gone()
     }
 
     /// By long paths, or as garbage. This reads all objects: only if it may find garbage.
@@ -302,8 +308,8 @@ impl NameSearch<'_, '_> {
     ) -> Garbage {
         let PathSources { heap, found, .. } = self.sources;
         // A node may keep itself alive: its `ctx` has its output.
-        let may_be_garbage = rows.may_be_garbage(&others, &self.in_use)
-            || rows.may_be_garbage(&named.by_nodes, &self.in_use)
+        let may_be_garbage = rows.may_be_garbage(&others, self.in_use)
+            || rows.may_be_garbage(&named.by_nodes, self.in_use)
             || results.len() >= MIN_RESULTS;
         if !may_be_garbage {
             let may_be_next = rows.has_graph() || !found.optimizers.is_empty();

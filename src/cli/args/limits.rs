@@ -33,7 +33,7 @@ pub struct SnapshotLimits {
     #[arg(long, visible_alias = "max-pause", value_name = "TIME", value_parser = time, default_value = "30ms", help_heading = "Cost of a snapshot")]
     pub max_stop: Duration,
     /// End a snapshot after this time. One that needs longer is incomplete and says what is missing
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "5s", help_heading = "Cost of a snapshot")]
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "15s", help_heading = "Cost of a snapshot")]
     pub max_time: Duration,
 }
 

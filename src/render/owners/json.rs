@@ -147,6 +147,8 @@ pub struct UncertainJson {
     pub of_bytes: u64,
     /// The parts whose rows may be torn.
     pub parts: Vec<String>,
+    /// Torn tensors that contradict the allocator's blocks: they are not listed.
+    pub left_out: u64,
 }
 
 /// What refers to one tensor.
@@ -310,9 +312,9 @@ fn stops(stops: StopTotals) -> StopsJson {
 }
 
 pub(crate) fn uncertain_json(snapshot: &OwnershipSnapshot) -> Option<UncertainJson> {
-    let UncertainSnapshot { bytes, of, parts } = snapshot.uncertain.as_ref()?;
+    let UncertainSnapshot { bytes, of, parts, left_out } = snapshot.uncertain.as_ref()?;
     let parts = parts.iter().map(|&part| part.to_owned()).collect();
-    Some(UncertainJson { bytes: *bytes, of_bytes: *of, parts })
+    Some(UncertainJson { bytes: *bytes, of_bytes: *of, parts, left_out: *left_out })
 }
 
 pub(crate) fn incomplete_json(incomplete: &IncompleteSnapshot) -> IncompleteJson {

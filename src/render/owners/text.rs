@@ -413,13 +413,17 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
 
 /// What changed while it was read; `None` if nothing did.
 pub fn uncertain(snapshot: &OwnershipSnapshot) -> Option<String> {
-    let UncertainSnapshot { bytes: changed, of, parts } = snapshot.uncertain.as_ref()?;
+    let UncertainSnapshot { bytes: changed, of, parts, left_out } = snapshot.uncertain.as_ref()?;
     let parts = match parts.is_empty() {
         true => String::new(),
         false => format!(": {}", parts.join(", ")),
     };
+    let left_out = match left_out {
+        0 => String::new(),
+        tensors => format!("left out: {}; ", number(*tensors, "torn tensor")),
+    };
     Some(format!(
-        "changed while it was read: {} of {}; rows there may be torn{parts}",
+        "changed while it was read: {} of {}; {left_out}rows there may be torn{parts}",
         bytes(*changed),
         bytes(*of)
     ))
