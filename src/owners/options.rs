@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::target::{Budget, free_memory};
+use crate::target::{Budget, resident};
 
 /// Whether a snapshot may stop the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,8 +23,7 @@ pub struct SnapshotOptions {
     pub max_pause: Duration,
     /// Longest snapshot.
     pub max_time: Duration,
-    /// Most bytes copied, besides 1 KiB per Python object; `None`: a quarter of the free memory, at
-    /// least 512 MiB.
+    /// Most bytes by which memspy may grow while it reads; `None`: as many as keep it below 512 MiB.
     pub max_memory: Option<u64>,
 }
 
@@ -61,17 +60,20 @@ pub struct SnapshotRequest<'a> {
     pub(super) may_stop_again: bool,
 }
 
-const MIN_MEMORY: u64 = 512 << 20;
+/// The rest of 512 MiB is for what is made of the last bytes read.
+const MAX_RESIDENT: u64 = 400 << 20;
+/// Of a memspy that has much already.
+const MIN_MEMORY: u64 = 64 << 20;
 
-fn free_memory_to_use() -> u64 {
-    (free_memory().unwrap_or(0) / 4).max(MIN_MEMORY)
+fn memory_to_use() -> u64 {
+    MAX_RESIDENT.saturating_sub(resident()).max(MIN_MEMORY)
 }
 
 impl<'a> SnapshotRequest<'a> {
     /// `asked` is a tensor's name or address (`0x…`): its referrers are searched, for double the
     /// time.
     pub fn new(options: SnapshotOptions, asked: Option<&'a str>) -> SnapshotRequest<'a> {
-        let max_memory = options.max_memory.unwrap_or_else(free_memory_to_use);
+        let max_memory = options.max_memory.unwrap_or_else(memory_to_use);
         let budget = Budget::new(options.max_time, max_memory);
         SnapshotRequest { options, budget, max_memory, asked, may_stop_again: true }
     }

@@ -27,6 +27,11 @@ const MAX_LOCAL_REFERENCES: u32 = 256;
 /// A busy job has some node outputs in transit; from this many on, something keeps them.
 const MIN_RESULTS: usize = 16;
 
+/// Parts of the memory that are kept for what comes after the list of objects, and after the graph:
+/// names make rows useful.
+const AFTER_OBJECTS: f64 = 0.5;
+const AFTER_GRAPH: f64 = 0.25;
+
 /// Bytes that show whether a tensor still exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
 
@@ -164,8 +169,10 @@ impl WalkSources<'_> {
     ) -> Result<WalkResult, OwnerError> {
         let memory = self.memory;
         let mut parts = LimitedParts::of(memory);
+        memory.reserve(AFTER_OBJECTS);
         let (heap, types, found) = self.objects(listing)?;
         parts.end(IncompleteSnapshot::OBJECTS);
+        memory.reserve(AFTER_GRAPH);
         let tensors = self.tensors.tensors(memory, self.python.object_head(), &found.tensors)?;
         let in_use = InUse::new(self.blocks);
         let source = TensorSource::new(&tensors, memory, &in_use);
@@ -173,6 +180,7 @@ impl WalkSources<'_> {
         parts.end(IncompleteSnapshot::TENSORS);
         rows.follow_graph();
         parts.end(IncompleteSnapshot::GRAPH);
+        memory.reserve(0.0);
         let mut named = ObjectNames::default();
         names::modules(&heap, &found, &mut named);
         parts.end(IncompleteSnapshot::MODULES);

@@ -1,13 +1,11 @@
 //! Limits the time and memory of a read.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::memory::MemoryError;
 use super::proc_files;
 
 const PAGE: u64 = 4096;
-const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// A limit of time and memory ([`super::PageCache::within`]).
 #[derive(Debug, Clone, Copy)]
@@ -38,40 +36,24 @@ impl Budget {
         self.until.map_or(Duration::MAX, left)
     }
 
-    /// The exceeded limit, with `more` bytes allowed on top. Takes microseconds.
-    pub(super) fn exceeded(&self, more: u64) -> Option<MemoryError> {
+    /// The exceeded limit, where `reserved` of 1 of the memory is kept. Takes microseconds.
+    pub(super) fn exceeded(&self, reserved: f64) -> Option<MemoryError> {
         if self.left() == Duration::ZERO {
             return Some(MemoryError::TimeUp);
         }
         let grown = resident().saturating_sub(self.resident);
-        (grown > self.bytes.saturating_add(more)).then_some(MemoryError::OutOfRoom)
+        let allowed = self.bytes as f64 * (1.0 - reserved);
+        (grown as f64 > allowed).then_some(MemoryError::OutOfRoom)
+    }
+
+    /// Most pages that leave half of the memory for what is made of them.
+    pub(super) fn pages(&self) -> usize {
+        usize::try_from(self.bytes / 2 / PAGE).unwrap_or(usize::MAX)
     }
 }
 
-/// Bytes that may be allocated without taking memory from anyone: of the machine, or of memspy's
-/// cgroups, whichever is least.
-pub fn free_memory() -> Option<u64> {
-    let machine = proc_files::of_kernel("meminfo").ok()?;
-    let line = machine.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let machine = line.split_whitespace().next()?.parse::<u64>().ok()? << 10;
-    let groups = proc_files::fields("self", "cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    // A container's own cgroup is the visible root.
-    let of_groups = Path::new(own).ancestors().filter_map(free_in_group);
-    Some(of_groups.fold(machine, u64::min))
-}
-
-/// `None` without a limit.
-fn free_in_group(group: &Path) -> Option<u64> {
-    let number = |name: &str| -> Option<u64> {
-        let path = Path::new(CGROUPS).join(group).join(name);
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
-    };
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
-}
-
-/// 0 if unreadable.
-fn resident() -> u64 {
+/// memspy's own memory; 0 if unreadable.
+pub fn resident() -> u64 {
     let statm = proc_files::fields("self", "statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0) * PAGE
@@ -82,23 +64,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_memory_is_known() {
-        assert!(free_memory().is_some_and(|free| (1 << 20..1 << 50).contains(&free)));
-    }
-
-    #[test]
     fn a_budget_bounds_time_and_memory_and_can_be_extended() {
         let none = Budget::new(Duration::ZERO, u64::MAX);
-        assert_eq!(none.exceeded(0), Some(MemoryError::TimeUp));
+        assert_eq!(none.exceeded(0.0), Some(MemoryError::TimeUp));
         assert_eq!(none.left(), Duration::ZERO);
         let hour = Duration::from_secs(3600);
         assert!(Budget::new(hour, 0).with_time_limit(hour / 2).left() <= hour / 2);
         let budget = Budget::new(hour, 16 << 20);
-        assert_eq!(budget.exceeded(0), None);
+        assert_eq!(budget.exceeded(0.0), None);
         // Written, so resident; more than parallel tests free meanwhile.
         let taken = vec![1u8; 256 << 20];
-        assert_eq!(budget.exceeded(0), Some(MemoryError::OutOfRoom));
-        assert_eq!(budget.exceeded(1 << 40), None);
+        assert_eq!(budget.exceeded(0.0), Some(MemoryError::OutOfRoom));
         drop(taken);
+        let half = Budget::new(hour, 1 << 40);
+        assert_eq!((half.exceeded(0.5), half.exceeded(1.0)), (None, Some(MemoryError::OutOfRoom)));
     }
 }

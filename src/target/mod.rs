@@ -42,7 +42,7 @@ pub mod usdt;
 
 pub use access::{AccessFacts, has_no_more_rights, host_name, ignored_signals};
 pub use bounded_worker::{BoundedWorker, WorkerError};
-pub use budget::{Budget, free_memory};
+pub use budget::{Budget, resident};
 pub use command_pattern::CommandPattern;
 pub use core_file::CoreError;
 pub use elf::{LoadedObject, ObjectError, SymbolError};

@@ -54,11 +54,6 @@ impl PageReader<'_> {
         self.u64(addr).map(Addr)
     }
 
-    /// Allows `bytes` above the budget for the caller's own memory.
-    pub fn needs(&mut self, bytes: u64) {
-        self.pages.needed = self.pages.needed.max(bytes);
-    }
-
     /// Fills `out` from `addr` on.
     pub fn read(&mut self, addr: Addr, mut out: &mut [u8]) -> Result<(), MemoryError> {
         let mut at = addr.0;
@@ -81,9 +76,10 @@ impl PageReader<'_> {
         if pages.unchecked >= CHECK_EVERY {
             pages.check();
         }
-        if let Some(error) = pages.exceeded {
+        // Without room, copied pages can still be read.
+        if pages.exceeded == Some(MemoryError::TimeUp) {
             pages.refused += 1;
-            return Err(error);
+            return Err(MemoryError::TimeUp);
         }
         let place = match pages.last {
             Some((last, place)) if last == number => place,

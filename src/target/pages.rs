@@ -48,8 +48,10 @@ pub(super) struct CachedPages {
     pub(super) last: Option<(u64, u32)>,
     pub(super) last_region: LastRegion,
     budget: Option<Budget>,
-    /// Bytes allowed above the budget.
-    pub(super) needed: u64,
+    /// Part of the budget's memory that is kept for later.
+    reserved: f64,
+    /// A limit that was exceeded before there was more room.
+    exceeded_before: Option<MemoryError>,
     pub(super) closed: bool,
     /// Set when the copied process continues.
     pub(super) resumed: Option<Resumed>,
@@ -94,7 +96,17 @@ impl PageCache {
     /// Also forgets that the old budget was used up.
     pub fn set_budget(&self, budget: Budget) {
         let mut pages = self.pages.lock();
-        (pages.budget, pages.exceeded) = (Some(budget), None);
+        (pages.budget, pages.exceeded, pages.exceeded_before) = (Some(budget), None, None);
+    }
+
+    /// Keeps this part of the budget's memory for later reads.
+    pub fn reserve(&self, part: f64) {
+        let mut pages = self.pages.lock();
+        pages.reserved = part;
+        if pages.exceeded == Some(MemoryError::OutOfRoom) {
+            (pages.exceeded, pages.exceeded_before) = (None, pages.exceeded);
+            pages.check();
+        }
     }
 
     /// From now on only copied pages can be read ([`MemoryError::Closed`]).
@@ -188,22 +200,27 @@ impl PageCache {
         self.pages.lock().refused
     }
 
+    /// Pages that leave room in the budget for what is made of them.
+    pub fn most_pages(&self) -> usize {
+        self.pages.lock().budget.map_or(usize::MAX, |budget| budget.pages())
+    }
+
     /// The exceeded limit, if any.
     pub fn exceeded(&self) -> Option<MemoryError> {
         let mut pages = self.pages.lock();
         pages.check();
-        pages.exceeded
+        pages.exceeded.or(pages.exceeded_before)
     }
 
     /// Drops all copies and makes room for `pages`, before the stop.
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
         let mut cache = self.pages.lock();
         let mut plan = PagePlan::new(pages);
-        let CachedPages { budget, needed, exceeded, .. } = *cache;
+        let CachedPages { budget, exceeded, .. } = *cache;
         let chunks = cache.copies_mut().map(|copies| std::mem::take(&mut copies.chunks));
         let chunks = plan.fit(chunks.unwrap_or_default());
         let copies = Arc::new(PageCopies { chunks, ..PageCopies::default() });
-        *cache = CachedPages { copies, budget, needed, exceeded, ..CachedPages::default() };
+        *cache = CachedPages { copies, budget, exceeded, ..CachedPages::default() };
         plan
     }
 
@@ -255,7 +272,7 @@ impl PageCopies {
 impl CachedPages {
     /// Copies nothing.
     pub(super) fn view(&self) -> CachedPages {
-        let CachedPages { budget, exceeded, needed, .. } = *self;
+        let CachedPages { budget, exceeded, reserved, .. } = *self;
         CachedPages {
             copies: Arc::clone(&self.copies),
             used: vec![false; self.used.len()],
@@ -263,7 +280,7 @@ impl CachedPages {
             wanted: Some(Vec::new()),
             budget,
             exceeded,
-            needed,
+            reserved,
             ..CachedPages::default()
         }
     }
@@ -294,8 +311,9 @@ impl CachedPages {
 
     pub(super) fn check(&mut self) {
         self.unchecked = 0;
-        if self.exceeded.is_none() {
-            self.exceeded = self.budget.and_then(|budget| budget.exceeded(self.needed));
+        if self.exceeded != Some(MemoryError::TimeUp) {
+            let now = self.budget.and_then(|budget| budget.exceeded(self.reserved));
+            self.exceeded = now.or(self.exceeded);
         }
         self.check_time();
     }

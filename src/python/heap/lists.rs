@@ -31,16 +31,6 @@ pub(super) struct TrackedObject {
     pub(super) references: i32,
 }
 
-const PORTION: usize = 1 << 14;
-/// Upper bound of an object, its parts, and our record of it.
-const BYTES_PER_OBJECT: u64 = 1 << 10;
-
-pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {
-    if objects.is_multiple_of(PORTION) {
-        reader.needs((objects + PORTION) as u64 * BYTES_PER_OBJECT);
-    }
-}
-
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
@@ -173,9 +163,7 @@ fn follow(
         if changes > MAX_CHANGES {
             return false;
         }
-        allow(reader, objects.len());
         let (at_object, class) = (at + HEADER, Addr(word(3)));
-        allow(reader, objects.len());
         objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(on) & !FLAGS));
     }
@@ -211,7 +199,6 @@ fn walk(
             return Err(HeapError::Changing);
         }
         let (at_object, class) = (at + HEADER, Addr(word(3)));
-        allow(reader, objects.len());
         objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(0) & !FLAGS));
     }
