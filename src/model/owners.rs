@@ -309,7 +309,7 @@ pub enum ReachedLimit {
     Repeating(Duration),
     /// The process changed its objects during all of these copies.
     Copies(u32),
-    /// Most memory of memspy, in bytes, without the copied objects.
+    /// Most memory of memspy for it, in bytes.
     Memory(u64),
 }
 
