@@ -60,8 +60,8 @@ pub struct SnapshotRequest<'a> {
     pub(super) may_stop_again: bool,
 }
 
-/// The rest of 512 MiB is for what is made of the last bytes read.
-const MAX_RESIDENT: u64 = 400 << 20;
+/// The rest of 512 MiB is for what is new in the stop, and for what is made of the last bytes read.
+const MAX_RESIDENT: u64 = 360 << 20;
 /// Of a memspy that has much already.
 const MIN_MEMORY: u64 = 64 << 20;
 

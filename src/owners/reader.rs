@@ -96,6 +96,8 @@ pub(super) struct PendingSnapshot<'a> {
     refused_by: ReachedLimit,
     /// Whether the last round came to a walk.
     pub(super) has_walked: bool,
+    /// The last round's blocks are of a later moment.
+    pub(super) late_blocks: bool,
 }
 
 impl<'a> PendingSnapshot<'a> {
@@ -119,6 +121,7 @@ impl<'a> PendingSnapshot<'a> {
             stops,
             refused_by,
             has_walked: false,
+            late_blocks: false,
         }
     }
 
@@ -176,7 +179,7 @@ impl<'a> PendingSnapshot<'a> {
         let blocks = self.running_blocks();
         known.blocks_took = began.elapsed();
         let time = self.request.options.max_time.mul_f64(LEARNING);
-        self.memory.set_budget(self.request.budget.with_time_limit(time));
+        self.memory.set_budget(self.request.budget.restarted().with_time_limit(time));
         for attempt in 1..=MAX_RUNNING_ATTEMPTS {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
             known.numbers = self.memory.pages();
@@ -193,6 +196,7 @@ impl<'a> PendingSnapshot<'a> {
             self.memory.plan(&[]);
         }
         let of = self.request.options.max_time;
+        known.is_cut = self.memory.exceeded() == Some(MemoryError::OutOfRoom);
         Some(match self.memory.exceeded()? {
             MemoryError::TimeUp if self.request.budget.left() > Duration::ZERO => {
                 ReachedLimit::Finding { part: time, of }

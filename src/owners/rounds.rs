@@ -45,6 +45,8 @@ pub(super) struct KnownPages {
     history: PageHistory,
     /// What reading the allocator's blocks took.
     pub(super) blocks_took: Duration,
+    /// There was no memory for all.
+    pub(super) is_cut: bool,
     /// Stops in a row that failed because a thread did not stop in time.
     failed_stops: u32,
 }
@@ -99,10 +101,13 @@ impl PendingSnapshot<'_> {
         known: &mut KnownPages,
         kind: RoundKind,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
-        self.has_walked = false;
+        (self.has_walked, self.late_blocks) = (false, false);
         let for_blocks = self.request.options.max_pause.mul_f64(FOR_BLOCKS);
         let reads_blocks = known.may_stop() && known.blocks_took < for_blocks;
-        if !reads_blocks && let Some(torch) = self.torch.as_deref() {
+        if !reads_blocks
+            && !known.is_cut
+            && let Some(torch) = self.torch.as_deref()
+        {
             known.add(torch.pages_of_blocks());
         }
         let recent = self.prepare(known);
@@ -146,10 +151,11 @@ impl PendingSnapshot<'_> {
         self.read_ahead(known);
         // A busy job keeps creating objects: find their pages again.
         let (recent, _) = self.recent_pages(&objects);
-        let cache = PageCache::within(Box::new(self.process.memory()), self.request.budget);
+        let budget = self.request.budget.widened();
+        let cache = PageCache::within(Box::new(self.process.memory()), budget);
         let plan = cache.plan(&recent);
         known.add(recent);
-        self.memory.set_budget(self.request.budget);
+        self.memory.set_budget(budget);
         RecentObjects { objects, cache, plan }
     }
 
@@ -237,7 +243,7 @@ impl PendingSnapshot<'_> {
         stop: &mut CopyStop,
     ) -> Result<WalkResult, OwnerError> {
         self.has_walked = true;
-        let are_torn = self.memory.torn_reads() > 0;
+        let are_torn = self.late_blocks || self.memory.torn_reads() > 0;
         let mut walked = self.walk(blocks, HeapListing::Whole, &mut || stop.end());
         if matches!(walked, Err(OwnerError::Heap(HeapError::Changing))) && self.accepts(kind) {
             // The list of objects changed while it was read.
@@ -257,7 +263,7 @@ impl PendingSnapshot<'_> {
         blocks: Vec<AllocatorSnapshot>,
         stop: &CopyStop,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
-        let is_mixed = self.memory.torn_pages() > 0;
+        let is_mixed = self.memory.torn_pages() > 0 || self.late_blocks;
         let is_all = walked.as_ref().is_ok_and(|walked| walked.missing.is_empty());
         self.note_pages(known, kind, is_all && !is_mixed);
         let is_cut = kind.is_standing && self.memory.refused() > 0;
@@ -298,6 +304,10 @@ impl PendingSnapshot<'_> {
         kind: RoundKind,
     ) -> Result<Option<Vec<AllocatorSnapshot>>, OwnerError> {
         let Some(torch) = self.torch.as_deref_mut() else { return Ok(Some(Vec::new())) };
+        if known.is_cut {
+            self.late_blocks = true;
+            return Ok(Some(self.running_blocks()));
+        }
         let began = Instant::now();
         torch.set_timeout(Duration::ZERO);
         let read = blocks_of(torch, Some(&self.memory), StopPolicy::Stop);
@@ -305,7 +315,10 @@ impl PendingSnapshot<'_> {
         match self.memory.torn_reads() > 0 {
             true if !self.accepts(kind) => Ok(None),
             // Those of a moment after the stop are at least of one moment.
-            true if read.is_err() => Ok(Some(self.running_blocks())),
+            true if read.is_err() => {
+                self.late_blocks = true;
+                Ok(Some(self.running_blocks()))
+            }
             _ => read.map(Some),
         }
     }
@@ -313,7 +326,7 @@ impl PendingSnapshot<'_> {
     /// The pages of the newest objects, and of what those refer to that are not in `known`; and the
     /// objects.
     fn recent_pages(&self, known: &FxHashSet<Addr>) -> (Vec<u64>, FxHashSet<Addr>) {
-        let budget = self.request.budget.with_time_limit(MAX_SEARCH_OF_RECENT);
+        let budget = self.request.budget.widened().with_time_limit(MAX_SEARCH_OF_RECENT);
         let mut pages = Vec::new();
         for _ in 0..MAX_RUNNING_ATTEMPTS {
             let memory = PageCache::within(Box::new(self.process.memory()), budget);

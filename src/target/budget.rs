@@ -30,6 +30,18 @@ impl Budget {
         Budget { until: first, ..self }
     }
 
+    /// Counts memory from now on, within the same limit or at least a quarter of it.
+    pub fn restarted(self) -> Budget {
+        let now = resident();
+        let left = self.bytes.saturating_sub(now.saturating_sub(self.resident));
+        Budget { resident: now, bytes: left.max(self.bytes / 4), ..self }
+    }
+
+    /// Allows an eighth more memory.
+    pub fn widened(self) -> Budget {
+        Budget { bytes: self.bytes.saturating_add(self.bytes / 8), ..self }
+    }
+
     /// The remaining time.
     pub fn left(&self) -> Duration {
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
@@ -76,6 +88,8 @@ mod tests {
         let taken = vec![1u8; 256 << 20];
         assert_eq!(budget.exceeded(0.0), Some(MemoryError::OutOfRoom));
         drop(taken);
+        assert_eq!(Budget::new(hour, 80).widened().bytes, 90);
+        assert_eq!(Budget { resident: 0, ..Budget::new(hour, 80) }.restarted().bytes, 20);
         let half = Budget::new(hour, 1 << 40);
         assert_eq!((half.exceeded(0.5), half.exceeded(1.0)), (None, Some(MemoryError::OutOfRoom)));
     }

@@ -99,9 +99,12 @@ impl PageCache {
         (pages.budget, pages.exceeded, pages.exceeded_before) = (Some(budget), None, None);
     }
 
-    /// Keeps this part of the budget's memory for later reads.
+    /// Before a stop: keeps this part of the budget's memory for later reads.
     pub fn reserve(&self, part: f64) {
         let mut pages = self.pages.lock();
+        if pages.is_of_stop {
+            return;
+        }
         pages.reserved = part;
         if pages.exceeded == Some(MemoryError::OutOfRoom) {
             (pages.exceeded, pages.exceeded_before) = (None, pages.exceeded);
