@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::process::Stdio;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use memspy::sampler::{
 };
 use memspy::target::{Addr, Memory, MemoryError, PageCache, Process, StoppedProcess};
 use serde_json::Value;
-use support::memspy::{memspy_at, wait_until};
+use support::memspy::{command, memspy_at, wait_until};
 use support::target::Target;
 use support::{pythons, sim};
 
@@ -24,6 +25,8 @@ use support::{pythons, sim};
 const AMPLE: SnapshotOptions = SnapshotOptions {
     max_pause: Duration::from_secs(600),
     max_time: Duration::from_secs(600),
+    // This process keeps memory of earlier tests.
+    max_memory: Some(4 << 30),
     ..SnapshotOptions::DEFAULT
 };
 
@@ -156,8 +159,7 @@ fn a_snapshot_that_may_not_take_long_ends_with_a_word() {
 fn a_stop_copies_no_more_of_a_large_heap() {
     let _alone = alone();
     let mut target = sim::start("large_heap.py", &["--objects", "1000000"]);
-    let options =
-        SnapshotOptions { max_time: Duration::from_secs(600), ..SnapshotOptions::DEFAULT };
+    let options = SnapshotOptions { max_pause: SnapshotOptions::DEFAULT.max_pause, ..AMPLE };
     let mut readers = readers(&target);
     let quiet = read_owners(&mut readers, options).unwrap().snapshot;
     assert!(quiet.uncertain.is_none() && quiet.incomplete.is_none(), "{:?}", quiet.uncertain);
@@ -179,6 +181,28 @@ fn a_stop_copies_no_more_of_a_large_heap() {
         names.filter(|name| name.contains("head")).count()
     };
     assert!(busy.iter().all(|map| names(map) >= names(&quiet)), "{:?}", busy.iter().map(names));
+    // Within its own limit of memory the names are there, too.
+    let (text, peak) = peak_of(target.pid(), &["tensors", "--max-time", "10min"]);
+    assert!(text.contains("head"), "{text}");
+    assert!(peak <= 512 << 20, "{} MiB: {text}", peak >> 20);
+}
+
+/// What memspy prints, and its peak memory.
+fn peak_of(pid: u32, words: &[&str]) -> (String, u64) {
+    let mut command = command(Some(pid));
+    command.args(words).args(["-p", &pid.to_string()]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
+        let status = status.unwrap_or_default();
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = kib.and_then(|kib| kib.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        peak = peak.max(kib.unwrap_or(0) << 10);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let out = child.wait_with_output().unwrap().stdout;
+    (String::from_utf8(out).unwrap(), peak)
 }
 
 #[test]

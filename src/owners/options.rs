@@ -23,7 +23,7 @@ pub struct SnapshotOptions {
     pub max_pause: Duration,
     /// Longest snapshot.
     pub max_time: Duration,
-    /// Most bytes by which memspy may grow while it reads; `None`: as many as keep it below 512 MiB.
+    /// Most bytes by which memspy grows while it reads; `None`: as many as keep it below 512 MiB.
     pub max_memory: Option<u64>,
 }
 

@@ -2,12 +2,11 @@
 //! over the copy.
 //!
 //! A first walk over the running process finds the pages to copy. Most are the same before and
-//! after the stop, so they were so in it ([`crate::target::PageCache::verify`]); the stop copies the
-//! others.
-//! A walk over the copy reads missing pages late; that result mixes moments, as do bytes that
-//! changed: another round copies them in the stop. What is left after the last round is said. For a
-//! process that changes faster, the last round walks during the stop. The process always continues
-//! after the maximum pause.
+//! after the stop, so they were so in it ([`PageCache::verify`]); the stop copies the others. The
+//! walk over the copy reads missing pages late; that mixes moments, as do bytes that changed:
+//! another round copies them in the stop ([`super::rounds`]). What is left after the last round is
+//! reported. For a process that changes faster, the last round walks during the stop. The process
+//! always continues after the maximum pause.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! One round of a snapshot: reads pages, stops the process, copies what changes, walks over the copy.
+//! One round of a snapshot: reads pages, stops the process, copies what changes, walks the copy.
 
 use std::time::{Duration, Instant};
 

@@ -188,11 +188,7 @@ impl WalkSources<'_> {
         let cpp = rows.cpp_references(&found);
         let sources = PathSources { heap: &heap, found: &found, locals: &locals, cpp: &cpp };
         let search = NameSearch { sources, tensors: &tensors, memory, listing, in_use: &in_use };
-        let unnamed = search.near(&rows, &mut named);
-        parts.end(IncompleteSnapshot::VARIABLES);
-        rows.add_named(&named);
-        let garbage = search.far(&rows, &mut named, unnamed, &mut parts);
-        parts.end(IncompleteSnapshot::FAR);
+        let garbage = search.names(&mut rows, &mut named, &mut parts);
         names::finish(&heap, &found, &mut named);
         parts.end("the state of optimizers");
         let pool_users = self.pool_users(&heap, &tensors, &found, &named);
@@ -209,13 +205,12 @@ impl WalkSources<'_> {
             parts.end("referrers");
             read_all();
         }
-        let ObjectNames { models, optimizers, .. } = named;
         Ok(WalkResult {
             tensors,
             nodes,
             referrers,
-            models,
-            optimizers,
+            models: named.models,
+            optimizers: named.optimizers,
             garbage: garbage.cycles,
             pool_users,
             objects: heap.objects().len() as u64,
@@ -283,6 +278,20 @@ struct UnnamedTensors {
 }
 
 impl NameSearch<'_, '_> {
+    fn names(
+        &self,
+        rows: &mut TensorRows<'_, '_>,
+        named: &mut ObjectNames,
+        parts: &mut LimitedParts<'_>,
+    ) -> Garbage {
+        let unnamed = self.near(rows, named);
+        parts.end(IncompleteSnapshot::VARIABLES);
+        rows.add_named(named);
+        let garbage = self.far(rows, named, unnamed, parts);
+        parts.end(IncompleteSnapshot::FAR);
+        garbage
+    }
+
     fn near(&self, rows: &TensorRows<'_, '_>, named: &mut ObjectNames) -> UnnamedTensors {
         let needs_name = |object: Addr| self.needs_name(rows, object);
         let unreached = paths::of_variables(self.sources, named, &needs_name);

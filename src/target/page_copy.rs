@@ -62,7 +62,7 @@ impl CopyLimit {
 
 /// Why a page was not copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotCopied {
+pub(super) enum CopyFailure {
     Failed(MemoryError),
     /// Its old bytes are still there.
     NotBegun,
@@ -70,10 +70,10 @@ pub(super) enum NotCopied {
     TooLate,
 }
 
-impl NotCopied {
+impl CopyFailure {
     /// Whether it is the kernel's answer about the stopped process.
     pub(super) fn is_answer(self) -> bool {
-        matches!(self, NotCopied::Failed(MemoryError::Fault { .. }))
+        matches!(self, CopyFailure::Failed(MemoryError::Fault { .. }))
     }
 }
 
@@ -126,23 +126,23 @@ pub(super) fn copy_pages<R: Send>(
     limit: &CopyLimit,
     is_wanted: &(dyn Fn(usize) -> bool + Sync),
     each: &(dyn Fn(usize, &[u8]) -> Option<R> + Sync),
-) -> (Vec<R>, Vec<(Range<usize>, NotCopied)>) {
+) -> (Vec<R>, Vec<(Range<usize>, CopyFailure)>) {
     by_chunks(numbers, chunks, &|first, numbers, chunk, _| {
         let all = first..first + numbers.len();
         if limit.is_over() {
-            return (Vec::new(), vec![(all, NotCopied::NotBegun)]);
+            return (Vec::new(), vec![(all, CopyFailure::NotBegun)]);
         }
         let failed = read_pages(memory, numbers, chunk, &|n| is_wanted(first + n));
         // Check after the read: the process may have continued.
         if limit.resumed.is_set() {
-            return (Vec::new(), vec![(all, NotCopied::TooLate)]);
+            return (Vec::new(), vec![(all, CopyFailure::TooLate)]);
         }
         let mut next = failed.iter().map(|(n, _)| first + n).peekable();
         let wanted = all.filter(|place| is_wanted(*place));
         let copied = wanted.filter(|place| next.next_if_eq(place).is_none());
         let page = |place: usize| &chunk[(place - first) * PAGE..][..PAGE];
         let results = copied.filter_map(|place| each(place, page(place))).collect();
-        let failed = failed.into_iter().map(|(n, error)| (first + n, NotCopied::Failed(error)));
+        let failed = failed.into_iter().map(|(n, error)| (first + n, CopyFailure::Failed(error)));
         (results, failed.map(|(place, why)| (place..place + 1, why)).collect())
     })
 }

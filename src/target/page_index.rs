@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::memory::MemoryError;
-use super::page_copy::NotCopied;
+use super::page_copy::CopyFailure;
 
 /// 2 MiB.
 const REGION_PAGES: usize = 512;
@@ -67,10 +67,12 @@ impl PageIndex {
         };
     }
 
-    pub(super) fn miss(&mut self, number: u64, why: NotCopied) {
+    pub(super) fn miss(&mut self, number: u64, why: CopyFailure) {
         match why {
             // Only the kernel's fault proves absence.
-            NotCopied::Failed(error @ MemoryError::Fault { .. }) => self.insert(number, Err(error)),
+            CopyFailure::Failed(error @ MemoryError::Fault { .. }) => {
+                self.insert(number, Err(error))
+            }
             _ => self.remove(number),
         }
     }

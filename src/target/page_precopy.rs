@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 use super::memory::MemoryError;
 use super::page_copy::{
-    CopyLimit, CopyProgress, NotCopied, PAGE, PagePlan, beside, by_chunks, copy_pages, read_pages,
+    CopyFailure, CopyLimit, CopyProgress, PAGE, PagePlan, beside, by_chunks, copy_pages, read_pages,
 };
 use super::page_history::{PageHistory, hash};
 use super::pages::{CachedPages, NO_PAGE, PageCache, PageCopies};
@@ -183,12 +183,12 @@ impl CachedPages {
         for (places, why) in missing {
             is_whole &= why.is_answer();
             match why {
-                NotCopied::Failed(MemoryError::Fault { .. }) => {
+                CopyFailure::Failed(MemoryError::Fault { .. }) => {
                     standing[places.clone()].fill(true);
                     numbers[places].iter().for_each(|number| index.miss(*number, why));
                 }
-                NotCopied::NotBegun => {}
-                NotCopied::TooLate | NotCopied::Failed(_) => {
+                CopyFailure::NotBegun => {}
+                CopyFailure::TooLate | CopyFailure::Failed(_) => {
                     too_late.extend(places.filter(|place| is_wanted(*place)));
                 }
             }
