@@ -151,11 +151,10 @@ impl PendingSnapshot<'_> {
         self.read_ahead(known);
         // A busy job keeps creating objects: find their pages again.
         let (recent, _) = self.recent_pages(&objects);
-        let budget = self.request.budget.widened();
-        let cache = PageCache::within(Box::new(self.process.memory()), budget);
+        let cache = PageCache::within(Box::new(self.process.memory()), self.request.budget);
         let plan = cache.plan(&recent);
         known.add(recent);
-        self.memory.set_budget(budget);
+        self.memory.set_budget(self.request.budget);
         RecentObjects { objects, cache, plan }
     }
 
@@ -326,7 +325,7 @@ impl PendingSnapshot<'_> {
     /// The pages of the newest objects, and of what those refer to that are not in `known`; and the
     /// objects.
     fn recent_pages(&self, known: &FxHashSet<Addr>) -> (Vec<u64>, FxHashSet<Addr>) {
-        let budget = self.request.budget.widened().with_time_limit(MAX_SEARCH_OF_RECENT);
+        let budget = self.request.budget.with_time_limit(MAX_SEARCH_OF_RECENT);
         let mut pages = Vec::new();
         for _ in 0..MAX_RUNNING_ATTEMPTS {
             let memory = PageCache::within(Box::new(self.process.memory()), budget);

@@ -37,11 +37,6 @@ impl Budget {
         Budget { resident: now, bytes: left.max(self.bytes / 4), ..self }
     }
 
-    /// Allows an eighth more memory.
-    pub fn widened(self) -> Budget {
-        Budget { bytes: self.bytes.saturating_add(self.bytes / 8), ..self }
-    }
-
     /// The remaining time.
     pub fn left(&self) -> Duration {
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
@@ -56,6 +51,11 @@ impl Budget {
         let grown = resident().saturating_sub(self.resident);
         let allowed = self.bytes as f64 * (1.0 - reserved);
         (grown as f64 > allowed).then_some(MemoryError::OutOfRoom)
+    }
+
+    /// Pages that may be copied whatever is resident: freed memory is, too.
+    pub(super) fn spare_pages(&self) -> usize {
+        usize::try_from(self.bytes / 12 / PAGE).unwrap_or(usize::MAX)
     }
 
     /// Most pages that leave half of the memory for what is made of them.
@@ -88,7 +88,6 @@ mod tests {
         let taken = vec![1u8; 256 << 20];
         assert_eq!(budget.exceeded(0.0), Some(MemoryError::OutOfRoom));
         drop(taken);
-        assert_eq!(Budget::new(hour, 80).widened().bytes, 90);
         assert_eq!(Budget { resident: 0, ..Budget::new(hour, 80) }.restarted().bytes, 20);
         let half = Budget::new(hour, 1 << 40);
         assert_eq!((half.exceeded(0.5), half.exceeded(1.0)), (None, Some(MemoryError::OutOfRoom)));

@@ -12,11 +12,11 @@ const NEEDED: u8 = 5;
 /// What is known of pages from earlier reads.
 #[derive(Debug, Default)]
 pub struct PageHistory {
-    pages: FxHashMap<u64, Record>,
+    pages: FxHashMap<u64, PageRecord>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Record {
+struct PageRecord {
     hash: u64,
     heat: u8,
 }
@@ -52,7 +52,7 @@ impl PageHistory {
     /// Compares it with its last read; whether this is the first.
     pub(super) fn note(&mut self, number: u64, hash: u64) -> bool {
         let Some(record) = self.pages.get_mut(&number) else {
-            self.pages.insert(number, Record { hash, heat: UNKNOWN });
+            self.pages.insert(number, PageRecord { hash, heat: UNKNOWN });
             return true;
         };
         record.heat = match record.hash == hash {
@@ -64,7 +64,7 @@ impl PageHistory {
     }
 
     pub(super) fn note_change(&mut self, number: u64, hash: u64) {
-        self.pages.insert(number, Record { hash, heat: CHANGED });
+        self.pages.insert(number, PageRecord { hash, heat: CHANGED });
     }
 }
 

@@ -50,6 +50,8 @@ pub(super) struct CachedPages {
     budget: Option<Budget>,
     /// Part of the budget's memory that is kept for later.
     reserved: f64,
+    /// So many pages may be copied whatever is resident.
+    granted: usize,
     /// A limit that was exceeded before there was more room.
     exceeded_before: Option<MemoryError>,
     pub(super) closed: bool,
@@ -89,7 +91,8 @@ impl PageCache {
 
     /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]).
     pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
-        let pages = CachedPages { budget: Some(budget), ..CachedPages::default() };
+        let (granted, budget) = (budget.spare_pages(), Some(budget));
+        let pages = CachedPages { granted, budget, ..CachedPages::default() };
         PageCache { memory, pages: Mutex::new(pages) }
     }
 
@@ -302,6 +305,7 @@ impl CachedPages {
         (copies.numbers, copies.index) = plan.into_parts();
         let count = copies.numbers.len();
         (self.planned, self.copied) = (count, count);
+        self.granted = count + self.budget.map_or(0, |budget| budget.spare_pages());
         self.used = vec![false; count];
         self.standing = vec![false; count];
         self.first = vec![false; count];
@@ -315,7 +319,9 @@ impl CachedPages {
     pub(super) fn check(&mut self) {
         self.unchecked = 0;
         if self.exceeded != Some(MemoryError::TimeUp) {
+            let is_granted = self.count() < self.granted;
             let now = self.budget.and_then(|budget| budget.exceeded(self.reserved));
+            let now = now.filter(|now| *now != MemoryError::OutOfRoom || !is_granted);
             self.exceeded = now.or(self.exceeded);
         }
         self.check_time();
