@@ -95,8 +95,10 @@ pub(super) struct PendingSnapshot<'a> {
     refused_by: ReachedLimit,
     /// Whether the last round came to a walk.
     pub(super) has_walked: bool,
-    /// The last round's blocks are of a later moment.
+    /// The last round's blocks are of another moment.
     pub(super) late_blocks: bool,
+    /// Those that were read to find the pages.
+    pub(super) earlier_blocks: Option<Vec<AllocatorSnapshot>>,
 }
 
 impl<'a> PendingSnapshot<'a> {
@@ -121,6 +123,7 @@ impl<'a> PendingSnapshot<'a> {
             refused_by,
             has_walked: false,
             late_blocks: false,
+            earlier_blocks: None,
         }
     }
 
@@ -194,6 +197,7 @@ impl<'a> PendingSnapshot<'a> {
             }
             self.memory.plan(&[]);
         }
+        self.earlier_blocks = Some(blocks);
         let of = self.request.options.max_time;
         known.is_cut = self.memory.exceeded() == Some(MemoryError::OutOfRoom);
         Some(match self.memory.exceeded()? {

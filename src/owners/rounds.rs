@@ -302,11 +302,13 @@ impl PendingSnapshot<'_> {
         known: &mut KnownPages,
         kind: RoundKind,
     ) -> Result<Option<Vec<AllocatorSnapshot>>, OwnerError> {
-        let Some(torch) = self.torch.as_deref_mut() else { return Ok(Some(Vec::new())) };
         if known.is_cut {
+            // Reading them takes memory, too.
             self.late_blocks = true;
-            return Ok(Some(self.running_blocks()));
+            let earlier = self.earlier_blocks.take();
+            return Ok(Some(earlier.unwrap_or_else(|| self.running_blocks())));
         }
+        let Some(torch) = self.torch.as_deref_mut() else { return Ok(Some(Vec::new())) };
         let began = Instant::now();
         torch.set_timeout(Duration::ZERO);
         let read = blocks_of(torch, Some(&self.memory), StopPolicy::Stop);

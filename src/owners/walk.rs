@@ -173,7 +173,7 @@ impl WalkSources<'_> {
         let (heap, types, found) = self.objects(listing)?;
         parts.end(IncompleteSnapshot::OBJECTS);
         memory.reserve(AFTER_GRAPH);
-        let tensors = self.tensors.tensors(memory, self.python.object_head(), &found.tensors)?;
+        let tensors = self.decoder(&found)?;
         let in_use = InUse::new(self.blocks);
         let source = TensorSource::new(&tensors, memory, &in_use);
         let mut rows = TensorRows::new(&heap, &source, types, &found);
@@ -221,6 +221,17 @@ impl WalkSources<'_> {
             torn: parts.torn,
             counting: found.counting,
         })
+    }
+
+    fn decoder(&self, found: &RelevantObjects) -> Result<TensorDecoder<'_>, OwnerError> {
+        let (memory, head) = (self.memory, self.python.object_head());
+        match self.tensors.tensors(memory, head, &found.tensors) {
+            // Without room, those that should verify the layout may be missing.
+            Err(_) if memory.exceeded().is_some() => {
+                Ok(self.tensors.tensors_as_before(memory, head, &found.tensors)?)
+            }
+            tensors => Ok(tensors?),
+        }
     }
 
     fn objects(

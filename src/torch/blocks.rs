@@ -117,6 +117,19 @@ impl SnapshotReader {
         attempts: ReadAttempts<'_>,
         version: &str,
     ) -> Result<AllocatorSnapshot, AllocatorError> {
+        let read = self.read_repeatedly(memory, counters, layout, attempts, version);
+        self.set.release();
+        read
+    }
+
+    fn read_repeatedly(
+        &mut self,
+        memory: &dyn Memory,
+        counters: &CounterLayout,
+        layout: &mut BlocksLayout,
+        attempts: ReadAttempts<'_>,
+        version: &str,
+    ) -> Result<AllocatorSnapshot, AllocatorError> {
         let (place, device) = (AttemptContext { memory, counters, now: attempts.now }, self.index);
         let mut spent = Duration::ZERO;
         let (mut torn, mut broken, mut late, mut why) = (0, 0, 0, String::new());

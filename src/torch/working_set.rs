@@ -13,6 +13,8 @@ const PIECES_PER_PAGE: u64 = PAGE / PIECE;
 /// 256 MiB.
 const MAX_RANGES: usize = 1 << 19;
 const MAX_APPENDED: usize = 64;
+/// Bytes of copies kept for the next read.
+const MAX_KEPT: usize = 32 << 20;
 const FORGOTTEN_AFTER: u32 = 8;
 
 /// Copies for which a changed piece counts as restless: it probably changes again.
@@ -124,6 +126,13 @@ impl WorkingSet {
         }
         self.planned &= result.is_ok();
         result
+    }
+
+    /// Returns large copies to the kernel: the next read makes them anew.
+    pub(super) fn release(&mut self) {
+        if self.copies.capacity() > MAX_KEPT {
+            self.copies = Vec::new();
+        }
     }
 
     pub(super) fn is_volatile(&self) -> bool {
