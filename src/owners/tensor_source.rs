@@ -25,8 +25,16 @@ impl<'h, 'a> TensorSource<'h, 'a> {
         TensorSource { decoder, memory, in_use, misfits: Cell::new(0), torn: Cell::new(0) }
     }
 
-    /// `None`: no tensor, or torn.
+    /// No more is read: rows, too, take memory.
+    pub(super) fn has_no_room(&self) -> bool {
+        self.memory.has_no_room()
+    }
+
+    /// `None`: no tensor, or torn, or without room.
     pub(super) fn tensor(&self, at: Addr) -> Option<TensorInfo> {
+        if self.has_no_room() {
+            return None;
+        }
         let torn_before = self.memory.torn_reads();
         let tensor = self.decoder.tensor(at);
         if self.memory.torn_reads() == torn_before {
@@ -39,10 +47,11 @@ impl<'h, 'a> TensorSource<'h, 'a> {
 
     /// Of a Python tensor; also counts one whose fields contradict each other.
     pub(super) fn of_python(&self, at: Addr) -> Option<TensorInfo> {
-        let torn_before = self.torn.get();
+        let unknown = || (self.torn.get(), self.memory.refused());
+        let unknown_before = unknown();
         let tensor = self.tensor(at);
         let fits = tensor.as_ref().is_some_and(|tensor| self.decoder.fits(tensor));
-        let misfits = u64::from(!fits && self.torn.get() == torn_before);
+        let misfits = u64::from(!fits && unknown() == unknown_before);
         self.misfits.set(self.misfits.get() + misfits);
         tensor
     }

@@ -143,9 +143,7 @@ impl PageCache {
 
     /// Reads of bytes that may not be of the stop's moment.
     pub fn torn_reads(&self) -> u64 {
-        let pages = self.pages.lock();
-        let late = if pages.is_of_stop { pages.late() } else { 0 };
-        pages.torn_reads + late as u64
+        self.pages.lock().torn_reads
     }
 
     /// Numbers of the doubtful pages of these reads.
@@ -303,6 +301,7 @@ mod tests {
         assert!(word(&cache, 3, 0).is_ok() && word(&cache, 3, 8).is_ok());
         assert_eq!((cache.torn_reads(), cache.torn_pages()), (2, 1));
         assert_eq!((word(&cache, 4, 0), cache.late_pages()), (Ok(4), 1));
+        assert_eq!((word(&cache, 4, 8), cache.torn_reads()), (Ok(0), 4), "each read counts");
         assert_eq!(cache.torn_pages(), 2, "a page that is read late is of no stop");
     }
 }

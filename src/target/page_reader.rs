@@ -16,9 +16,11 @@ pub struct PageReader<'a> {
 }
 
 impl CachedPages {
-    /// Notes bytes that a doubtful page does not have in both its reads.
+    /// Notes bytes that are of no stop, or that a doubtful page does not have in both its reads.
     fn check_doubt(&mut self, within: usize, bytes: &[u8]) {
-        if let Some(doubt) = self.doubt
+        if self.is_late {
+            self.torn_reads += 1;
+        } else if let Some(doubt) = self.doubt
             && self.copies.doubts.concern(doubt, within, bytes)
         {
             self.torn_reads += 1;
@@ -90,6 +92,7 @@ impl PageReader<'_> {
                 };
                 self.pages.last = Some((number, place));
                 self.pages.doubt = self.pages.copies.doubts.of(place);
+                self.pages.is_late = self.pages.is_of_stop && place as usize >= self.pages.copied;
                 self.pages.used[place as usize] = true;
                 place
             }

@@ -61,7 +61,7 @@ pub(super) struct CachedPages {
     until: Option<(Instant, CopyProgress)>,
     /// Pages planned, and pages copied until the stop ended.
     planned: usize,
-    copied: usize,
+    pub(super) copied: usize,
     /// Whether there was a stop.
     pub(super) is_of_stop: bool,
     /// Of the planned pages, by place: which were copied while the process was stopped, and which
@@ -72,6 +72,8 @@ pub(super) struct CachedPages {
     pub(super) absent: FxHashSet<usize>,
     /// Places whose bytes may be of a moment after the stop.
     pub(super) too_late: Vec<usize>,
+    /// The last page was read after the stop.
+    pub(super) is_late: bool,
     /// The last page's doubt; reads of doubtful bytes; used doubts.
     pub(super) doubt: Option<u32>,
     pub(super) torn_reads: u64,
@@ -206,6 +208,14 @@ impl PageCache {
         self.pages.lock().refused
     }
 
+    /// Before a stop: whether what is reserved for later begins. Counts as a refused read.
+    pub fn has_no_room(&self) -> bool {
+        let mut pages = self.pages.lock();
+        let is_full = !pages.is_of_stop && pages.exceeded == Some(MemoryError::OutOfRoom);
+        pages.refused += u64::from(is_full);
+        is_full
+    }
+
     /// Pages that leave room in the budget for what is made of them.
     pub fn most_pages(&self) -> usize {
         self.pages.lock().budget.map_or(usize::MAX, |budget| budget.pages())
@@ -278,7 +288,7 @@ impl PageCopies {
 impl CachedPages {
     /// Copies nothing.
     pub(super) fn view(&self) -> CachedPages {
-        let CachedPages { budget, exceeded, reserved, .. } = *self;
+        let CachedPages { budget, exceeded, reserved, is_of_stop, copied, .. } = *self;
         CachedPages {
             copies: Arc::clone(&self.copies),
             used: vec![false; self.used.len()],
@@ -287,6 +297,8 @@ impl CachedPages {
             budget,
             exceeded,
             reserved,
+            is_of_stop,
+            copied,
             ..CachedPages::default()
         }
     }
