@@ -184,12 +184,15 @@ pub(super) fn read_pages(
     failed
 }
 
+type ChunkWork<'w, A, B> =
+    &'w (dyn Fn(usize, &[u64], &mut [u8], &mut Vec<u8>) -> (Vec<A>, Vec<B>) + Sync);
+
 /// Runs `work` on all chunks with several threads. It gets a chunk's first place, its numbers, and
 /// room for another chunk.
 pub(super) fn by_chunks<A: Send, B: Send>(
     numbers: &[u64],
     chunks: &mut [CopyBuffer],
-    work: &(dyn Fn(usize, &[u64], &mut [u8], &mut Vec<u8>) -> (Vec<A>, Vec<B>) + Sync),
+    work: ChunkWork<'_, A, B>,
 ) -> (Vec<A>, Vec<B>) {
     let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     let count = numbers.len().div_ceil(CHUNK_PAGES);
