@@ -133,7 +133,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         // Nodes of fake tensors never run.
         let real = self.rows.iter().filter(|row| !self.fake.contains(&row.tensor.at));
         let roots: Vec<Addr> = real.filter_map(|row| row.tensor.grad_fn).map(Addr).collect();
-        self.graph = self.tensors.decoder.graph(roots, &|| self.tensors.has_no_room());
+        self.graph = self.tensors.decoder.graph_until(roots, &|| self.tensors.has_no_room());
         let mut further: Vec<u64> = Vec::new();
         for node in &self.graph.nodes {
             further.extend(node.saved.iter().map(|saved| saved.tensor.0));

@@ -104,13 +104,15 @@ impl PageCache {
         (pages.budget, pages.exceeded, pages.exceeded_before) = (Some(budget), None, None);
     }
 
-    /// Before a stop: keeps this part of the budget's memory for later reads.
+    /// Before a stop: keeps this part of the budget's memory for later reads. Some pages may always
+    /// be read until the next call.
     pub fn reserve(&self, part: f64) {
         let mut pages = self.pages.lock();
         if pages.is_of_stop {
             return;
         }
         pages.reserved = part;
+        pages.granted = pages.count() + pages.budget.map_or(0, |budget| budget.spare_pages());
         if pages.exceeded == Some(MemoryError::OutOfRoom) {
             (pages.exceeded, pages.exceeded_before) = (None, pages.exceeded);
             pages.check();

@@ -80,8 +80,13 @@ pub struct AutogradGraph {
 }
 
 impl TensorDecoder<'_> {
-    /// The graph reachable from these nodes, until `is_over`.
-    pub fn graph(
+    /// The graph reachable from these nodes.
+    pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> AutogradGraph {
+        self.graph_until(roots, &|| false)
+    }
+
+    /// What is found of it until `is_over`.
+    pub fn graph_until(
         &self,
         roots: impl IntoIterator<Item = Addr>,
         is_over: &dyn Fn() -> bool,
