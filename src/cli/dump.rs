@@ -86,7 +86,6 @@ fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
 }
 
 fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> Result<ProcessDump> {
-    readers.announce_long_stops(hints::long_stop);
     let options = args.cost.options();
     let owners = match read_owners(&mut readers, options) {
         Ok(read) => Ok(read.snapshot),
@@ -116,7 +115,7 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     // If the job was stopped, its blocks come from that stop: figures shown together are of one
     // moment.
     if let Ok(owners) = owners.as_ref()
-        && owners.pause.is_some()
+        && owners.is_of_one_moment()
     {
         snapshot.use_blocks_of_owners(&owners.blocks);
     }

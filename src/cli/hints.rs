@@ -7,10 +7,10 @@ use anyhow::{Error, anyhow};
 
 use crate::model::ReachedLimit;
 use crate::render::{in_sentence, suggestion};
-use crate::sampler::{AttachError, PlacementError, StopEstimate, TargetIdentity};
+use crate::sampler::{AttachError, PlacementError, TargetIdentity};
 use crate::target::{AccessFacts, ProcessError, StopError};
 
-use super::{eprint_line, mode};
+use super::mode;
 
 pub(super) fn attach(error: AttachError, pid: u32) -> Error {
     if error.is_denied() {
@@ -84,21 +84,6 @@ pub(super) fn probe_advice(error: &PlacementError) -> &'static str {
     }
 }
 
-pub(super) fn long_stop(stop: StopEstimate) {
-    let StopEstimate { time, bytes, max_pause } = stop;
-    let (time, size) = (time.as_millis().max(1), crate::render::bytes(bytes));
-    let advice = match stop.time > max_pause {
-        true => format!(
-            "it may stop for {} ms, so the snapshot may be incomplete: --max-stop allows more",
-            max_pause.as_millis()
-        ),
-        false => "--max-stop limits that, --no-stop avoids it".to_owned(),
-    };
-    eprint_line(&format!(
-        "the job is about to be stopped for some {time} ms, while {size} of its memory are copied; {advice}"
-    ));
-}
-
 pub(super) fn pause(error: &StopError, pid: u32) -> String {
     match error {
         StopError::Denied { .. } => denied(pid),
@@ -110,8 +95,8 @@ pub(super) fn pause(error: &StopError, pid: u32) -> String {
 pub(super) fn limit(limit: ReachedLimit) -> String {
     match limit {
         ReachedLimit::Pause(most) => format!(
-            "allow a longer stop (--max-stop {}s), or add --no-stop",
-            (5 * most).as_secs().max(1)
+            "allow a longer stop (--max-stop {}ms), or add --no-stop",
+            (5 * most).as_millis().max(100)
         ),
         ReachedLimit::Time(most)
         | ReachedLimit::Repeating(most)

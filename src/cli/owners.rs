@@ -221,9 +221,7 @@ fn of_members(args: &ReadArgs, all: bool, command: &dyn Fn(ReadArgs) -> Result<(
 }
 
 pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
-    let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
-    readers.announce_long_stops(hints::long_stop);
-    Ok(readers)
+    attach(pid, stop).map_err(|error| hints::attach(error, pid))
 }
 
 /// Prints the stop to standard error if the output is for programs.
@@ -239,8 +237,8 @@ fn read_snapshot(readers: &mut TargetReaders, args: &ReadArgs) -> Result<Ownersh
 /// Standard error, as JSON hides them.
 fn print_notes(snapshot: &OwnershipSnapshot) {
     eprint_line(&render::pause(snapshot));
-    if let Some(incomplete) = render::incomplete(snapshot) {
-        eprint_line(&incomplete);
+    for note in [render::incomplete(snapshot), render::uncertain(snapshot)].into_iter().flatten() {
+        eprint_line(&note);
     }
 }
 

@@ -58,7 +58,7 @@ pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{
     CopiedTensors, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot, NamedModule,
     Optimizer, OwnershipSnapshot, PoolUser, ReachedLimit, Referrer, RootModule, SavedBy, SavedIn,
-    StepCounterKind, StopTotals, TensorCategory, TensorReferrers, TensorRow,
+    StepCounterKind, StopTotals, TensorCategory, TensorReferrers, TensorRow, UncertainSnapshot,
 };
 pub use ownership::{
     DeviceOwners, DeviceOwnership, OwnedBlock, OwnedBytes, OwnedStorages, OwnershipBreakdown,

@@ -201,8 +201,12 @@ pub struct OwnershipSnapshot {
     pub pause: Option<Duration>,
     /// All stops.
     pub stops: StopTotals,
+    /// Bytes copied in the last stop.
+    pub copied_in_stop: u64,
     /// Why and what it lacks; `None`: complete.
     pub incomplete: Option<IncompleteSnapshot>,
+    /// What changed while it was read; `None`: all of it is of one moment, unless the process ran.
+    pub uncertain: Option<UncertainSnapshot>,
     /// Time from the release of the process to the end of evaluation.
     pub age: Duration,
     /// Objects that the garbage collector tracks.
@@ -228,6 +232,11 @@ pub struct OwnershipSnapshot {
 }
 
 impl OwnershipSnapshot {
+    /// Whether nothing in it changed while it was read.
+    pub fn is_of_one_moment(&self) -> bool {
+        self.pause.is_some() && self.uncertain.is_none()
+    }
+
     /// Whether no tensor is missing.
     pub fn has_all_tensors(&self) -> bool {
         self.incomplete.as_ref().is_none_or(|incomplete| !incomplete.lacks_tensors())
@@ -300,7 +309,7 @@ pub enum ReachedLimit {
     Repeating(Duration),
     /// The process changed its objects during all of these copies.
     Copies(u32),
-    /// Most memory of memspy, in bytes, without the copied objects.
+    /// Most memory of memspy for it, in bytes.
     Memory(u64),
 }
 
@@ -403,6 +412,18 @@ impl IncompleteSnapshot {
     pub fn not_read(&self) -> String {
         format!("not read ({})", self.limit.short())
     }
+}
+
+/// What changed while a snapshot was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct UncertainSnapshot {
+    pub bytes: u64,
+    pub of: u64,
+    /// Parts whose rows may be torn.
+    pub parts: Vec<&'static str>,
+    /// Torn tensors that contradict the allocator's blocks: they have no rows.
+    pub left_out: u64,
 }
 
 /// References to a tensor's Python object.

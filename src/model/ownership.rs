@@ -135,7 +135,7 @@ pub struct DeviceOwners {
 pub struct OwnershipBreakdown {
     /// When it was recorded.
     pub time: Nanos,
-    /// How long the process was stopped; `None`: it ran.
+    /// How long the process was stopped; `None`: it ran, or changed what was read.
     pub pause: Option<Nanos>,
     /// Its devices.
     pub devices: Vec<DeviceOwners>,

@@ -5,6 +5,7 @@
 //! `target`, `python` and `torch`. Never sleeps: transient errors are the caller's. Start reading
 //! at [`OwnerReader`].
 
+mod allocator_blocks;
 mod copy_stop;
 mod cpp_references;
 mod error;
@@ -18,13 +19,15 @@ mod paths;
 mod reader;
 mod referrers;
 mod repeats;
+mod rounds;
 mod rows;
+mod tensor_source;
 mod torch_version;
 mod vllm_tags;
 mod walk;
 
 pub use error::OwnerError;
-pub use options::{AnnounceStop, SnapshotOptions, SnapshotRequest, StopEstimate, StopPolicy};
+pub use options::{SnapshotOptions, SnapshotRequest, StopPolicy};
 pub use reader::OwnerReader;
 pub use torch_version::torch_version;
 pub use vllm_tags::vllm_tags;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::target::Budget;
+use crate::target::{Budget, resident};
 
 /// Whether a snapshot may stop the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,21 +19,21 @@ pub enum StopPolicy {
 pub struct SnapshotOptions {
     /// Whether the process may be stopped.
     pub stop_policy: StopPolicy,
-    /// Longest stop.
+    /// Longest stop: copying ends then, whatever was copied.
     pub max_pause: Duration,
     /// Longest snapshot.
     pub max_time: Duration,
-    /// Most bytes copied, besides 1 KiB per Python object.
-    pub max_memory: u64,
+    /// Most bytes by which memspy grows while it reads; `None`: as many as keep it below 512 MiB.
+    pub max_memory: Option<u64>,
 }
 
 impl SnapshotOptions {
     /// The defaults.
     pub const DEFAULT: SnapshotOptions = SnapshotOptions {
         stop_policy: StopPolicy::Stop,
-        max_pause: Duration::from_secs(1),
-        max_time: Duration::from_secs(5),
-        max_memory: 512 << 20,
+        max_pause: Duration::from_millis(30),
+        max_time: Duration::from_secs(15),
+        max_memory: None,
     };
 }
 
@@ -54,46 +54,28 @@ impl From<StopPolicy> for SnapshotOptions {
 pub struct SnapshotRequest<'a> {
     pub(super) options: SnapshotOptions,
     pub(super) budget: Budget,
+    pub(super) max_memory: u64,
     pub(super) asked: Option<&'a str>,
     /// Another stop may follow at any moment.
     pub(super) may_stop_again: bool,
-    pub(super) announce: Option<AnnounceStop>,
 }
 
-/// Estimate of a long stop: its time, and the bytes to copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct StopEstimate {
-    pub time: Duration,
-    pub bytes: u64,
-    pub max_pause: Duration,
-}
+/// The rest of 512 MiB is for what is new in the stop, and for what is made of the last bytes read.
+const MAX_RESIDENT: u64 = 420 << 20;
+/// Of a memspy that has much already.
+const MIN_MEMORY: u64 = 64 << 20;
 
-/// Called before a long stop, with its estimate.
-pub type AnnounceStop = fn(StopEstimate);
-
-/// Bytes per second on a slow machine.
-const SLOW_COPY: u64 = 2 << 30;
-const LONG_STOP: Duration = Duration::from_millis(100);
-
-impl StopEstimate {
-    pub(super) fn of(bytes: u64, max_pause: Duration) -> Option<StopEstimate> {
-        let time = Duration::from_secs_f64(bytes as f64 / SLOW_COPY as f64);
-        (time >= LONG_STOP || time > max_pause).then_some(StopEstimate { time, bytes, max_pause })
-    }
+fn memory_to_use() -> u64 {
+    MAX_RESIDENT.saturating_sub(resident()).max(MIN_MEMORY)
 }
 
 impl<'a> SnapshotRequest<'a> {
     /// `asked` is a tensor's name or address (`0x…`): its referrers are searched, for double the
     /// time.
     pub fn new(options: SnapshotOptions, asked: Option<&'a str>) -> SnapshotRequest<'a> {
-        let budget = Budget::new(options.max_time, options.max_memory);
-        SnapshotRequest { options, budget, asked, may_stop_again: true, announce: None }
-    }
-
-    /// Calls `announce` before a long stop.
-    pub fn announced_by(self, announce: Option<AnnounceStop>) -> SnapshotRequest<'a> {
-        SnapshotRequest { announce, ..self }
+        let max_memory = options.max_memory.unwrap_or_else(memory_to_use);
+        let budget = Budget::new(options.max_time, max_memory);
+        SnapshotRequest { options, budget, max_memory, asked, may_stop_again: true }
     }
 
     /// Allows one stop; then [`OwnerError::Moved`](super::OwnerError::Moved): the caller
@@ -104,8 +86,7 @@ impl<'a> SnapshotRequest<'a> {
 
     /// Restores the whole time.
     pub fn with_full_budget(self) -> SnapshotRequest<'a> {
-        let SnapshotOptions { max_time, max_memory, .. } = self.options;
-        SnapshotRequest { budget: Budget::new(max_time, max_memory), ..self }
+        SnapshotRequest { budget: Budget::new(self.options.max_time, self.max_memory), ..self }
     }
 
     /// Whether it may stop the process.
@@ -116,21 +97,5 @@ impl<'a> SnapshotRequest<'a> {
     /// The time left.
     pub fn time_left(&self) -> Duration {
         self.budget.left()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_stops_are_announced() {
-        let announced = |bytes, max_pause| {
-            StopEstimate::of(bytes, Duration::from_millis(max_pause))
-                .map(|stop| stop.time.as_millis())
-        };
-        assert_eq!(announced(100 << 20, 1000), None);
-        assert_eq!(announced(1 << 30, 1000), Some(500));
-        assert_eq!(announced(100 << 20, 20), Some(48));
     }
 }

@@ -21,10 +21,11 @@ pub(super) fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, r
         *pages = used;
         return;
     }
-    add_missing(pages, &more, round);
+    add_missing(pages, &more, round, memory.most_pages());
 }
 
-fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
+/// `most_pages`: no neighbours beyond.
+fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32, most_pages: usize) {
     let mut known: FxHashSet<u64> = pages.iter().copied().collect();
     let room = pages.len() + (pages.len() as f64 * MAX_GROWTH) as usize;
     pages.extend(missing.iter().filter(|page| known.insert(**page)));
@@ -34,7 +35,7 @@ fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
         let around: BTreeSet<u64> = missing.iter().map(|page| page / wide * wide).collect();
         let around = around.into_iter().flat_map(|first| first..first + wide);
         for page in around {
-            if pages.len() >= room && wide > NEIGHBOURS {
+            if pages.len() >= most_pages || pages.len() >= room && wide > NEIGHBOURS {
                 return;
             }
             if known.insert(page) {
@@ -54,7 +55,7 @@ mod tests {
         let known: Vec<u64> = (0..10_000).collect();
         let added = |round| {
             let mut pages = known.clone();
-            add_missing(&mut pages, &[50_000], round);
+            add_missing(&mut pages, &[50_000], round, usize::MAX);
             assert!(pages.contains(&50_000));
             pages.len() - known.len()
         };
@@ -63,9 +64,12 @@ mod tests {
         // Many distant pages: all are added, neighbours while there is room.
         let missing: Vec<u64> = (0..1_000).map(|number| 100_000 + number * 1_000).collect();
         let mut pages = known.clone();
-        add_missing(&mut pages, &missing, 6);
+        add_missing(&mut pages, &missing, 6, usize::MAX);
         assert!(missing.iter().all(|page| pages.contains(page)));
         assert_eq!(pages.len(), known.len() + 16 * missing.len());
+        let mut full = known.clone();
+        add_missing(&mut full, &missing, 6, known.len());
+        assert_eq!(full.len(), known.len() + missing.len(), "no room for neighbours");
         let distinct: FxHashSet<u64> = pages.iter().copied().collect();
         assert_eq!(distinct.len(), pages.len(), "no page is copied twice");
     }

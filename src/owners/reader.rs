@@ -1,56 +1,45 @@
-//! Takes an ownership snapshot: copies memory in a short stop, then walks over the copy.
+//! Takes an ownership snapshot: copies memory before a short stop, in it and after it, then walks
+//! over the copy.
 //!
-//! A first walk over the running process finds the pages to copy. A walk over the copy reads
-//! missing pages late; that result mixes moments, so another round copies them too. For a process
-//! that changes faster, the last round walks during the stop. The process always continues after
-//! the maximum pause.
+//! A first walk over the running process finds the pages to copy. Most are the same before and
+//! after the stop, so they were so in it ([`PageCache::verify`]); the stop copies the others. The
+//! walk over the copy reads missing pages late; that mixes moments, as do bytes that changed:
+//! another round copies them in the stop ([`super::rounds`]). What is left after the last round is
+//! reported. For a process that changes faster, the last round walks during the stop. The process
+//! always continues after the maximum pause.
 
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashSet;
-
-use super::copy_stop::CopyStop;
+use super::allocator_blocks::blocks;
 use super::error::OwnerError;
-use super::options::{SnapshotRequest, StopEstimate, StopPolicy};
-use super::page_choice::remember;
+use super::options::{SnapshotRequest, StopPolicy};
+use super::rounds::{FOR_CHANGES, KnownPages, MAX_RUNNING_ATTEMPTS, RoundKind};
 use super::walk::{WalkResult, WalkSources};
 use crate::model::{
-    AllocatorBackend, AllocatorSnapshot, IncompleteSnapshot, Nanos, OwnershipSnapshot,
-    ReachedLimit, SnapshotConsistency, StopTotals,
+    AllocatorSnapshot, IncompleteSnapshot, OwnershipSnapshot, ReachedLimit, StopTotals,
 };
 use crate::python::{HeapError, HeapListing, InterpreterReader};
-use crate::target::{Addr, MemoryError, PAGE, PageCache, Process, ProcessError};
+use crate::target::{MemoryError, PageCache, Process, ProcessError};
 use crate::torch::{AllocatorReader, TensorReader};
 
-/// Time to read blocks again that a running process changes.
-const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum number of copies. The last is walked during the stop, which takes longer.
 const MAX_ROUNDS: u32 = 8;
-/// Following new objects ends this long after the stop began, or with the copy if later: another
-/// round would cost more. Rounds two and three get the first's time, later ones up to this many
-/// times as long.
-const MAX_FOLLOWING: Duration = Duration::from_millis(25);
-const MAX_FOLLOWING_FACTOR: u32 = 4;
-const MAX_RUNNING_ATTEMPTS: u32 = 8;
-/// Attempts to find the layout of tensors meanwhile.
+/// Attempts to find the layout of tensors.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
-/// Time to find recent objects before the stop.
-const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
 /// Fraction of the time for finding pages.
 const LEARNING: f64 = 0.45;
 
 /// Reads the owners of one process.
 pub struct OwnerReader {
     tensors: TensorReader,
-    /// Numbers of the pages that the last walk needed.
-    pages: Vec<u64>,
+    known: KnownPages,
 }
 
 impl OwnerReader {
     /// `Ok(None)` if PyTorch is not loaded.
     pub fn attach(process: &Process) -> Result<Option<OwnerReader>, OwnerError> {
         let tensors = TensorReader::attach(process)?;
-        Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
+        Ok(tensors.map(|tensors| OwnerReader { tensors, known: KnownPages::default() }))
     }
 
     /// Prepares the stop: the first time, finds the pages to copy.
@@ -62,11 +51,11 @@ impl OwnerReader {
         request: &SnapshotRequest<'_>,
     ) {
         let may_stop = request.options.stop_policy == StopPolicy::Stop && !process.is_core();
-        if self.pages.is_empty() && may_stop {
+        if self.known.numbers.is_empty() && may_stop {
             let mut totals = StopTotals::default();
             let mut progress =
                 PendingSnapshot::new(&self.tensors, process, python, torch, request, &mut totals);
-            progress.learn(&mut self.pages);
+            progress.learn(&mut self.known);
         }
     }
 
@@ -89,21 +78,27 @@ impl OwnerReader {
         match request.options.stop_policy {
             _ if process.is_core() => progress.running(),
             StopPolicy::Never => progress.running(),
-            StopPolicy::Stop => progress.stopping(&mut self.pages),
+            StopPolicy::Stop => progress.stopping(&mut self.known),
         }
     }
 }
 
-struct PendingSnapshot<'a> {
-    tensors: &'a TensorReader,
-    process: &'a Process,
-    python: &'a InterpreterReader,
-    torch: Option<&'a mut AllocatorReader>,
-    request: &'a SnapshotRequest<'a>,
-    memory: PageCache,
-    stops: &'a mut StopTotals,
+pub(super) struct PendingSnapshot<'a> {
+    pub(super) tensors: &'a TensorReader,
+    pub(super) process: &'a Process,
+    pub(super) python: &'a InterpreterReader,
+    pub(super) torch: Option<&'a mut AllocatorReader>,
+    pub(super) request: &'a SnapshotRequest<'a>,
+    pub(super) memory: PageCache,
+    pub(super) stops: &'a mut StopTotals,
     /// The limit that prevents reading uncopied pages.
     refused_by: ReachedLimit,
+    /// Whether the last round came to a walk.
+    pub(super) has_walked: bool,
+    /// The last round's blocks are of another moment.
+    pub(super) late_blocks: bool,
+    /// Those that were read to find the pages.
+    pub(super) earlier_blocks: Option<Vec<AllocatorSnapshot>>,
 }
 
 impl<'a> PendingSnapshot<'a> {
@@ -117,7 +112,19 @@ impl<'a> PendingSnapshot<'a> {
     ) -> PendingSnapshot<'a> {
         let memory = PageCache::within(Box::new(process.memory()), request.budget);
         let refused_by = ReachedLimit::Time(request.options.max_time);
-        PendingSnapshot { tensors, process, python, torch, request, memory, stops, refused_by }
+        PendingSnapshot {
+            tensors,
+            process,
+            python,
+            torch,
+            request,
+            memory,
+            stops,
+            refused_by,
+            has_walked: false,
+            late_blocks: false,
+            earlier_blocks: None,
+        }
     }
 
     fn running(&mut self) -> Result<OwnershipSnapshot, OwnerError> {
@@ -133,56 +140,51 @@ impl<'a> PendingSnapshot<'a> {
         self.snapshot_of(walked, blocks)
     }
 
-    fn stopping(&mut self, pages: &mut Vec<u64>) -> Result<OwnershipSnapshot, OwnerError> {
+    fn stopping(&mut self, known: &mut KnownPages) -> Result<OwnershipSnapshot, OwnerError> {
         let began = Instant::now();
         let max_pause = self.request.options.max_pause;
         let mut unknown = None;
-        if pages.is_empty() {
-            unknown = self.learn(pages);
+        if known.numbers.is_empty() {
+            unknown = self.learn(known);
         }
-        let knows_all = unknown.is_none();
         let mut walk_took = began.elapsed();
-        if let Some(announce) = self.request.announce
-            && let Some(estimate) = StopEstimate::of(pages.len() as u64 * PAGE as u64, max_pause)
-        {
-            announce(estimate);
-        }
         for round in 1.. {
             // A round that may fail must leave time for another.
             let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
+            let may_repeat = has_time && unknown.is_none();
             let options = &self.request.options;
-            let missing = match round < MAX_ROUNDS && has_time && knows_all {
-                true => MissingPage::ReadLate,
-                false if knows_all && round > 1 && walk_took < max_pause => {
-                    MissingPage::ReadStanding
-                }
-                false => MissingPage::Refused,
-            };
             self.refused_by = match (unknown, has_time) {
                 (Some(limit), _) => limit,
                 (None, false) => ReachedLimit::Repeating(options.max_time),
                 (None, true) => ReachedLimit::Copies(round),
             };
+            let is_last = round > MAX_ROUNDS || !may_repeat;
+            let is_short = walk_took < max_pause.mul_f64(FOR_CHANGES);
+            let is_standing = round == MAX_ROUNDS && may_repeat && is_short;
+            let kind = RoundKind::new(round, is_last, is_standing, walk_took);
             let began = Instant::now();
-            if let Some(snapshot) = self.round(pages, missing, round)? {
+            if let Some(snapshot) = self.round(known, kind)? {
                 return Ok(snapshot);
             }
             if !self.request.may_stop_again {
                 return Err(OwnerError::Moved);
             }
-            walk_took = began.elapsed();
+            // A round without a walk tells nothing.
+            walk_took = if self.has_walked { began.elapsed() } else { walk_took };
         }
         Err(self.cut(ReachedLimit::Time(self.request.options.max_time)))
     }
 
     /// Finds pages in the running process; returns a limit if reached.
-    fn learn(&mut self, pages: &mut Vec<u64>) -> Option<ReachedLimit> {
+    fn learn(&mut self, known: &mut KnownPages) -> Option<ReachedLimit> {
+        let began = Instant::now();
         let blocks = self.running_blocks();
+        known.blocks_took = began.elapsed();
         let time = self.request.options.max_time.mul_f64(LEARNING);
-        self.memory.set_budget(self.request.budget.with_time_limit(time));
+        self.memory.set_budget(self.request.budget.restarted().with_time_limit(time));
         for attempt in 1..=MAX_RUNNING_ATTEMPTS {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
-            *pages = self.memory.pages();
+            known.numbers = self.memory.pages();
             // It may succeed during the stop, but then the first copy is useless.
             let may_differ = match walked {
                 Err(OwnerError::Heap(_)) => true,
@@ -195,7 +197,9 @@ impl<'a> PendingSnapshot<'a> {
             }
             self.memory.plan(&[]);
         }
+        self.earlier_blocks = Some(blocks);
         let of = self.request.options.max_time;
+        known.is_cut = self.memory.exceeded() == Some(MemoryError::OutOfRoom);
         Some(match self.memory.exceeded()? {
             MemoryError::TimeUp if self.request.budget.left() > Duration::ZERO => {
                 ReachedLimit::Finding { part: time, of }
@@ -204,110 +208,7 @@ impl<'a> PendingSnapshot<'a> {
         })
     }
 
-    /// Stops the process, and copies its blocks, its newest objects and `pages`. The stop lasts on
-    /// for a walk that needs it.
-    fn copy(&mut self, pages: &mut Vec<u64>, round: u32) -> Result<StoppedCopy, OwnerError> {
-        let max_pause = self.request.options.max_pause;
-        // A busy job keeps creating objects: find their pages again.
-        let (recent, known) = self.recent_pages();
-        let is_recent: FxHashSet<u64> = recent.iter().copied().collect();
-        pages.retain(|page| !is_recent.contains(page));
-        let plan = self.memory.plan(pages);
-        let newest = PageCache::within(Box::new(self.process.memory()), self.request.budget);
-        let recent_plan = newest.plan(&recent);
-        pages.extend(&recent);
-        self.memory.set_budget(self.request.budget);
-        let mut stop = CopyStop::of(self.process, max_pause, self.stops)?;
-        // Blocks and the newest objects are read during the copy; the walk notices pages still
-        // missing.
-        let resumed = stop.resumed.clone();
-        newest.close_with(resumed.clone());
-        let (tensors, python) = (self.tensors, self.python);
-        let ground = WalkSources { tensors, python, memory: &newest, blocks: &[], asked: None };
-        let torch = self.torch.as_deref_mut();
-        let mut read = Ok(Vec::new());
-        let mut in_time = true;
-        let is_whole = self.memory.copy_beside(plan, &resumed, |copying| {
-            read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
-            in_time = !resumed.is_set();
-            if read.is_err() || !in_time {
-                // This also ends the copying.
-                stop.end();
-                return false;
-            }
-            newest.copy_until(stop.since + max_following(round), copying);
-            let whole = newest.copy(recent_plan, &resumed);
-            let _ = ground.read_newest(&known, &|| copying.is_done());
-            whole
-        });
-        match read {
-            Ok(blocks) if in_time => Ok(StoppedCopy { stop, blocks, newest, is_whole }),
-            read => {
-                self.stops.add(stop.end());
-                // Data read too late is invalid, and so is its error.
-                let too_late = || self.cut(ReachedLimit::Pause(max_pause));
-                Err(read.err().filter(|_| in_time).unwrap_or_else(too_late))
-            }
-        }
-    }
-
-    /// `None`: the walk needed other pages, now in `pages`.
-    fn round(
-        &mut self,
-        pages: &mut Vec<u64>,
-        missing: MissingPage,
-        round: u32,
-    ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
-        let StoppedCopy { mut stop, blocks, newest, is_whole } = self.copy(pages, round)?;
-        if missing != MissingPage::ReadStanding || !is_whole {
-            stop.end();
-            self.memory.adopt(newest);
-            self.memory.end_copy();
-        } else {
-            self.memory.adopt(newest);
-            self.memory.close_with(stop.resumed.clone());
-        }
-        if !is_whole || missing == MissingPage::Refused {
-            self.memory.close();
-        }
-        let walked = self.walk(&blocks, HeapListing::Whole, &mut || _ = stop.end());
-        self.stops.add(stop.end());
-        let is_mixed = missing == MissingPage::ReadLate && self.memory.late_pages() > 0;
-        let is_all = walked.as_ref().is_ok_and(|walked| walked.missing.is_empty());
-        remember(pages, &self.memory, is_all && !is_mixed, round);
-        if is_mixed {
-            return match self.memory.exceeded() {
-                // The result mixes moments, and no time is left.
-                Some(error) => Err(self.cut(self.limit(error))),
-                None => Ok(None),
-            };
-        }
-        let walked = walked.map_err(|error| self.explain(error))?;
-        let snapshot = self.snapshot_of(walked, blocks)?;
-        let age = stop.age();
-        Ok(Some(OwnershipSnapshot { pause: Some(stop.stopped_for), age, ..snapshot }))
-    }
-
-    fn recent_pages(&self) -> (Vec<u64>, FxHashSet<Addr>) {
-        let budget = self.request.budget.with_time_limit(MAX_SEARCH_OF_RECENT);
-        let mut pages = Vec::new();
-        for _ in 0..MAX_RUNNING_ATTEMPTS {
-            let memory = PageCache::within(Box::new(self.process.memory()), budget);
-            let ground = WalkSources { memory: &memory, ..self.ground(&[]) };
-            let read = ground.read_newest(&FxHashSet::default(), &|| false);
-            pages = memory.pages();
-            match read {
-                Ok(known) => return (pages, known),
-                Err(_) if budget.left() == Duration::ZERO => break,
-                // It was changing its lists.
-                Err(_) => {}
-            }
-        }
-        // A failure here recurs during the stop.
-        (pages, FxHashSet::default())
-    }
-
-    fn walk(
+    pub(super) fn walk(
         &self,
         blocks: &[AllocatorSnapshot],
         listing: HeapListing,
@@ -316,12 +217,12 @@ impl<'a> PendingSnapshot<'a> {
         self.ground(blocks).walk(listing, read_all)
     }
 
-    fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> WalkSources<'g> {
+    pub(super) fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> WalkSources<'g> {
         let PendingSnapshot { tensors, python, memory, request, .. } = self;
         WalkSources { tensors, python, memory, blocks, asked: request.asked }
     }
 
-    fn explain(&self, error: OwnerError) -> OwnerError {
+    pub(super) fn explain(&self, error: OwnerError) -> OwnerError {
         match self.memory.exceeded() {
             Some(error) => self.cut(self.limit(error)),
             // Required memory was refused.
@@ -342,16 +243,16 @@ impl<'a> PendingSnapshot<'a> {
     fn limit(&self, exceeded: MemoryError) -> ReachedLimit {
         match exceeded {
             MemoryError::TimeUp => ReachedLimit::Time(self.request.options.max_time),
-            MemoryError::OutOfRoom => ReachedLimit::Memory(self.request.options.max_memory),
+            MemoryError::OutOfRoom => ReachedLimit::Memory(self.request.max_memory),
             _ => ReachedLimit::Pause(self.request.options.max_pause),
         }
     }
 
-    fn cut(&self, limit: ReachedLimit) -> OwnerError {
+    pub(super) fn cut(&self, limit: ReachedLimit) -> OwnerError {
         OwnerError::Cut { limit, copied: self.memory.copied() }
     }
 
-    fn snapshot_of(
+    pub(super) fn snapshot_of(
         &self,
         walked: WalkResult,
         blocks: Vec<AllocatorSnapshot>,
@@ -372,6 +273,8 @@ impl<'a> PendingSnapshot<'a> {
             pause,
             stops,
             incomplete,
+            uncertain: None,
+            copied_in_stop: 0,
             age,
             objects,
             unreadable,
@@ -396,72 +299,14 @@ impl<'a> PendingSnapshot<'a> {
         self.torch.as_deref_mut().map_or(Ok(Vec::new()), |torch| blocks(torch, stop_policy))
     }
 
-    fn running_blocks(&mut self) -> Vec<AllocatorSnapshot> {
+    pub(super) fn running_blocks(&mut self) -> Vec<AllocatorSnapshot> {
         let torch = self.torch.as_deref_mut();
         torch.and_then(|torch| blocks(torch, StopPolicy::Never).ok()).unwrap_or_default()
     }
 }
 
-struct StoppedCopy {
-    stop: CopyStop,
-    blocks: Vec<AllocatorSnapshot>,
-    newest: PageCache,
-    /// No page is missing.
-    is_whole: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MissingPage {
-    /// Reads it from the running process, to find what else is needed.
-    ReadLate,
-    ReadStanding,
-    Refused,
-}
-
-fn max_following(round: u32) -> Duration {
-    MAX_FOLLOWING * round.saturating_sub(2).clamp(1, MAX_FOLLOWING_FACTOR)
-}
-
-fn blocks(
-    torch: &mut AllocatorReader,
-    stop_policy: StopPolicy,
-) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
-    // A process without CUDA, or with another allocator, has tensors too.
-    torch.refresh()?;
-    if *torch.backend() != AllocatorBackend::Native {
-        return Ok(Vec::new());
-    }
-    torch.set_timeout(match stop_policy {
-        StopPolicy::Stop => Duration::ZERO,
-        StopPolicy::Never => RUNNING_TIMEOUT,
-    });
-    let mut snapshots = Vec::new();
-    for device in torch.devices() {
-        let snapshot = torch.blocks(device, &|| Nanos(0))?;
-        if stop_policy == StopPolicy::Stop
-            && snapshot.consistency != SnapshotConsistency::Consistent
-        {
-            // It was stopped while it changed its lists.
-            return Err(OwnerError::Allocating);
-        }
-        snapshots.push(snapshot);
-    }
-    Ok(snapshots)
-}
-
 impl From<ProcessError> for OwnerError {
     fn from(error: ProcessError) -> OwnerError {
         OwnerError::Torch(error.into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn second_and_third_stops_are_no_longer_than_the_first() {
-        assert_eq!([1, 2, 3].map(max_following), [MAX_FOLLOWING; 3]);
-        assert_eq!([4, 6, 8].map(max_following), [2, 4, 4].map(|factor| factor * MAX_FOLLOWING));
     }
 }

@@ -6,12 +6,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_references::CppReferences;
 use super::names::ObjectNames;
+use super::tensor_source::TensorSource;
 use super::walk::RelevantObjects;
 use crate::model::{GraphNode, SavedBy, TensorCategory, TensorInfo, TensorRow};
 use crate::ownership::InUse;
 use crate::python::ObjectHeap;
 use crate::target::Addr;
-use crate::torch::{AutogradGraph, AutogradNode, TensorDecoder, TensorTypes};
+use crate::torch::{AutogradGraph, AutogradNode, TensorTypes};
 
 /// Storage size worth a search of library variables.
 const MIN_NAMED_BYTES: u64 = 64 << 10;
@@ -32,20 +33,18 @@ pub(super) struct WrappedTensor {
 }
 
 pub(super) struct TensorRows<'h, 'a> {
-    tensors: &'h TensorDecoder<'a>,
+    tensors: &'h TensorSource<'h, 'a>,
     rows: Vec<TensorRow>,
     by_impl: FxHashMap<u64, usize>,
     graph: AutogradGraph,
     kept: FxHashSet<u64>,
     fake: FxHashSet<u64>,
-    /// Python tensors with contradictory fields.
-    pub(super) misfits: u64,
 }
 
 impl<'h, 'a> TensorRows<'h, 'a> {
     pub(super) fn new(
         heap: &ObjectHeap<'_>,
-        tensors: &'h TensorDecoder<'a>,
+        tensors: &'h TensorSource<'h, 'a>,
         types: TensorTypes,
         found: &RelevantObjects,
     ) -> TensorRows<'h, 'a> {
@@ -57,14 +56,11 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             graph: AutogradGraph::default(),
             kept: FxHashSet::default(),
             fake: FxHashSet::default(),
-            misfits: 0,
         };
         for object in objects {
             // A tensor under construction has no memory yet.
-            let Some(at) = tensors.impl_of(*object) else { continue };
-            let tensor = tensors.tensor(at);
-            rows.misfits += u64::from(!tensor.as_ref().is_some_and(|t| tensors.fits(t)));
-            let Some(tensor) = tensor else { continue };
+            let Some(at) = tensors.decoder.impl_of(*object) else { continue };
+            let Some(tensor) = tensors.of_python(at) else { continue };
             let class = heap.class_of(*object);
             let is_parameter = class.as_ref().is_some_and(|class| class.is_a(types.parameter));
             if class.as_ref().is_some_and(|class| &*class.name == FAKE) {
@@ -74,7 +70,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             let row = &mut rows.rows[index];
             row.object = Some(object.0);
             row.only_in_cpp =
-                found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
+                found.referred_once.contains(object) && tensors.decoder.is_kept_by_cpp(*object);
             row.python_class = class.map(|class| class.name.clone());
             if is_parameter {
                 row.category = TensorCategory::Parameter;
@@ -137,7 +133,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         // Nodes of fake tensors never run.
         let real = self.rows.iter().filter(|row| !self.fake.contains(&row.tensor.at));
         let roots: Vec<Addr> = real.filter_map(|row| row.tensor.grad_fn).map(Addr).collect();
-        self.graph = self.tensors.graph(roots);
+        self.graph = self.tensors.decoder.graph_until(roots, &|| self.tensors.has_no_room());
         let mut further: Vec<u64> = Vec::new();
         for node in &self.graph.nodes {
             further.extend(node.saved.iter().map(|saved| saved.tensor.0));
@@ -161,7 +157,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     pub(super) fn cpp_references(&self, found: &RelevantObjects) -> CppReferences<'h> {
-        CppReferences::new(self.tensors, &self.graph, found)
+        CppReferences::new(self.tensors.decoder, &self.graph, found)
     }
 
     pub(super) fn add_named(&mut self, named: &ObjectNames) {
@@ -174,7 +170,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
 
     /// Whether a tensor without a variable is worth a search: large, and saved by no node.
     pub(super) fn needs_name(&self, object: Addr, in_use: &InUse) -> bool {
-        let tensor = self.tensors.impl_of(object);
+        let tensor = self.tensors.decoder.impl_of(object);
         let Some(&row) = tensor.and_then(|at| self.by_impl.get(&at.0)) else { return false };
         let row = &self.rows[row];
         let bytes = row.tensor.storage.and_then(|storage| storage.bytes);
@@ -197,7 +193,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     pub(super) fn is_result(&self, object: Addr) -> bool {
-        let tensor = self.tensors.impl_of(object);
+        let tensor = self.tensors.decoder.impl_of(object);
         let row = tensor.and_then(|at| self.by_impl.get(&at.0));
         row.is_some_and(|&row| self.rows[row].tensor.grad_fn.is_some())
     }
@@ -209,7 +205,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             _ => 0,
         };
         let row = |object: &Addr| {
-            let row = self.by_impl.get(&self.tensors.impl_of(*object)?.0)?;
+            let row = self.by_impl.get(&self.tensors.decoder.impl_of(*object)?.0)?;
             self.rows.get(*row)
         };
         let some: u64 = objects.iter().filter_map(row).map(bytes).sum();

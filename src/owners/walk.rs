@@ -11,6 +11,7 @@ use super::names::{self, ObjectNames};
 use super::paths::{self, PathSources};
 use super::referrers;
 use super::rows::TensorRows;
+use super::tensor_source::TensorSource;
 use crate::model::{
     AllocatorSnapshot, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot, Optimizer,
     PoolId, PoolUser, RootModule, StepCounterKind, TensorReferrers, TensorRow,
@@ -25,6 +26,11 @@ const MAX_LOCAL_REFERENCES: u32 = 256;
 
 /// A busy job has some node outputs in transit; from this many on, something keeps them.
 const MIN_RESULTS: usize = 16;
+
+/// Parts of the memory that are kept for what comes after the list of objects, and after the graph:
+/// names make rows useful.
+const AFTER_OBJECTS: f64 = 0.7;
+const AFTER_GRAPH: f64 = 0.35;
 
 /// Bytes that show whether a tensor still exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
@@ -73,23 +79,41 @@ pub(super) struct WalkResult {
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
+    /// Tensors left out, as they changed while they were read.
+    pub(super) torn_tensors: u64,
     /// Parts cut by a limit.
     pub(super) missing: Vec<&'static str>,
+    /// Parts with bytes that changed while they were read.
+    pub(super) torn: Vec<&'static str>,
 }
 
 struct LimitedParts<'a> {
     memory: &'a PageCache,
     refused: u64,
     missing: Vec<&'static str>,
+    torn_before: u64,
+    torn_reads: u64,
+    torn: Vec<&'static str>,
 }
 
 impl LimitedParts<'_> {
+    fn of(memory: &PageCache) -> LimitedParts<'_> {
+        let (refused, torn_reads) = (memory.refused(), memory.torn_reads());
+        let (torn_before, missing, torn) = (torn_reads, Vec::new(), Vec::new());
+        LimitedParts { memory, refused, missing, torn_before, torn_reads, torn }
+    }
+
     fn end(&mut self, part: &'static str) {
         let refused = self.memory.refused();
         if refused > self.refused {
             self.missing.push(part);
         }
         self.refused = refused;
+        let torn_reads = self.memory.torn_reads();
+        if torn_reads > self.torn_reads {
+            self.torn.push(part);
+        }
+        self.torn_reads = torn_reads;
     }
 }
 
@@ -103,7 +127,8 @@ impl WalkSources<'_> {
     ) -> Result<FxHashSet<Addr>, OwnerError> {
         let memory = self.memory;
         let head = self.python.object_head();
-        let (heap, types, found) = self.objects(HeapListing::Newest)?;
+        let (heap, types, mut found) = self.objects(HeapListing::Newest)?;
+        found.tensors.retain(|tensor| !known.contains(tensor));
         let (before, new): (Vec<_>, Vec<_>) =
             heap.objects().iter().partition(|object| known.contains(&object.at));
         for object in &new {
@@ -127,7 +152,9 @@ impl WalkSources<'_> {
             });
         }
         let tensors = self.tensors.tensors_as_before(memory, head, &found.tensors)?;
-        TensorRows::new(&heap, &tensors, types, &found).follow_graph();
+        let in_use = InUse::new(&[]);
+        let source = TensorSource::new(&tensors, memory, &in_use);
+        TensorRows::new(&heap, &source, types, &found).follow_graph();
         for object in before.iter().take_while(|_| !is_done()) {
             heap.references(object, &mut |_, to| _ = heap.class_of(to));
         }
@@ -141,28 +168,27 @@ impl WalkSources<'_> {
         read_all: &mut dyn FnMut(),
     ) -> Result<WalkResult, OwnerError> {
         let memory = self.memory;
-        let mut parts = LimitedParts { memory, refused: memory.refused(), missing: Vec::new() };
+        let mut parts = LimitedParts::of(memory);
+        memory.reserve(AFTER_OBJECTS);
         let (heap, types, found) = self.objects(listing)?;
         parts.end(IncompleteSnapshot::OBJECTS);
-        let tensors = self.tensors.tensors(memory, self.python.object_head(), &found.tensors)?;
-        let mut rows = TensorRows::new(&heap, &tensors, types, &found);
+        memory.reserve(AFTER_GRAPH);
+        let tensors = self.decoder(&found)?;
+        let in_use = InUse::new(self.blocks);
+        let source = TensorSource::new(&tensors, memory, &in_use);
+        let mut rows = TensorRows::new(&heap, &source, types, &found);
         parts.end(IncompleteSnapshot::TENSORS);
-        let misfits = rows.misfits;
         rows.follow_graph();
         parts.end(IncompleteSnapshot::GRAPH);
+        memory.reserve(0.0);
         let mut named = ObjectNames::default();
         names::modules(&heap, &found, &mut named);
         parts.end(IncompleteSnapshot::MODULES);
         let locals = heap.locals();
         let cpp = rows.cpp_references(&found);
         let sources = PathSources { heap: &heap, found: &found, locals: &locals, cpp: &cpp };
-        let in_use = InUse::new(self.blocks);
-        let search = NameSearch { sources, tensors: &tensors, memory, listing, in_use };
-        let unnamed = search.near(&rows, &mut named);
-        parts.end(IncompleteSnapshot::VARIABLES);
-        rows.add_named(&named);
-        let garbage = search.far(&rows, &mut named, unnamed, &mut parts);
-        parts.end(IncompleteSnapshot::FAR);
+        let search = NameSearch { sources, tensors: &tensors, memory, listing, in_use: &in_use };
+        let garbage = search.names(&mut rows, &mut named, &mut parts);
         names::finish(&heap, &found, &mut named);
         parts.end("the state of optimizers");
         let pool_users = self.pool_users(&heap, &tensors, &found, &named);
@@ -179,21 +205,33 @@ impl WalkSources<'_> {
             parts.end("referrers");
             read_all();
         }
-        let ObjectNames { models, optimizers, .. } = named;
         Ok(WalkResult {
             tensors,
             nodes,
             referrers,
-            models,
-            optimizers,
+            models: named.models,
+            optimizers: named.optimizers,
             garbage: garbage.cycles,
             pool_users,
             objects: heap.objects().len() as u64,
             unreadable: heap.unreadable(),
-            misfits,
+            misfits: source.misfits(),
+            torn_tensors: source.torn(),
             missing: parts.missing,
+            torn: parts.torn,
             counting: found.counting,
         })
+    }
+
+    fn decoder(&self, found: &RelevantObjects) -> Result<TensorDecoder<'_>, OwnerError> {
+        let (memory, head) = (self.memory, self.python.object_head());
+        match self.tensors.tensors(memory, head, &found.tensors) {
+            // Without room, those that should verify the layout may be missing.
+            Err(_) if memory.exceeded().is_some() => {
+                Ok(self.tensors.tensors_as_before(memory, head, &found.tensors)?)
+            }
+            tensors => Ok(tensors?),
+        }
     }
 
     fn objects(
@@ -239,7 +277,7 @@ struct NameSearch<'h, 'a> {
     tensors: &'h TensorDecoder<'h>,
     memory: &'h PageCache,
     listing: HeapListing,
-    in_use: InUse,
+    in_use: &'h InUse,
 }
 
 /// Tensors that no short path from a variable reaches.
@@ -251,6 +289,20 @@ struct UnnamedTensors {
 }
 
 impl NameSearch<'_, '_> {
+    fn names(
+        &self,
+        rows: &mut TensorRows<'_, '_>,
+        named: &mut ObjectNames,
+        parts: &mut LimitedParts<'_>,
+    ) -> Garbage {
+        let unnamed = self.near(rows, named);
+        parts.end(IncompleteSnapshot::VARIABLES);
+        rows.add_named(named);
+        let garbage = self.far(rows, named, unnamed, parts);
+        parts.end(IncompleteSnapshot::FAR);
+        garbage
+    }
+
     fn near(&self, rows: &TensorRows<'_, '_>, named: &mut ObjectNames) -> UnnamedTensors {
         let needs_name = |object: Addr| self.needs_name(rows, object);
         let unreached = paths::of_variables(self.sources, named, &needs_name);
@@ -271,7 +323,7 @@ impl NameSearch<'_, '_> {
             self.listing == HeapListing::Rough && self.memory.has_changed(object, SIZE_OF_TENSOR)
         };
         // The graph explains what it keeps.
-        rows.needs_name(object, &self.in_use) && !is_of_cpp() && !is_gone()
+        rows.needs_name(object, self.in_use) && !is_of_cpp() && !is_gone()
     }
 
     /// By long paths, or as garbage. This reads all objects: only if it may find garbage.
@@ -284,8 +336,8 @@ impl NameSearch<'_, '_> {
     ) -> Garbage {
         let PathSources { heap, found, .. } = self.sources;
         // A node may keep itself alive: its `ctx` has its output.
-        let may_be_garbage = rows.may_be_garbage(&others, &self.in_use)
-            || rows.may_be_garbage(&named.by_nodes, &self.in_use)
+        let may_be_garbage = rows.may_be_garbage(&others, self.in_use)
+            || rows.may_be_garbage(&named.by_nodes, self.in_use)
             || results.len() >= MIN_RESULTS;
         if !may_be_garbage {
             let may_be_next = rows.has_graph() || !found.optimizers.is_empty();
@@ -296,7 +348,11 @@ impl NameSearch<'_, '_> {
             return Garbage::default();
         }
         let graph = heap.reference_graph();
-        let garbage = garbage::find(heap, &graph, self.tensors, rows, found);
+        let mut garbage = garbage::find(heap, &graph, self.tensors, rows, found);
+        // What changed while it was read proves nothing.
+        if self.memory.torn_reads() > parts.torn_before {
+            garbage = Garbage::default();
+        }
         parts.end(IncompleteSnapshot::GARBAGE);
         others.extend(results);
         far_paths::name(self.sources, named, (&graph, &garbage.objects), &others);

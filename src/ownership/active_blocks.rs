@@ -26,6 +26,14 @@ impl InUse {
     pub fn holds(&self, device: TensorDevice, data: u64) -> bool {
         self.0.get(&device).is_none_or(|blocks| blocks.find(data).is_some())
     }
+
+    /// Bytes from `data` to its block's end, 0 outside of blocks; `None` for devices without a
+    /// snapshot.
+    pub fn room(&self, device: TensorDevice, data: u64) -> Option<u64> {
+        let blocks = self.0.get(&device)?;
+        let block = blocks.find(data).and_then(|index| blocks.blocks.get(index));
+        Some(block.map_or(0, |(block, _)| block.address + block.size - data))
+    }
 }
 
 pub(super) enum StorageLocation {

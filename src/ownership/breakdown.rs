@@ -130,7 +130,11 @@ impl<'a> Summary<'a> {
         });
         OwnershipBreakdown {
             time,
-            pause: snapshot.pause.map(|pause| Nanos(pause.as_nanos() as u64)),
+            // What changed while it was read is as good as read from a running process.
+            pause: snapshot
+                .pause
+                .filter(|_| snapshot.is_of_one_moment())
+                .map(|pause| Nanos(pause.as_nanos() as u64)),
             devices,
             age: Nanos(0),
             unnamed_blocks: unnamed.take(MAX_UNNAMED_BLOCKS).collect(),

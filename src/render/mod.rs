@@ -49,7 +49,7 @@ pub use oom::oom_report_text;
 pub use owners::{
     DEFAULT_ROWS, DeviceChoice, TensorsOptions, changes_text, graph_text, group_label, incomplete,
     like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text, ownership_json,
-    ownership_json_line, pattern_name, pause, place, referrers_text, tensors_text,
+    ownership_json_line, pattern_name, pause, place, referrers_text, tensors_text, uncertain,
 };
 pub use record::summary;
 pub use report::{ReportOptions, ReportedRecording, report_page};

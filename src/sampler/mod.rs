@@ -41,7 +41,7 @@ mod ticker;
 mod time_slice;
 mod worker;
 
-pub use crate::owners::{AnnounceStop, OwnerError, SnapshotOptions, StopEstimate, StopPolicy};
+pub use crate::owners::{OwnerError, SnapshotOptions, StopPolicy};
 pub use crate::probe::PlacementError;
 pub use crate::target::{CommandPattern, host_name, ignored_signals};
 pub use crate::torch::AllocatorError;

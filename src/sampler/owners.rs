@@ -107,7 +107,6 @@ pub(super) fn read_prepared(
     stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
     let stop_policy = request.stop_policy();
-    request = request.announced_by(readers.announce.take());
     let (Some(reader), Some(python)) = (&mut readers.owners, &readers.python) else {
         return Err(OwnerError::NoTorch);
     };
@@ -140,7 +139,6 @@ pub(super) fn read_prepared(
                     && attempts < most
                     && !request.time_left().is_zero() =>
             {
-                request = request.announced_by(None);
                 if stop_policy == StopPolicy::Stop {
                     std::thread::sleep(REST);
                 }

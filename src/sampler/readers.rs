@@ -13,7 +13,7 @@ use crate::gpu::{CudaVisibility, DriverError, NvmlReader};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CoreOrigin, CudaIndex, GpuDevice, Metric, Pool,
 };
-use crate::owners::{AnnounceStop, OwnerReader, torch_version};
+use crate::owners::{OwnerReader, torch_version};
 use crate::python::{InterpreterError, InterpreterReader};
 use crate::target::{CoreError, Process, ProcessError};
 use crate::torch::{AllocatorError, AllocatorReader};
@@ -110,7 +110,6 @@ pub struct TargetReaders {
     pub(super) owners: Option<OwnerReader>,
     pub(super) copy: Option<ForkedCopy>,
     copied_version: Option<String>,
-    pub(super) announce: Option<AnnounceStop>,
 }
 
 /// A process, never another with its pid.
@@ -252,17 +251,11 @@ impl TargetReaders {
             owners: None,
             copy: None,
             copied_version: None,
-            announce: None,
         };
         readers.find_torch();
         readers.set_locks();
         readers.took = start.elapsed();
         readers
-    }
-
-    /// Calls `announce` before each stop that may be long.
-    pub fn announce_long_stops(&mut self, announce: AnnounceStop) {
-        self.announce = Some(announce);
     }
 
     /// Finds a newly imported PyTorch or initialised CUDA. Returns whether anything changed.

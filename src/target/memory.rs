@@ -93,6 +93,11 @@ pub trait Memory: Send + Sync {
     fn read(&self, addr: Addr, out: &mut [u8]) -> Result<(), MemoryError> {
         self.read_spans(&[AddressRange { addr, len: out.len() }], out)
     }
+
+    /// Fills each part from its own address on.
+    fn read_parts(&self, parts: &mut [(Addr, &mut [u8])]) -> Result<(), MemoryError> {
+        parts.iter_mut().try_for_each(|(addr, out)| self.read(*addr, out))
+    }
 }
 
 impl dyn Memory + '_ {
@@ -170,6 +175,10 @@ pub struct LiveMemory {
     through: Pid,
 }
 
+fn to_remote(span: &AddressRange) -> RemoteIoVec {
+    RemoteIoVec { base: span.addr.0 as usize, len: span.len }
+}
+
 /// `UIO_MAXIOV`.
 const MAX_RANGES: usize = 1024;
 const RANGES_ON_STACK: usize = 64;
@@ -196,14 +205,14 @@ impl LiveMemory {
         spans: &[AddressRange],
         first: usize,
         remote: &[RemoteIoVec],
-        out: &mut [u8],
+        out: &mut [IoSliceMut<'_>],
     ) -> Result<(), MemoryError> {
-        let wanted = out.len();
-        let mut read = process_vm_readv(self.through, &mut [IoSliceMut::new(out)], remote);
+        let wanted: usize = out.iter().map(|part| part.len()).sum();
+        let mut read = process_vm_readv(self.through, out, remote);
         if read == Err(Errno::ESRCH)
             && let Some(other) = self.another_thread()
         {
-            read = process_vm_readv(other, &mut [IoSliceMut::new(out)], remote);
+            read = process_vm_readv(other, out, remote);
         }
         match read {
             Ok(read) if read == wanted => Ok(()),
@@ -236,7 +245,7 @@ impl Memory for LiveMemory {
             let Some((now, later)) = out.split_at_mut_checked(bytes) else {
                 return Err(MemoryError::Os(Errno::EINVAL));
             };
-            let to_remote = |s: &AddressRange| RemoteIoVec { base: s.addr.0 as usize, len: s.len };
+            let now = &mut [IoSliceMut::new(now)];
             let first = call * MAX_RANGES;
             if spans.len() <= RANGES_ON_STACK {
                 let mut remote = [RemoteIoVec { base: 0, len: 0 }; RANGES_ON_STACK];
@@ -249,6 +258,18 @@ impl Memory for LiveMemory {
                 self.call(spans, first, &remote, now)?;
             }
             out = later;
+        }
+        Ok(())
+    }
+
+    fn read_parts(&self, parts: &mut [(Addr, &mut [u8])]) -> Result<(), MemoryError> {
+        for (call, parts) in parts.chunks_mut(MAX_RANGES).enumerate() {
+            let span =
+                |(addr, out): &(Addr, &mut [u8])| AddressRange { addr: *addr, len: out.len() };
+            let spans: Vec<AddressRange> = parts.iter().map(span).collect();
+            let remote: Vec<RemoteIoVec> = spans.iter().map(to_remote).collect();
+            let out = parts.iter_mut().map(|(_, out)| IoSliceMut::new(out));
+            self.call(&spans, call * MAX_RANGES, &remote, &mut out.collect::<Vec<_>>())?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::memory::MemoryError;
+use super::page_copy::CopyFailure;
 
 /// 2 MiB.
 const REGION_PAGES: usize = 512;
@@ -64,6 +65,16 @@ impl PageIndex {
                 FAILED
             }
         };
+    }
+
+    pub(super) fn miss(&mut self, number: u64, why: CopyFailure) {
+        match why {
+            // Only the kernel's fault proves absence.
+            CopyFailure::Failed(error @ MemoryError::Fault { .. }) => {
+                self.insert(number, Err(error))
+            }
+            _ => self.remove(number),
+        }
     }
 
     pub(super) fn remove(&mut self, number: u64) {

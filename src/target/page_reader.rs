@@ -15,6 +15,20 @@ pub struct PageReader<'a> {
     pages: MutexGuard<'a, CachedPages>,
 }
 
+impl CachedPages {
+    /// Notes bytes that are of no stop, or that a doubtful page does not have in both its reads.
+    fn check_doubt(&mut self, within: usize, bytes: &[u8]) {
+        if self.is_late {
+            self.torn_reads += 1;
+        } else if let Some(doubt) = self.doubt
+            && self.copies.doubts.concern(doubt, within, bytes)
+        {
+            self.torn_reads += 1;
+            self.torn[doubt as usize] = true;
+        }
+    }
+}
+
 impl<'a> PageReader<'a> {
     pub(super) fn of(cache: &'a PageCache) -> PageReader<'a> {
         PageReader { cache, pages: cache.pages.lock() }
@@ -29,6 +43,7 @@ impl PageReader<'_> {
         if within <= PAGE - 8 {
             let page = self.page(number)?;
             let word = page[within..].first_chunk().copied().unwrap_or_default();
+            self.pages.check_doubt(within, &word);
             return Ok(u64::from_le_bytes(word));
         }
         let mut out = [0; 8];
@@ -41,11 +56,6 @@ impl PageReader<'_> {
         self.u64(addr).map(Addr)
     }
 
-    /// Allows `bytes` above the budget for the caller's own memory.
-    pub fn needs(&mut self, bytes: u64) {
-        self.pages.needed = self.pages.needed.max(bytes);
-    }
-
     /// Fills `out` from `addr` on.
     pub fn read(&mut self, addr: Addr, mut out: &mut [u8]) -> Result<(), MemoryError> {
         let mut at = addr.0;
@@ -55,6 +65,7 @@ impl PageReader<'_> {
             let page = self.page(at / PAGE as u64)?;
             let (now, later) = out.split_at_mut(len);
             now.copy_from_slice(&page[within..within + len]);
+            self.pages.check_doubt(within, now);
             out = later;
             at = at.wrapping_add(len as u64);
         }
@@ -67,9 +78,10 @@ impl PageReader<'_> {
         if pages.unchecked >= CHECK_EVERY {
             pages.check();
         }
-        if let Some(error) = pages.exceeded {
+        // Without room, copied pages can still be read.
+        if pages.exceeded == Some(MemoryError::TimeUp) {
             pages.refused += 1;
-            return Err(error);
+            return Err(MemoryError::TimeUp);
         }
         let place = match pages.last {
             Some((last, place)) if last == number => place,
@@ -79,6 +91,8 @@ impl PageReader<'_> {
                     None => self.copy(number)?,
                 };
                 self.pages.last = Some((number, place));
+                self.pages.doubt = self.pages.copies.doubts.of(place);
+                self.pages.is_late = self.pages.is_of_stop && place as usize >= self.pages.copied;
                 self.pages.used[place as usize] = true;
                 place
             }

@@ -21,6 +21,8 @@ impl Memory for NoMemory {
 pub struct ViewedPages {
     used: Vec<bool>,
     wanted: Vec<u64>,
+    torn: Vec<bool>,
+    torn_reads: u64,
     exceeded: Option<MemoryError>,
 }
 
@@ -34,8 +36,8 @@ impl PageCache {
 
     /// Ends a view.
     pub fn into_viewed(self) -> ViewedPages {
-        let CachedPages { used, wanted, exceeded, .. } = self.pages.into_inner();
-        ViewedPages { used, wanted: wanted.unwrap_or_default(), exceeded }
+        let CachedPages { used, wanted, torn, torn_reads, exceeded, .. } = self.pages.into_inner();
+        ViewedPages { used, wanted: wanted.unwrap_or_default(), torn, torn_reads, exceeded }
     }
 
     /// Copies the pages that views missed; whether there were any.
@@ -44,6 +46,8 @@ impl PageCache {
         let mut pages = self.pages.lock();
         for view in views {
             pages.used.iter_mut().zip(view.used).for_each(|(used, by_view)| *used |= by_view);
+            pages.torn.iter_mut().zip(view.torn).for_each(|(torn, by_view)| *torn |= by_view);
+            pages.torn_reads += view.torn_reads;
             pages.exceeded = pages.exceeded.or(view.exceeded);
             wanted.extend(view.wanted);
         }

@@ -5,16 +5,20 @@ use std::time::Instant;
 
 use super::budget::Budget;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
-use super::page_copy::{CHUNK_PAGES, CopyBuffer, CopyProgress, PAGE, PagePlan, beside, new_chunk};
+use super::page_copy::{
+    CHUNK_PAGES, CopyBuffer, CopyLimit, CopyProgress, PAGE, PagePlan, copy_pages, new_chunk,
+};
+use super::page_doubts::PageDoubts;
 use super::page_index::{LastRegion, PageIndex};
 use super::page_reader::PageReader;
 use super::ptrace_stop::Resumed;
 use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
 
 /// A check takes microseconds.
 pub(super) const CHECK_EVERY: u32 = 4096;
 
-const NO_PAGE: u64 = u64::MAX;
+pub(super) const NO_PAGE: u64 = u64::MAX;
 
 /// Copies each page once, so reads of a stopped process agree.
 ///
@@ -33,6 +37,7 @@ pub(super) struct PageCopies {
     pub(super) chunks: Vec<CopyBuffer>,
     /// By place.
     pub(super) numbers: Vec<u64>,
+    pub(super) doubts: PageDoubts,
 }
 
 #[derive(Default)]
@@ -43,16 +48,36 @@ pub(super) struct CachedPages {
     pub(super) last: Option<(u64, u32)>,
     pub(super) last_region: LastRegion,
     budget: Option<Budget>,
-    /// Bytes allowed above the budget.
-    pub(super) needed: u64,
+    /// Part of the budget's memory that is kept for later.
+    reserved: f64,
+    /// So many pages may be copied whatever is resident.
+    granted: usize,
+    /// A limit that was exceeded before there was more room.
+    exceeded_before: Option<MemoryError>,
     pub(super) closed: bool,
     /// Set when the copied process continues.
     pub(super) resumed: Option<Resumed>,
     /// Copying ends then, unless the copy beside it takes longer.
     until: Option<(Instant, CopyProgress)>,
-    /// Pages planned, and pages copied while the process was stopped.
+    /// Pages planned, and pages copied until the stop ended.
     planned: usize,
-    copied: usize,
+    pub(super) copied: usize,
+    /// Whether there was a stop.
+    pub(super) is_of_stop: bool,
+    /// Of the planned pages, by place: which were copied while the process was stopped, and which
+    /// first, as they change.
+    pub(super) standing: Vec<bool>,
+    pub(super) first: Vec<bool>,
+    /// Places that could not be read before the stop.
+    pub(super) absent: FxHashSet<usize>,
+    /// Places whose bytes may be of a moment after the stop.
+    pub(super) too_late: Vec<usize>,
+    /// The last page was read after the stop.
+    pub(super) is_late: bool,
+    /// The last page's doubt; reads of doubtful bytes; used doubts.
+    pub(super) doubt: Option<u32>,
+    pub(super) torn_reads: u64,
+    pub(super) torn: Vec<bool>,
     pub(super) refused: u64,
     /// A view's missing pages.
     pub(super) wanted: Option<Vec<u64>>,
@@ -68,14 +93,30 @@ impl PageCache {
 
     /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]).
     pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
-        let pages = CachedPages { budget: Some(budget), ..CachedPages::default() };
+        let (granted, budget) = (budget.spare_pages(), Some(budget));
+        let pages = CachedPages { granted, budget, ..CachedPages::default() };
         PageCache { memory, pages: Mutex::new(pages) }
     }
 
     /// Also forgets that the old budget was used up.
     pub fn set_budget(&self, budget: Budget) {
         let mut pages = self.pages.lock();
-        (pages.budget, pages.exceeded) = (Some(budget), None);
+        (pages.budget, pages.exceeded, pages.exceeded_before) = (Some(budget), None, None);
+    }
+
+    /// Before a stop: keeps this part of the budget's memory for later reads. Some pages may always
+    /// be read until the next call.
+    pub fn reserve(&self, part: f64) {
+        let mut pages = self.pages.lock();
+        if pages.is_of_stop {
+            return;
+        }
+        pages.reserved = part;
+        pages.granted = pages.count() + pages.budget.map_or(0, |budget| budget.spare_pages());
+        if pages.exceeded == Some(MemoryError::OutOfRoom) {
+            (pages.exceeded, pages.exceeded_before) = (None, pages.exceeded);
+            pages.check();
+        }
     }
 
     /// From now on only copied pages can be read ([`MemoryError::Closed`]).
@@ -106,15 +147,21 @@ impl PageCache {
         let mut last = None;
         for (&number, place) in others.numbers.iter().zip(0u32..) {
             // Uncopied pages are in no index.
-            let is_new = others.index.has(number, place)
-                && !matches!(own.index.get(number, &mut last), Some(Ok(_)));
-            if is_new {
+            let is_copied = others.index.has(number, place);
+            if is_copied {
+                // A copy of the stop replaces one of before it.
+                if let Some(Ok(before)) = own.index.get(number, &mut last) {
+                    own.numbers[before as usize] = NO_PAGE;
+                }
                 own.index.insert(number, Ok(first as u32 + place));
+            } else if let Some(Err(error)) = others.index.get(number, &mut None) {
+                own.index.insert(number, Err(error));
             }
-            own.numbers.push(if is_new { number } else { NO_PAGE });
+            own.numbers.push(if is_copied { number } else { NO_PAGE });
         }
         let count = pages.count();
         pages.used.resize(count, false);
+        pages.standing.resize(count, true);
     }
 
     /// Bytes copied.
@@ -142,6 +189,7 @@ impl PageCache {
     /// Counts all pages read as copied. Call it just before the process continues.
     pub fn end_copy(&self) {
         let mut pages = self.pages.lock();
+        pages.is_of_stop = true;
         (pages.copied, pages.resumed, pages.closed) = (pages.count(), None, false);
     }
 
@@ -154,8 +202,7 @@ impl PageCache {
 
     /// Pages read after the copy, which may not match it.
     pub fn late_pages(&self) -> usize {
-        let pages = self.pages.lock();
-        pages.count() - pages.copied
+        self.pages.lock().late()
     }
 
     /// Reads refused by a limit or a running process.
@@ -163,22 +210,35 @@ impl PageCache {
         self.pages.lock().refused
     }
 
+    /// Before a stop: whether what is reserved for later begins. Counts as a refused read.
+    pub fn has_no_room(&self) -> bool {
+        let mut pages = self.pages.lock();
+        let is_full = !pages.is_of_stop && pages.exceeded == Some(MemoryError::OutOfRoom);
+        pages.refused += u64::from(is_full);
+        is_full
+    }
+
+    /// Pages that leave room in the budget for what is made of them.
+    pub fn most_pages(&self) -> usize {
+        self.pages.lock().budget.map_or(usize::MAX, |budget| budget.pages())
+    }
+
     /// The exceeded limit, if any.
     pub fn exceeded(&self) -> Option<MemoryError> {
         let mut pages = self.pages.lock();
         pages.check();
-        pages.exceeded
+        pages.exceeded.or(pages.exceeded_before)
     }
 
     /// Drops all copies and makes room for `pages`, before the stop.
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
         let mut cache = self.pages.lock();
         let mut plan = PagePlan::new(pages);
-        let CachedPages { budget, needed, exceeded, .. } = *cache;
+        let CachedPages { budget, exceeded, .. } = *cache;
         let chunks = cache.copies_mut().map(|copies| std::mem::take(&mut copies.chunks));
         let chunks = plan.fit(chunks.unwrap_or_default());
         let copies = Arc::new(PageCopies { chunks, ..PageCopies::default() });
-        *cache = CachedPages { copies, budget, needed, exceeded, ..CachedPages::default() };
+        *cache = CachedPages { copies, budget, exceeded, ..CachedPages::default() };
         plan
     }
 
@@ -186,31 +246,16 @@ impl PageCache {
     /// continued.
     pub fn copy(&self, plan: PagePlan, resumed: &Resumed) -> bool {
         let mut pages = self.pages.lock();
+        pages.begin(plan);
         let Some(copies) = pages.copies_mut() else { return false };
-        let copied = plan.copy(&*self.memory, &mut copies.chunks, resumed);
-        (copies.numbers, copies.index) = plan.into_parts();
-        for (place, error) in copied.failed {
-            let number = copies.numbers[place];
-            // Only the kernel's fault proves absence.
-            match error {
-                MemoryError::Fault { .. } => copies.index.insert(number, Err(error)),
-                _ => copies.index.remove(number),
-            }
+        let PageCopies { numbers, chunks, index, .. } = copies;
+        let limit = CopyLimit::of(resumed);
+        let missing =
+            copy_pages(&*self.memory, numbers, chunks, &limit, &|_| true, &|_, _| None::<()>).1;
+        for (places, why) in &missing {
+            numbers[places.clone()].iter().for_each(|number| index.miss(*number, *why));
         }
-        let count = copies.numbers.len();
-        (pages.planned, pages.copied) = (count, count);
-        pages.used = vec![false; count];
-        copied.whole
-    }
-
-    /// Copies while this thread runs `other`; returns whether both are whole.
-    pub fn copy_beside(
-        &self,
-        plan: PagePlan,
-        resumed: &Resumed,
-        other: impl FnOnce(&CopyProgress) -> bool,
-    ) -> bool {
-        beside(|| self.copy(plan, resumed), other)
+        missing.iter().all(|(_, why)| why.is_answer())
     }
 
     /// Reads many small places under one lock.
@@ -245,20 +290,39 @@ impl PageCopies {
 impl CachedPages {
     /// Copies nothing.
     pub(super) fn view(&self) -> CachedPages {
-        let CachedPages { budget, exceeded, needed, .. } = *self;
+        let CachedPages { budget, exceeded, reserved, is_of_stop, copied, .. } = *self;
         CachedPages {
             copies: Arc::clone(&self.copies),
             used: vec![false; self.used.len()],
+            torn: vec![false; self.torn.len()],
             wanted: Some(Vec::new()),
             budget,
             exceeded,
-            needed,
+            reserved,
+            is_of_stop,
+            copied,
             ..CachedPages::default()
         }
     }
 
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.copies.numbers.len()
+    }
+
+    pub(super) fn late(&self) -> usize {
+        self.count() - self.copied
+    }
+
+    /// Makes places for the pages of `plan`.
+    pub(super) fn begin(&mut self, plan: PagePlan) {
+        let Some(copies) = self.copies_mut() else { return };
+        (copies.numbers, copies.index) = plan.into_parts();
+        let count = copies.numbers.len();
+        (self.planned, self.copied) = (count, count);
+        self.granted = count + self.budget.map_or(0, |budget| budget.spare_pages());
+        self.used = vec![false; count];
+        self.standing = vec![false; count];
+        self.first = vec![false; count];
     }
 
     /// `None` while other threads have views.
@@ -268,8 +332,11 @@ impl CachedPages {
 
     pub(super) fn check(&mut self) {
         self.unchecked = 0;
-        if self.exceeded.is_none() {
-            self.exceeded = self.budget.and_then(|budget| budget.exceeded(self.needed));
+        if self.exceeded != Some(MemoryError::TimeUp) {
+            let is_granted = self.count() < self.granted;
+            let now = self.budget.and_then(|budget| budget.exceeded(self.reserved));
+            let now = now.filter(|now| *now != MemoryError::OutOfRoom || !is_granted);
+            self.exceeded = now.or(self.exceeded);
         }
         self.check_time();
     }
@@ -425,7 +492,9 @@ mod tests {
         let small = PageCache::new(Box::new(WaitingMemory(Mutex::new(has_more))));
         let plan = large.plan(&[1, 2, 3]);
         let read = |page: u64| small.reader().u64(Addr(page * PAGE as u64));
-        let whole = large.copy_beside(plan, &Resumed::default(), |copying| {
+        let limit = CopyLimit::of(&Resumed::default());
+        large.begin(plan);
+        let whole = large.read_standing_beside(&limit, &limit, |copying| {
             small.copy_until(Instant::now(), copying);
             (0..2).for_each(|_| more.send(()).unwrap());
             assert_eq!(read(10), Ok(0), "the time is over, but the copy is still made");

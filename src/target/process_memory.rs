@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::core_file::CoreFile;
-use super::memory::{AddressRange, LiveMemory, Memory, MemoryError};
+use super::memory::{Addr, AddressRange, LiveMemory, Memory, MemoryError};
 
 /// A process's memory.
 #[derive(Debug, Clone)]
@@ -29,6 +29,13 @@ impl Memory for ProcessMemory {
         match self {
             ProcessMemory::Live(memory) => memory.read_spans(spans, out),
             ProcessMemory::Core(CoreMemory(core)) => core.read_spans(spans, out),
+        }
+    }
+
+    fn read_parts(&self, parts: &mut [(Addr, &mut [u8])]) -> Result<(), MemoryError> {
+        match self {
+            ProcessMemory::Live(memory) => memory.read_parts(parts),
+            ProcessMemory::Core(CoreMemory(core)) => core.read_parts(parts),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::working_set::WorkingSet;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, CudaIndex, Metric, Nanos, Pool, SnapshotConsistency,
 };
-use crate::target::{Addr, AddressRange, Memory, MemoryError, processor_time};
+use crate::target::{Addr, AddressRange, Memory, MemoryError, PAGE, processor_time};
 
 const MIN_ATTEMPTS: u32 = 4;
 const QUICK_ATTEMPTS: u32 = 32;
@@ -97,12 +97,32 @@ impl SnapshotReader {
         self.device
     }
 
+    /// Numbers of the pages that it needs.
+    pub(super) fn pages(&self) -> Vec<u64> {
+        let mut pages = self.set.pages();
+        pages.push(self.device.0 / PAGE as u64);
+        pages
+    }
+
     /// Device address and `Block` address.
     pub(super) fn places(&self) -> Vec<(u64, Addr)> {
         self.scratch.places().collect()
     }
 
     pub(super) fn read(
+        &mut self,
+        memory: &dyn Memory,
+        counters: &CounterLayout,
+        layout: &mut BlocksLayout,
+        attempts: ReadAttempts<'_>,
+        version: &str,
+    ) -> Result<AllocatorSnapshot, AllocatorError> {
+        let read = self.read_repeatedly(memory, counters, layout, attempts, version);
+        self.set.release();
+        read
+    }
+
+    fn read_repeatedly(
         &mut self,
         memory: &dyn Memory,
         counters: &CounterLayout,

@@ -215,13 +215,39 @@ impl AllocatorReader {
         now: &dyn Fn() -> Nanos,
         before_attempt: &mut dyn FnMut(),
     ) -> Result<AllocatorSnapshot, AllocatorError> {
+        self.blocks_of(None, device, now, before_attempt)
+    }
+
+    /// [`Self::blocks`] from a copy of the target's memory.
+    pub fn blocks_in(
+        &mut self,
+        memory: &dyn Memory,
+        device: CudaIndex,
+    ) -> Result<AllocatorSnapshot, AllocatorError> {
+        self.blocks_of(Some(memory), device, &|| Nanos(0), &mut || {})
+    }
+
+    /// The pages that the last [`Self::blocks`] needed, by number.
+    pub fn pages_of_blocks(&self) -> Vec<u64> {
+        let readers = self.native.iter().flat_map(|native| &native.blocks);
+        readers.flat_map(SnapshotReader::pages).collect()
+    }
+
+    fn blocks_of(
+        &mut self,
+        memory: Option<&dyn Memory>,
+        device: CudaIndex,
+        now: &dyn Fn() -> Nanos,
+        before_attempt: &mut dyn FnMut(),
+    ) -> Result<AllocatorSnapshot, AllocatorError> {
         let version = self.version.as_deref().unwrap_or("unknown");
         let Some(native) = &mut self.native else { return Err(self.unreadable("its blocks")) };
         let reader =
             native.blocks.get_mut(device.0 as usize).ok_or(AllocatorError::NoDevice(device))?;
         let counters = &native.devices.counters;
         let attempts = ReadAttempts { timeout: self.timeout, before_each: before_attempt, now };
-        reader.read(&*self.memory, counters, &mut native.layout, attempts, version)
+        let memory = memory.unwrap_or(&*self.memory);
+        reader.read(memory, counters, &mut native.layout, attempts, version)
     }
 
     /// The target's `torch.cuda.memory._record_memory_history` of `device`, and its snapshot if the

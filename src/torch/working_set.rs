@@ -13,6 +13,8 @@ const PIECES_PER_PAGE: u64 = PAGE / PIECE;
 /// 256 MiB.
 const MAX_RANGES: usize = 1 << 19;
 const MAX_APPENDED: usize = 64;
+/// Bytes of copies kept for the next read.
+const MAX_KEPT: usize = 32 << 20;
 const FORGOTTEN_AFTER: u32 = 8;
 
 /// Copies for which a changed piece counts as restless: it probably changes again.
@@ -126,6 +128,13 @@ impl WorkingSet {
         result
     }
 
+    /// Returns large copies to the kernel: the next read makes them anew.
+    pub(super) fn release(&mut self) {
+        if self.copies.capacity() > MAX_KEPT {
+            self.copies = Vec::new();
+        }
+    }
+
     pub(super) fn is_volatile(&self) -> bool {
         self.volatile
     }
@@ -199,6 +208,14 @@ impl WorkingSet {
             self.wanted.push(number);
         }
         None
+    }
+
+    /// Numbers of the pages with pieces.
+    pub(super) fn pages(&self) -> Vec<u64> {
+        let mut pages: Vec<u64> = self.pieces.keys().map(|piece| piece / PIECES_PER_PAGE).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
     }
 
     pub(super) fn begin_walk(&mut self) {

@@ -13,8 +13,8 @@ use crate::support::terminal::Terminal;
 
 /// Only root may read it.
 const SECRET: &str = "SECRET-OF-ROOT-7c1f";
-/// An honest job with that many objects needs some 250 MiB of memspy's memory.
-const MAX_BYTES: u64 = (250 + 512) << 20;
+/// Of memspy itself, whatever the heap holds.
+const MAX_BYTES: u64 = 512 << 20;
 /// All takes some seconds; this is for a busy machine.
 const HANGS: Duration = Duration::from_secs(100);
 const MAX_PAUSE: f64 = 0.5;
@@ -51,8 +51,8 @@ fn run(pid: u32, words: &[&str]) -> (String, u64) {
     }
     let said = out.join().unwrap() + &err.join().unwrap();
     // It may give up earlier, if the rest is not enough; it says so.
-    let is_up = said.contains("the limit of 5s for the snapshot was reached");
-    assert!(!is_up || since.elapsed() >= Duration::from_secs(5), "{:?}: {said}", since.elapsed());
+    let is_up = said.contains("the limit of 15s for the snapshot was reached");
+    assert!(!is_up || since.elapsed() >= Duration::from_secs(15), "{:?}: {said}", since.elapsed());
     (said, most)
 }
 

@@ -28,11 +28,11 @@ impl SnapshotArgs {
 /// The limits of one snapshot.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct SnapshotLimits {
-    /// Stop the job for at most this long (200ms, 5s). A snapshot that needs longer is incomplete
-    /// and says what is missing
-    #[arg(long, visible_alias = "max-pause", value_name = "TIME", value_parser = time, default_value = "1s", help_heading = "Cost of a snapshot")]
+    /// Stop the job for at most this long. What changes meanwhile and does not fit is read while
+    /// the job runs, and the snapshot says how much that is
+    #[arg(long, visible_alias = "max-pause", value_name = "TIME", value_parser = time, default_value = "30ms", help_heading = "Cost of a snapshot")]
     pub max_stop: Duration,
-    /// End a snapshot after this time [default: 5s; 'summary' has less, as it ends soon]. One that
+    /// End a snapshot after this time [default: 15s; 'summary' has less, as it ends soon]. One that
     /// needs longer is incomplete and says what is missing
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Cost of a snapshot")]
     pub max_time: Option<Duration>,

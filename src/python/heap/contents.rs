@@ -29,6 +29,8 @@ const MAX_NAME_LEN: usize = 64;
 const MAX_NAMES: usize = 1 << 16;
 
 const WORDS: usize = 512;
+/// Of a container: more would take all memory from other objects.
+const MAX_READ: u64 = 1 << 21;
 
 fn each_word(
     memory: &dyn Memory,
@@ -40,8 +42,9 @@ fn each_word(
         return Err(DecodeError::Malformed);
     }
     let (mut buffer, mut done) = ([0; 8 * WORDS], 0);
-    while done < count {
-        let here = (count - done).min(WORDS as u64) as usize;
+    let most = count.min(MAX_READ);
+    while done < most {
+        let here = (most - done).min(WORDS as u64) as usize;
         let bytes = &mut buffer[..8 * here];
         memory.read(start + 8 * done, bytes)?;
         for word in bytes.chunks_exact(8) {
@@ -49,7 +52,7 @@ fn each_word(
         }
         done += here as u64;
     }
-    Ok(())
+    if most < count { Err(DecodeError::Malformed) } else { Ok(()) }
 }
 
 fn object_at(at: Addr) -> Result<Addr, DecodeError> {

@@ -31,16 +31,6 @@ pub(super) struct TrackedObject {
     pub(super) references: i32,
 }
 
-const PORTION: usize = 1 << 14;
-/// Upper bound of an object, its parts, and our record of it.
-const BYTES_PER_OBJECT: u64 = 1 << 10;
-
-pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {
-    if objects.is_multiple_of(PORTION) {
-        reader.needs((objects + PORTION) as u64 * BYTES_PER_OBJECT);
-    }
-}
-
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
@@ -88,9 +78,9 @@ fn read_state(
     let lists = find(reader, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
     if listing == HeapListing::Newest {
-        // New objects join the youngest list, which a collection merges into the next.
-        for head in &lists[..2] {
-            follow(reader, *head, PREVIOUS, MAX_NEW, objects);
+        // New objects join the youngest list, which a collection merges into the next, at its end.
+        for (head, most) in lists.iter().zip([MAX_NEW, MAX_NEW, MAX_NEW / 10]) {
+            follow(reader, *head, PREVIOUS, most, objects);
         }
         return Ok(());
     }
@@ -173,9 +163,7 @@ fn follow(
         if changes > MAX_CHANGES {
             return false;
         }
-        allow(reader, objects.len());
         let (at_object, class) = (at + HEADER, Addr(word(3)));
-        allow(reader, objects.len());
         objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(on) & !FLAGS));
     }
@@ -211,7 +199,6 @@ fn walk(
             return Err(HeapError::Changing);
         }
         let (at_object, class) = (at + HEADER, Addr(word(3)));
-        allow(reader, objects.len());
         objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(0) & !FLAGS));
     }

@@ -10,7 +10,7 @@ use block_area::BlockArea;
 use rustc_hash::FxHashSet;
 
 use super::blocks::{AbandonedSegments, GENERATIONS, MimallocLayout};
-use super::lists::{MAX_OBJECTS, TrackedObject, allow};
+use super::lists::{MAX_OBJECTS, TrackedObject};
 use super::{HeapError, HeapListing};
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::layouts::{GcState, PythonLayout, RefcountLayout};
@@ -375,7 +375,6 @@ impl MimallocWalk<'_> {
             counted.clamp(0, i64::from(i32::MAX)) as i32
         };
         let class = class.get(&head).unwrap_or_default();
-        allow(&mut self.reader, self.objects.len());
         self.objects.push(TrackedObject { at, class, references });
         Ok(())
     }

@@ -14,8 +14,8 @@ use crate::model::{
 };
 use crate::render::devices::MissedJson;
 use crate::render::owners::{
-    CopiedTensorsJson, DeviceOwnersJson, IncompleteJson, copied_json as copied,
-    incomplete_json as incomplete, owners_by_device as devices,
+    CopiedTensorsJson, DeviceOwnersJson, IncompleteJson, UncertainJson, copied_json as copied,
+    incomplete_json as incomplete, owners_by_device as devices, uncertain_json as uncertain,
 };
 use crate::render::shared::{
     FragmentationJson, JsonDocument, JsonFormat, OutputError, SleepTagJson, allocator_text,
@@ -220,6 +220,8 @@ pub struct DumpOwnersJson {
     pub pause_seconds: Option<f64>,
     /// Which limit ended the snapshot early; `null` if it is complete.
     pub incomplete: Option<IncompleteJson>,
+    /// What changed while it was read; `null` if all is of one moment, or the process ran on.
+    pub uncertain: Option<UncertainJson>,
     /// Of a process that was forked after CUDA had begun: the tensors on GPUs that are another
     /// process's, and not counted; else `null`.
     pub copied: Option<CopiedTensorsJson>,
@@ -265,6 +267,7 @@ fn by_owner(snapshot: &OwnershipSnapshot, options: &DumpOptions) -> DumpOwnersJs
         seconds_before_driver: options.owners_age.map(|age| age.as_secs_f64()),
         pause_seconds: snapshot.pause.map(|pause| pause.as_secs_f64()),
         incomplete: snapshot.incomplete.as_ref().map(incomplete),
+        uncertain: uncertain(snapshot),
         copied: copied(snapshot),
         devices: devices(snapshot),
     }

@@ -14,7 +14,7 @@ use crate::model::{
 use crate::ownership::breakdown;
 use crate::render::owners::{
     DeviceChoice, TensorsOptions, categories, copied, group_rows, incomplete, outside_tensors,
-    pause, pool_users, write_rows, write_storages,
+    pause, pool_users, uncertain, write_rows, write_storages,
 };
 use crate::render::shared::allocator_text;
 use crate::render::shared::{
@@ -240,8 +240,8 @@ fn write_owners(
         _ => String::new(),
     };
     writeln!(out, "  of {} allocated{earlier}, by owner:", bytes(allocated))?;
-    if let Some(incomplete) = incomplete(snapshot) {
-        writeln!(out, "  {incomplete}")?;
+    for note in [incomplete(snapshot), uncertain(snapshot)].into_iter().flatten() {
+        writeln!(out, "  {note}")?;
     }
     if options.each {
         let most = usize::MAX;

@@ -29,7 +29,7 @@ pub use super::owners::{
     BackwardMemoryJson, CopiedTensorsJson, DeviceOwnersJson, GarbageCycleJson, GraphNodeJson,
     IncompleteJson, LossMemoryJson, ModelSizeJson, ModelsizeJson, NodeClassJson, OwnedPoolJson,
     OwnerGroupJson, OwnerPatternJson, OwnershipJson, PythonTensorsJson, ReferrerJson, SavedByJson,
-    SavedJson, StopsJson, TensorJson, TensorReferrersJson, TrumpyJson,
+    SavedJson, StopsJson, TensorJson, TensorReferrersJson, TrumpyJson, UncertainJson,
 };
 pub use super::shared::{
     AttributionJson, FragmentationJson, JsonDocument, JsonFormat, PrivatePoolJson, SegmentSumJson,

@@ -11,7 +11,7 @@ use super::tensors_json::{GraphNodeJson, SavedJson, TensorJson, node, saved_sums
 use crate::analysis::{PrivatePool, owner_groups, private_pools, saved};
 use crate::model::{
     CopiedTensors, DeviceOwnership, GarbageCycle, IncompleteSnapshot, OwnershipSnapshot, PoolUser,
-    ReachedLimit, StopTotals, TensorCategory, TensorReferrers,
+    ReachedLimit, StopTotals, TensorCategory, TensorReferrers, UncertainSnapshot,
 };
 use crate::ownership::breakdown;
 use crate::render::shared::{JsonDocument, JsonFormat, OutputError};
@@ -37,6 +37,8 @@ pub struct OwnershipJson {
     pub stops: StopsJson,
     /// Which limit ended the snapshot early; `null` if it is complete.
     pub incomplete: Option<IncompleteJson>,
+    /// What changed while it was read; `null` if all is of one moment, or the job ran on.
+    pub uncertain: Option<UncertainJson>,
     /// Of a process that was forked after CUDA had begun: the tensors on GPUs that are another
     /// process's, and not listed; else `null`.
     pub copied: Option<CopiedTensorsJson>,
@@ -133,6 +135,20 @@ pub struct IncompleteJson {
     pub most: serde_json::Number,
     /// What was not read, or only in part.
     pub missing: Vec<String>,
+}
+
+/// What changed while it was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UncertainJson {
+    /// Bytes of the job's memory that changed.
+    pub bytes: u64,
+    /// Of so many that were read.
+    pub of_bytes: u64,
+    /// The parts whose rows may be torn.
+    pub parts: Vec<String>,
+    /// Torn tensors that contradict the allocator's blocks: they are not listed.
+    pub left_out: u64,
 }
 
 /// What refers to one tensor.
@@ -247,6 +263,7 @@ fn ownership(snapshot: &OwnershipSnapshot) -> OwnershipJson {
         pause_seconds: snapshot.pause.map(|pause| pause.as_secs_f64()),
         stops: stops(snapshot.stops),
         incomplete: snapshot.incomplete.as_ref().map(incomplete_json),
+        uncertain: uncertain_json(snapshot),
         copied: copied_json(snapshot),
         garbage_cycles: snapshot.garbage.iter().map(garbage_cycle).collect(),
         private_pools: private_pools(snapshot).iter().map(owned_pool).collect(),
@@ -292,6 +309,12 @@ fn stops(stops: StopTotals) -> StopsJson {
         total_seconds: stops.total.as_secs_f64(),
         longest_seconds: stops.longest.as_secs_f64(),
     }
+}
+
+pub(crate) fn uncertain_json(snapshot: &OwnershipSnapshot) -> Option<UncertainJson> {
+    let UncertainSnapshot { bytes, of, parts, left_out } = snapshot.uncertain.as_ref()?;
+    let parts = parts.iter().map(|&part| part.to_owned()).collect();
+    Some(UncertainJson { bytes: *bytes, of_bytes: *of, parts, left_out: *left_out })
 }
 
 pub(crate) fn incomplete_json(incomplete: &IncompleteSnapshot) -> IncompleteJson {

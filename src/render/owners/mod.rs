@@ -15,10 +15,10 @@ pub(crate) use groups::{
 };
 pub use json::{
     CopiedTensorsJson, DeviceOwnersJson, GarbageCycleJson, IncompleteJson, OwnedPoolJson,
-    OwnershipJson, PythonTensorsJson, ReferrerJson, StopsJson, TensorReferrersJson, ownership_json,
-    ownership_json_line,
+    OwnershipJson, PythonTensorsJson, ReferrerJson, StopsJson, TensorReferrersJson, UncertainJson,
+    ownership_json, ownership_json_line,
 };
-pub(crate) use json::{copied_json, incomplete_json, owners_by_device};
+pub(crate) use json::{copied_json, incomplete_json, owners_by_device, uncertain_json};
 pub use like::{
     BackwardMemoryJson, LossMemoryJson, ModelSizeJson, ModelsizeJson, TrumpyJson,
     like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text,
@@ -27,5 +27,6 @@ pub use referrers::referrers_text;
 pub use tensors_json::{GraphNodeJson, NodeClassJson, SavedByJson, SavedJson, TensorJson};
 pub use text::{
     DeviceChoice, TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,
+    uncertain,
 };
 pub(crate) use text::{categories, copied, write_storages};

@@ -10,7 +10,7 @@ use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved
 use crate::model::{
     CopiedTensors, DeviceOwnership, Frame, IncompleteSnapshot, OwnershipSnapshot, PythonTensors,
     ReachedLimit, StackTable, StopTotals, StorageGroup, TensorCategory, TensorDevice, TensorRow,
-    ThreadSample,
+    ThreadSample, UncertainSnapshot,
 };
 use crate::ownership::{breakdown, owner_label, storages};
 use crate::render::shared::{
@@ -367,6 +367,9 @@ fn write_footer(
     if let Some(incomplete) = incomplete {
         writeln!(out, "{}", incomplete_text(incomplete))?;
     }
+    if let Some(uncertain) = uncertain(snapshot) {
+        writeln!(out, "{uncertain}")?;
+    }
     if snapshot.unreadable > 0 {
         writeln!(
             out,
@@ -406,6 +409,24 @@ pub(crate) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
 /// What is missing and why; `None` if complete.
 pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     snapshot.incomplete.as_ref().map(incomplete_text)
+}
+
+/// What changed while it was read; `None` if nothing did.
+pub fn uncertain(snapshot: &OwnershipSnapshot) -> Option<String> {
+    let UncertainSnapshot { bytes: changed, of, parts, left_out } = snapshot.uncertain.as_ref()?;
+    let parts = match parts.is_empty() {
+        true => String::new(),
+        false => format!(": {}", parts.join(", ")),
+    };
+    let left_out = match left_out {
+        0 => String::new(),
+        tensors => format!("left out: {}; ", number(*tensors, "torn tensor")),
+    };
+    Some(format!(
+        "changed while it was read: {} of {}; {left_out}rows there may be torn{parts}",
+        bytes(*changed),
+        bytes(*of)
+    ))
 }
 
 fn incomplete_text(incomplete: &IncompleteSnapshot) -> String {

@@ -10,7 +10,7 @@ use super::text::{JobSummary, LineBytes, LinesSource, ObservedLines};
 use crate::analysis::{GpuFacts, GrowthWatch, HighWater, OwnerKind};
 use crate::model::Nanos;
 use crate::render::owners::{
-    CopiedTensorsJson, OwnerGroupJson, copied_json as copied, group_label, incomplete,
+    CopiedTensorsJson, OwnerGroupJson, copied_json as copied, group_label, incomplete, uncertain,
 };
 use crate::render::shared::{JsonDocument, JsonFormat, OutputError};
 
@@ -40,6 +40,8 @@ pub struct SummaryJson {
     pub snapshot_error: Option<String>,
     /// Which limit ended the last snapshot early, in words; `null` if it is complete.
     pub incomplete: Option<String>,
+    /// What changed while the last snapshot was read, in words; `null` if nothing did.
+    pub uncertain: Option<String>,
     /// How often the job was stopped.
     pub stops: u32,
     /// For how long in all, in seconds.
@@ -335,6 +337,7 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
         copied: summary.snapshot.ok().and_then(copied),
         snapshot_error: summary.snapshot.err().map(str::to_owned),
         incomplete: summary.snapshot.ok().and_then(incomplete),
+        uncertain: summary.snapshot.ok().and_then(uncertain),
         stops: summary.stops.count,
         stopped_seconds: summary.stops.total.as_secs_f64(),
         longest_stop_seconds: summary.stops.longest.as_secs_f64(),

@@ -8,7 +8,7 @@ use crate::analysis::{GpuFacts, GrowthWatch, ObservedDevice, OwnerGroup, Process
 use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorCategory, TensorDevice};
 use crate::ownership::breakdown;
 use crate::render::owners::{
-    GroupRow, copied, group_label, group_rows, incomplete, outside_tensors,
+    GroupRow, copied, group_label, group_rows, incomplete, outside_tensors, uncertain,
 };
 use crate::render::shared::{
     EscapeGuard, OutputError, bytes, count, indented, number, one_line, optional_bytes, percent,
@@ -399,9 +399,8 @@ fn foot(summary: &JobSummary<'_>) -> Vec<String> {
     if summary.is_partial {
         return lines;
     }
-    if let Some(incomplete) = summary.snapshot.ok().and_then(incomplete) {
-        lines.push(incomplete);
-    }
+    lines.extend(summary.snapshot.ok().and_then(incomplete));
+    lines.extend(summary.snapshot.ok().and_then(uncertain));
     if summary.stops.count > 0 {
         lines.push(stops_text(summary.stops));
     }

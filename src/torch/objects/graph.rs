@@ -82,6 +82,15 @@ pub struct AutogradGraph {
 impl TensorDecoder<'_> {
     /// The graph reachable from these nodes.
     pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> AutogradGraph {
+        self.graph_until(roots, &|| false)
+    }
+
+    /// What is found of it until `is_over`.
+    pub fn graph_until(
+        &self,
+        roots: impl IntoIterator<Item = Addr>,
+        is_over: &dyn Fn() -> bool,
+    ) -> AutogradGraph {
         let mut graph = AutogradGraph::default();
         let mut seen = FxHashSet::default();
         let mut parts = 0;
@@ -89,6 +98,9 @@ impl TensorDecoder<'_> {
         while let Some(at) = waiting.pop() {
             if seen.len() >= MAX_NODES || parts >= MAX_PARTS || !seen.insert(at) {
                 continue;
+            }
+            if is_over() {
+                break;
             }
             let Some(node) = self.node(at, &mut graph.unsized_nodes) else { continue };
             parts += node.next.len() + node.saved.len() + node.packed.len();

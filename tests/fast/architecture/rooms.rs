@@ -135,7 +135,6 @@ pub const HANDED_ON: &[(&str, &str)] = &[
     ("gpu", "DriverError"),
     ("owners", "SnapshotOptions"),
     ("owners", "OwnerError"),
-    ("owners", "StopEstimate"),
     ("owners", "StopPolicy"),
     ("probe", "Availability"),
     ("probe", "PlacementError"),
