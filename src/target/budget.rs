@@ -85,7 +85,7 @@ mod tests {
         let budget = Budget::new(hour, 16 << 20);
         assert_eq!(budget.exceeded(0.0), None);
         // Written, so resident; more than parallel tests free meanwhile.
-        let taken = vec![1u8; 256 << 20];
+        let taken = std::hint::black_box(vec![1u8; 256 << 20]);
         assert_eq!(budget.exceeded(0.0), Some(MemoryError::OutOfRoom));
         drop(taken);
         assert_eq!(Budget { resident: 0, ..Budget::new(hour, 80) }.restarted().bytes, 20);

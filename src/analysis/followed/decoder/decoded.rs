@@ -58,7 +58,7 @@ impl DecodedPart {
 
 /// A decoded allocation; those of the iteration stand for all its rounds.
 #[derive(Debug)]
-struct Allocation {
+struct DecodedAllocation {
     is_large: bool,
     size: f64,
     is_known: bool,
@@ -69,7 +69,7 @@ struct Allocation {
 #[derive(Debug)]
 pub(in crate::analysis::followed) struct DecodedSites {
     labels: Labels,
-    allocations: Vec<Allocation>,
+    allocations: Vec<DecodedAllocation>,
     /// By delta: its allocations, and whether it folded.
     deltas: Vec<(Vec<Range<u32>>, bool)>,
 }
@@ -110,11 +110,8 @@ impl DecodedSites {
         let own = sites.into_iter().skip(iteration.own.start).take(iteration.own.len());
         let kinds = &iteration.wrapped.kinds[iteration.own.clone()];
         let known = kinds.iter().zip(&iteration.sizes).zip(own);
-        self.allocations.extend(known.map(|((kind, &(is_large, size)), sites)| Allocation {
-            is_large,
-            size,
-            is_known: kind.is_some(),
-            sites,
+        self.allocations.extend(known.map(|((kind, &(is_large, size)), sites)| {
+            DecodedAllocation { is_large, size, is_known: kind.is_some(), sites }
         }));
         for stretch in iteration.stretches.iter().filter(|stretch| grows(stretch, polls)) {
             let mut numbers = iteration.allocations(stretch).map(|number| number as u32);
@@ -135,7 +132,7 @@ impl DecodedSites {
                 let is_known = pool.allocations == 1;
                 let size = pool.requested_bytes as f64 / f64::from(pool.allocations.max(1));
                 let own = sites.by_ref().take(pool.allocations as usize);
-                self.allocations.extend(own.map(|sites| Allocation {
+                self.allocations.extend(own.map(|sites| DecodedAllocation {
                     is_large,
                     size,
                     is_known,
@@ -166,7 +163,7 @@ impl DecodedSites {
         let mut pools = [false, true].into_iter().zip(&delta.pools);
         // The fold may have others here: then each can be any of them.
         let fits = pools.all(|(is_large, pool)| count(is_large) == pool.allocations as usize);
-        let part = |of: &Allocation| DecodedPart {
+        let part = |of: &DecodedAllocation| DecodedPart {
             is_large: of.is_large,
             requested: (fits && of.is_known).then_some(of.size as u64),
             size: if fits { of.size } else { 1.0 },
@@ -177,7 +174,7 @@ impl DecodedSites {
 
     fn sites(
         &self,
-        of: &Allocation,
+        of: &DecodedAllocation,
         is_folded: bool,
         delta: &LoggedDelta,
         log: &DeltaLog,
