@@ -61,7 +61,7 @@ pub struct SnapshotRequest<'a> {
 }
 
 /// The rest of 512 MiB is for what is new in the stop, and for what is made of the last bytes read.
-const MAX_RESIDENT: u64 = 420 << 20;
+const MAX_RESIDENT: u64 = 320 << 20;
 /// Of a memspy that has much already.
 const MIN_MEMORY: u64 = 64 << 20;
 

@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(budget.exceeded(0.0), Some(MemoryError::OutOfRoom));
         drop(taken);
         assert_eq!(Budget { resident: 0, ..Budget::new(hour, 80) }.restarted().bytes, 20);
-        let half = Budget::new(hour, 1 << 40);
+        let half = Budget { resident: 0, ..Budget::new(hour, 1 << 40) };
         assert_eq!((half.exceeded(0.5), half.exceeded(1.0)), (None, Some(MemoryError::OutOfRoom)));
     }
 }
