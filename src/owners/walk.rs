@@ -224,14 +224,8 @@ impl WalkSources<'_> {
     }
 
     fn decoder(&self, found: &RelevantObjects) -> Result<TensorDecoder<'_>, OwnerError> {
-        let (memory, head) = (self.memory, self.python.object_head());
-        match self.tensors.tensors(memory, head, &found.tensors) {
-            // Without room, those that should verify the layout may be missing.
-            Err(_) if memory.exceeded().is_some() => {
-                Ok(self.tensors.tensors_as_before(memory, head, &found.tensors)?)
-            }
-            tensors => Ok(tensors?),
-        }
+        let head = self.python.object_head();
+        Ok(self.tensors.tensors(self.memory, head, &found.tensors)?)
     }
 
     fn objects(

@@ -17,6 +17,9 @@ use crate::render::shared::{
     EscapeGuard, OutputError, bytes, count, in_sentence, number, one_line, short_file, suggestion,
 };
 
+/// What changed is told from a 200th of the bytes on, or from so many tensors.
+const TOLD_FROM: u64 = 200;
+const MANY_LEFT_OUT: u64 = 100;
 /// Fits most shapes; longer ones shift their row.
 const SHAPE: usize = 24;
 
@@ -411,9 +414,12 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     snapshot.incomplete.as_ref().map(incomplete_text)
 }
 
-/// What changed while it was read; `None` if nothing did.
+/// What changed while it was read; `None` if next to nothing did.
 pub fn uncertain(snapshot: &OwnershipSnapshot) -> Option<String> {
     let UncertainSnapshot { bytes: changed, of, parts, left_out } = snapshot.uncertain.as_ref()?;
+    if changed.saturating_mul(TOLD_FROM) < *of && *left_out < MANY_LEFT_OUT {
+        return None;
+    }
     let parts = match parts.is_empty() {
         true => String::new(),
         false => format!(": {}", parts.join(", ")),

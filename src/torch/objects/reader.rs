@@ -86,9 +86,16 @@ impl TensorReader {
         head: ObjectHeader,
         objects: &[Addr],
     ) -> Result<TensorDecoder<'a>, AllocatorError> {
-        let tensors = self.verified(memory, head, objects)?;
-        *self.found.lock() = Some(tensors.found_layout());
-        Ok(tensors)
+        let mut found = self.found.lock();
+        match (self.verified(memory, head, objects), *found) {
+            (Ok(tensors), _) => {
+                *found = Some(tensors.found_layout());
+                Ok(tensors)
+            }
+            // Many of the samples changed while they were copied; an earlier copy fitted.
+            (Err(_), Some(known)) => Ok(TensorDecoder::laid_out(memory, known)),
+            (Err(error), None) => Err(error),
+        }
     }
 
     /// [`Self::tensors`] with the layout verified earlier: objects of a running process may suggest
