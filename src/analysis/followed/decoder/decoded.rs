@@ -1,7 +1,5 @@
 //! The decoded sites of all deltas.
 
-use std::ops::Range;
-
 use super::delta_log::{DeltaLog, LoggedDelta};
 use super::iteration::{FoldedIteration, Kinds, grows};
 use super::labels::{Labels, seen_between};
@@ -69,9 +67,20 @@ struct DecodedAllocation {
 #[derive(Debug)]
 pub(in crate::analysis::followed) struct DecodedSites {
     labels: Labels,
+    /// The iteration's come first.
     allocations: Vec<DecodedAllocation>,
-    /// By delta: its allocations, and whether it folded.
-    deltas: Vec<(Vec<Range<u32>>, bool)>,
+    /// How many the iteration has.
+    iteration: u32,
+    deltas: Vec<DeltaSites>,
+}
+
+/// The allocations of a delta: so many from this one on. Those of the iteration go on with its
+/// first.
+#[derive(Debug, Clone, Copy, Default)]
+struct DeltaSites {
+    first: u32,
+    count: u32,
+    is_folded: bool,
 }
 
 impl DecodedSites {
@@ -89,8 +98,9 @@ impl DecodedSites {
         }
         let rests = rests(&log.deltas, &seen, &is_folded, &mut kinds);
         let (of_iteration, of_rests) = posteriors(iteration.as_ref(), &rests);
-        let deltas = is_folded.into_iter().map(|is_folded| (Vec::new(), is_folded)).collect();
-        let mut found = DecodedSites { labels, allocations: Vec::new(), deltas };
+        let unknown = |is_folded| DeltaSites { is_folded, ..DeltaSites::default() };
+        let deltas = is_folded.into_iter().map(unknown).collect();
+        let mut found = DecodedSites { labels, allocations: Vec::new(), iteration: 0, deltas };
         if let (Some(iteration), Some(sites)) = (&iteration, of_iteration) {
             found.add_iteration(iteration, sites, log, &polls);
         }
@@ -113,13 +123,14 @@ impl DecodedSites {
         self.allocations.extend(known.map(|((kind, &(is_large, size)), sites)| {
             DecodedAllocation { is_large, size, is_known: kind.is_some(), sites }
         }));
+        self.iteration = self.allocations.len() as u32;
         for stretch in iteration.stretches.iter().filter(|stretch| grows(stretch, polls)) {
-            let mut numbers = iteration.allocations(stretch).map(|number| number as u32);
+            let mut first = iteration.first(stretch) as u32;
             for number in stretch.deltas.clone() {
-                let own: Vec<u32> =
-                    numbers.by_ref().take(log.deltas[number].allocations()).collect();
-                let runs = own.chunk_by(|a, b| a + 1 == *b);
-                self.deltas[number].0 = runs.map(|run| run[0]..run[0] + run.len() as u32).collect();
+                let count = log.deltas[number].allocations();
+                let of = &mut self.deltas[number];
+                (of.first, of.count) = (first, u32::try_from(count).unwrap_or(u32::MAX));
+                first = ((first as usize + count) % self.iteration.max(1) as usize) as u32;
             }
         }
     }
@@ -139,9 +150,21 @@ impl DecodedSites {
                     sites,
                 }));
             }
-            let end = self.allocations.len() as u32;
-            if start < end {
-                self.deltas[number].0.push(start..end);
+            let of = &mut self.deltas[number];
+            (of.first, of.count) = (start, self.allocations.len() as u32 - start);
+        }
+    }
+
+    /// Numbers of a delta's allocations, and how often each comes.
+    fn numbers(&self, of: DeltaSites) -> Vec<(u32, u32)> {
+        let DeltaSites { first, count, is_folded } = of;
+        match is_folded.then_some(self.iteration).filter(|all| *all > 0) {
+            None => (first..first + count).map(|number| (number, 1)).collect(),
+            Some(all) => {
+                let (rounds, rest) = (count / all, count % all);
+                let different = count.min(all);
+                let times = |nth| rounds + u32::from(nth < rest);
+                (0..different).map(|nth| ((first + nth) % all, times(nth))).collect()
             }
         }
     }
@@ -153,23 +176,29 @@ impl DecodedSites {
         log: &DeltaLog,
     ) -> Vec<DecodedPart> {
         let Some(at) = log.index(number) else { return Vec::new() };
-        let (Some(delta), Some((runs, is_folded))) = (log.deltas.get(at), self.deltas.get(at))
-        else {
+        let (Some(delta), Some(of)) = (log.deltas.get(at), self.deltas.get(at)) else {
             return Vec::new();
         };
-        let own =
-            runs.iter().flat_map(|run| &self.allocations[run.start as usize..run.end as usize]);
-        let count = |is_large| own.clone().filter(|of| of.is_large == is_large).count();
+        let own: Vec<(&DecodedAllocation, u32)> = self
+            .numbers(*of)
+            .into_iter()
+            .filter_map(|(number, times)| Some((self.allocations.get(number as usize)?, times)))
+            .collect();
+        let count = |is_large| {
+            let of_pool = own.iter().filter(|(of, _)| of.is_large == is_large);
+            of_pool.map(|(_, times)| *times).fold(0, u32::saturating_add)
+        };
         let mut pools = [false, true].into_iter().zip(&delta.pools);
         // The fold may have others here: then each can be any of them.
-        let fits = pools.all(|(is_large, pool)| count(is_large) == pool.allocations as usize);
-        let part = |of: &DecodedAllocation| DecodedPart {
-            is_large: of.is_large,
-            requested: (fits && of.is_known).then_some(of.size as u64),
-            size: if fits { of.size } else { 1.0 },
-            sites: self.sites(of, *is_folded, delta, log),
+        let fits = pools.all(|(is_large, pool)| count(is_large) == pool.allocations);
+        let part = |&(allocation, times): &(&DecodedAllocation, u32)| DecodedPart {
+            is_large: allocation.is_large,
+            requested: (fits && allocation.is_known && times == 1)
+                .then_some(allocation.size as u64),
+            size: if fits { allocation.size * f64::from(times) } else { f64::from(times) },
+            sites: self.sites(allocation, of.is_folded, delta, log),
         };
-        own.clone().map(part).collect()
+        own.iter().map(part).collect()
     }
 
     fn sites(

@@ -88,10 +88,9 @@ impl FoldedIteration {
         FoldedIteration { wrapped: wrap(&sequence, turned), own, stretches, times, first, sizes }
     }
 
-    /// The numbers of the allocations of a stretch, in order.
-    pub(super) fn allocations(&self, of: &Stretch) -> impl Iterator<Item = usize> + use<> {
-        let (first, count) = (self.first[of.from], self.sizes.len().max(1));
-        (first..).map(move |number| number % count)
+    /// The number of a stretch's first allocation.
+    pub(super) fn first(&self, of: &Stretch) -> usize {
+        self.first[of.from]
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) type Totals = [i64; 4];
 
 /// Periods that are compared: the most frequent growths between equal levels.
 const PERIODS: usize = 40;
+/// Allocations of an iteration.
+const MAX_PERIOD: i64 = 1 << 18;
 /// Cost of changing the iteration's begin, in polls whose level is unknown at their phase.
 const CHANGE: u32 = 5;
 /// Begins of the iteration that are kept in parallel.
@@ -76,7 +78,7 @@ fn period(polls: &[PolledTotals]) -> Option<Totals> {
     for poll in polls {
         if let Some(before) = last.insert(poll.live, poll.totals) {
             let growth = sub(&poll.totals, &before);
-            if allocations(&growth) >= 2 {
+            if (2..MAX_PERIOD).contains(&allocations(&growth)) {
                 *growths.entry(growth).or_default() += 1;
             }
         }

@@ -7,6 +7,9 @@ use super::iteration::Kinds;
 use super::places::allocated;
 use super::visits::{Around, Gap, Sequence, Weights};
 
+/// Allocations that are decoded although they do not fold.
+const MAX_REST: usize = 1 << 20;
+
 /// Deltas in a row, and their allocations.
 pub(super) struct Rest {
     pub(super) sequence: Sequence,
@@ -20,11 +23,13 @@ pub(super) fn rests(
     kinds: &mut Kinds,
 ) -> Vec<Rest> {
     let mut rests = Vec::new();
-    let mut first = 0;
+    let (mut first, mut all) = (0, 0);
     for part in is_folded.chunk_by(|a, b| a == b) {
         let deltas_of_part = first..first + part.len();
         first += part.len();
-        if part.first() == Some(&false) {
+        let allocations = || deltas[deltas_of_part.clone()].iter().map(LoggedDelta::allocations);
+        if part.first() == Some(&false) && all + allocations().sum::<usize>() <= MAX_REST {
+            all += allocations().sum::<usize>();
             let sequence = sequence(deltas, seen, deltas_of_part.clone(), kinds);
             if !sequence.kinds.is_empty() {
                 rests.push(Rest { sequence, deltas: deltas_of_part });
