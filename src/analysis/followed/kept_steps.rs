@@ -4,18 +4,15 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
+use crate::analysis::attribution::{AllocationOrigin, BlockGroup};
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
-use crate::analysis::followed::decoded_charges;
-use crate::analysis::followed::decoder::{DecodedDeltas, DecodedSites};
+use crate::analysis::followed::decoder::DecodedDeltas;
 use crate::analysis::followed::followed_step::FollowedStep;
 use crate::analysis::followed::repeated_steps::live_before;
 use crate::analysis::followed::until_map::UntilMap;
 use crate::model::FollowedChange;
 
-/// Deltas decoded at each snapshot of a recording that is not read a second time: 40 ms.
-const MOST_DECODED: usize = 1 << 13;
 /// How far from its time a map is looked for among the changes.
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
@@ -44,13 +41,10 @@ impl FollowedSteps {
         self.first += count as u64;
     }
 
-    /// Adds what a delta allocated, unless that is decoded when it is asked for.
+    /// Adds what a delta allocated.
     fn add(&self, step: &FollowedStep, number: u64, totals: &mut AllocatedTotals) {
-        let decoded = match &self.decoded {
-            None if !self.log.is_charged(number) => return,
-            Some(decoded) if !step.is_told => decoded.parts(number),
-            _ => Vec::new(),
-        };
+        let decoded = self.decoded.as_ref().filter(|_| !step.is_told);
+        let decoded = decoded.map_or_else(Vec::new, |decoded| decoded.parts(number));
         if decoded.is_empty() {
             step.add_to(totals);
             return;
@@ -68,37 +62,8 @@ impl FollowedSteps {
         for (step, number) in self.steps.iter().zip(self.first..) {
             self.add(step, number, &mut totals);
         }
-        if self.decoded.is_none() {
-            let sites = DecodedSites::of(&self.log, &self.places);
-            for (number, pools, contested) in self.log.open() {
-                let amounts = pools.map(|pool| (u64::from(pool.allocations), pool.allocated_bytes));
-                totals.add_decoded(&sites.parts(number, &self.log), amounts, contested);
-            }
-        }
         totals.leave_out(&self.places);
         totals
-    }
-
-    /// Decodes the last deltas of a recording that is not read a second time.
-    pub(crate) fn decode_last(&mut self) {
-        if self.decoded.is_some() || self.steps.is_empty() {
-            return;
-        }
-        let log = self.log.last(MOST_DECODED);
-        let sites = DecodedSites::of(&log, &self.places);
-        for (step, number) in self.steps.iter_mut().zip(self.first..).filter(|of| !of.0.is_told) {
-            let decoded = sites.parts(number, &log);
-            if decoded.is_empty() {
-                continue;
-            }
-            let shares = decoded_charges::shares(&decoded);
-            step.charge = Arc::new(BlockAttribution { shares, ..*step.charge });
-            if step.parts.is_none() && !step.open {
-                let (pools, charge) = (step.pools(), &step.charge);
-                step.parts = decoded_charges::one_by_one(&decoded, &pools, charge, step.site);
-                self.parts += step.parts.as_ref().map_or(0, Vec::len);
-            }
-        }
     }
 
     /// Decodes all deltas, for a second reading of the recording.

@@ -23,7 +23,6 @@ impl FollowedSteps {
         }
         let had = step.parts.as_ref().map_or(0, Vec::len);
         step.made_by_lines(buffers);
-        self.log.charge(number);
         let has = step.parts.as_ref().map_or(0, Vec::len);
         self.parts = self.parts.saturating_sub(had) + has;
     }

@@ -5,8 +5,8 @@
 //!
 //! 1. *Who made it?* A recording is read twice. The first reading gathers all deltas; `decoder`
 //!    finds the sites of their allocations, with probabilities. While a recording is made there is
-//!    no second reading: then the stacks at both polls of the threads that can have made a delta
-//!    are candidates (`change_origins.rs`).
+//!    no second reading: then the stacks at the two polls are candidates, of the threads that can
+//!    have made a delta (`change_origins.rs`).
 //! 2. *What is proven?* `proof.rs` alone decides: which deltas, and which blocks of a snapshot.
 //! 3. *Code of `torch.compile`*: its text tells which line made a buffer (`buffer_alignment.rs`).
 //!    The loop that makes an optimizer's state runs only once: its lines take turns
@@ -127,7 +127,7 @@ pub(crate) struct FollowedSteps {
     proof: ProofLedger,
     /// What a first reading of the recording found out.
     decoded: Option<Arc<DecodedDeltas>>,
-    /// All changes, in a first reading.
+    /// All changes of a first reading.
     log: DeltaLog,
 }
 
@@ -164,9 +164,6 @@ impl FollowedSteps {
         let number = self.first + self.steps.len() as u64;
         let new = self.look_at(number, change, stacks, (engine, host_only));
         let charge = Arc::new(charge(&new, engine, stacks));
-        if new.proven.is_some() {
-            self.log.charge(number);
-        }
         // Of several changes between two polls the first has brought the stacks of both.
         let polls = (change.before.0, change.after.0);
         if self.polls.replace(polls) != Some(polls) {
@@ -194,6 +191,7 @@ impl FollowedSteps {
         host_only: &HostStacks,
     ) {
         self.look_at(0, change, stacks, (engine, host_only));
+        self.log.add(change, |stack| engine.is_waiting(stacks, stack));
     }
 
     /// Finds out what is known of a change by itself.
@@ -218,13 +216,9 @@ impl FollowedSteps {
         }
         let is_several = seen.threads.len() > 1;
         let is_usual = self.contention.add(change, is_several);
-        let contested = is_usual || is_several;
         let decoded = match &self.decoded {
             Some(decoded) => decoded.parts(number),
-            None => {
-                self.log.add(change, contested, is_waiting);
-                Vec::new()
-            }
+            None => Vec::new(),
         };
         // A thread that seldom allocates leaves no doubt where the decoder has none.
         let is_sure = || !decoded.is_empty() && decoded.iter().all(DecodedPart::is_sure);

@@ -65,7 +65,7 @@ struct DecodedAllocation {
 
 /// The sites of a log's deltas.
 #[derive(Debug)]
-pub(in crate::analysis::followed) struct DecodedSites {
+struct DecodedSites {
     labels: Labels,
     /// The iteration's come first.
     allocations: Vec<DecodedAllocation>,
@@ -84,7 +84,7 @@ struct DeltaSites {
 }
 
 impl DecodedSites {
-    pub(in crate::analysis::followed) fn of(log: &DeltaLog, waiting: &WaitingPlaces) -> Self {
+    fn of(log: &DeltaLog, waiting: &WaitingPlaces) -> Self {
         let mut labels = Labels::default();
         let seen = seen_between(log, waiting, &mut labels);
         let polls = polled_totals(&log.deltas);
@@ -170,12 +170,8 @@ impl DecodedSites {
     }
 
     /// The allocations of a delta; none if nothing is known of them.
-    pub(in crate::analysis::followed) fn parts(
-        &self,
-        number: u64,
-        log: &DeltaLog,
-    ) -> Vec<DecodedPart> {
-        let Some(at) = log.index(number) else { return Vec::new() };
+    fn parts(&self, number: u64, log: &DeltaLog) -> Vec<DecodedPart> {
+        let at = usize::try_from(number).unwrap_or(usize::MAX);
         let (Some(delta), Some(of)) = (log.deltas.get(at), self.deltas.get(at)) else {
             return Vec::new();
         };

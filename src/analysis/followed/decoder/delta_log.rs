@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::analysis::attribution::AllocationOrigin;
 use crate::model::{CounterDelta, FollowedChange, StackId, StackReading, ThreadId, ThreadWait};
 
-/// Deltas kept (some 150 bytes each); later ones are charged one by one.
+/// Deltas kept (some 150 bytes each); later ones are not decoded.
 const MAX_DELTAS: usize = 1 << 20;
 
 /// Nanoseconds within which a thread that is seen at one stack twice was not elsewhere.
@@ -36,10 +36,9 @@ pub(super) struct SeenThread {
 
 /// Growth of a pool's totals: never negative.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::analysis::followed) struct PoolGrowth {
-    pub(in crate::analysis::followed) allocations: u32,
+pub(super) struct PoolGrowth {
+    pub(super) allocations: u32,
     pub(super) frees: u32,
-    pub(in crate::analysis::followed) allocated_bytes: u64,
     pub(super) requested_bytes: u64,
     pub(super) freed_requested_bytes: u64,
 }
@@ -51,14 +50,13 @@ impl From<&CounterDelta> for PoolGrowth {
         PoolGrowth {
             allocations: count(of.allocations),
             frees: count(of.frees),
-            allocated_bytes: bytes(of.allocated_bytes),
             requested_bytes: bytes(of.requested_bytes),
             freed_requested_bytes: bytes(of.freed_requested_bytes),
         }
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct LoggedDelta {
     /// Nanoseconds of the polls.
     pub(super) before: u64,
@@ -68,10 +66,6 @@ pub(super) struct LoggedDelta {
     threads: Range<u32>,
     /// A thread that is not listed may have made it, or one elsewhere.
     others_possible: bool,
-    /// Several threads can have made it.
-    contested: bool,
-    /// Charged elsewhere.
-    pub(super) is_charged: bool,
 }
 
 impl LoggedDelta {
@@ -83,8 +77,6 @@ impl LoggedDelta {
 /// Deltas in order, with the threads that polls saw.
 #[derive(Debug, Default)]
 pub(in crate::analysis::followed) struct DeltaLog {
-    /// The number of the first delta.
-    first: u64,
     pub(super) deltas: Vec<LoggedDelta>,
     threads: Vec<SeenThread>,
 }
@@ -93,7 +85,6 @@ impl DeltaLog {
     pub(in crate::analysis::followed) fn add(
         &mut self,
         change: &FollowedChange,
-        contested: bool,
         is_waiting: impl Fn(StackId) -> bool,
     ) {
         if self.deltas.len() >= MAX_DELTAS {
@@ -118,52 +109,7 @@ impl DeltaLog {
             pools: [(&change.small).into(), (&change.large).into()],
             threads: first..self.threads.len() as u32,
             others_possible: change.others_possible || change.counters_torn,
-            contested,
-            is_charged: false,
         });
-    }
-
-    /// The last deltas, at most `count`.
-    pub(in crate::analysis::followed) fn last(&self, count: usize) -> DeltaLog {
-        let skipped = self.deltas.len().saturating_sub(count);
-        let mut deltas = self.deltas[skipped..].to_vec();
-        let start = deltas.first().map_or(0, |delta| delta.threads.start);
-        for delta in &mut deltas {
-            delta.threads = delta.threads.start - start..delta.threads.end - start;
-        }
-        let threads = self.threads.get(start as usize..).unwrap_or_default().to_vec();
-        DeltaLog { first: self.first + skipped as u64, deltas, threads }
-    }
-
-    /// Where delta `number` is in the log.
-    pub(super) fn index(&self, number: u64) -> Option<usize> {
-        usize::try_from(number.checked_sub(self.first)?).ok()
-    }
-
-    fn get(&self, number: u64) -> Option<&LoggedDelta> {
-        self.deltas.get(self.index(number)?)
-    }
-
-    /// Whether delta `number` is not left to the decoder.
-    pub(in crate::analysis::followed) fn is_charged(&self, number: u64) -> bool {
-        self.get(number).is_none_or(|delta| delta.is_charged)
-    }
-
-    /// The deltas that are left to the decoder: numbers, bytes allocated in each pool, and whether
-    /// several threads can have made it.
-    pub(in crate::analysis::followed) fn open(
-        &self,
-    ) -> impl Iterator<Item = (u64, [PoolGrowth; 2], bool)> {
-        let open = (self.first..).zip(&self.deltas).filter(|(_, delta)| !delta.is_charged);
-        open.map(|(number, delta)| (number, delta.pools, delta.contested))
-    }
-
-    /// Notes that delta `number` is charged elsewhere.
-    pub(in crate::analysis::followed) fn charge(&mut self, number: u64) {
-        let at = self.index(number);
-        if let Some(delta) = at.and_then(|at| self.deltas.get_mut(at)) {
-            delta.is_charged = true;
-        }
     }
 
     pub(super) fn threads(&self, of: &LoggedDelta) -> &[SeenThread] {

@@ -18,7 +18,7 @@ mod sites;
 mod visits;
 
 pub(crate) use decoded::DecodedDeltas;
-pub(super) use decoded::{DecodedPart, DecodedSites};
+pub(super) use decoded::DecodedPart;
 pub(super) use delta_log::DeltaLog;
 
 use iteration::FoldedIteration;
