@@ -89,6 +89,15 @@ impl StoredRecording<'_> {
         Ok(profile)
     }
 
+    /// The same with reports of out-of-memory errors.
+    pub(super) fn oom_report_again(&self, mut reports: OomBuilder) -> Result<OomBuilder> {
+        limit(reports.profile_mut(), self.bytes()?);
+        reports.profile_mut().set_first(&self.first_reading()?);
+        self.pass_to(&mut reports)?;
+        reports.profile_mut().finish();
+        Ok(reports)
+    }
+
     pub(super) fn oom_report(&self, mut reports: OomBuilder) -> Result<OomBuilder> {
         limit(reports.profile_mut(), self.bytes()?);
         reports.profile_mut().set_first(&self.first_reading()?);

@@ -66,10 +66,14 @@ pub fn join_segments(
     segments: &[PathBuf],
     path: &Path,
     creation: FileCreation,
-    profile: Profile,
+    mut profile: Profile,
     end: Option<(Nanos, EndReason)>,
     warn: &mut dyn FnMut(String),
 ) -> Result<RingRecording, RingError> {
+    let mut first = Profile::first_reading();
+    // The second reading tells of failures.
+    let _ = trace::join(segments, &mut first);
+    profile.set_first(&first.into_first_reading());
     let mut joined = JoinedSink {
         writer: TraceWriter::create_as(path, creation)?,
         reports: OomBuilder::new(profile),

@@ -35,7 +35,9 @@ fn to_the_byte(arguments: &[&str]) {
     std::thread::sleep(Duration::from_secs(3));
     let truth = ask(&mut target, "stop");
     let done = recording.interrupt();
-    assert!(warnings(&done.err).is_empty(), "{}", done.err);
+    // These threads do nothing but allocate: the recording says what it costs them.
+    let warned = warnings(&done.err);
+    assert!(warned.iter().all(|line| line.contains("cost the job")), "{}", done.err);
     assert!(done.err.contains(" 0 lost"), "{}", done.err);
     let read = Exact::read(recording.trace());
     let grown = |key: &str| truth["grown"][key].as_u64().unwrap();
@@ -79,14 +81,16 @@ fn busy_threads_are_compared_despite_resets_of_the_counters() {
     let mut recording = Recording::start_exact(target.pid(), &[]);
     std::thread::sleep(Duration::from_secs(3));
     let done = recording.interrupt();
-    assert!(warnings(&done.err).is_empty(), "{}", done.err);
+    let warned = warnings(&done.err);
+    assert!(warned.iter().all(|line| line.contains("cost the job")), "{}", done.err);
     compared_equal(&recording);
     // Live bytes at the end of a recording that began during work equal the allocator's.
     let mut recording = Recording::start_exact(target.pid(), &[]);
     std::thread::sleep(Duration::from_secs(2));
     let truth = ask(&mut target, "stop");
     let done = recording.interrupt();
-    assert!(warnings(&done.err).is_empty(), "{}", done.err);
+    let warned = warnings(&done.err);
+    assert!(warned.iter().all(|line| line.contains("cost the job")), "{}", done.err);
     let read = Exact::read(recording.trace());
     // The size of a block is unknown if the allocator's table changed while it was read.
     let mut live: BTreeMap<u64, Option<u64>> = BTreeMap::new();

@@ -14,7 +14,7 @@ use crate::support::terminal::Terminal;
 /// Only root may read it.
 const SECRET: &str = "SECRET-OF-ROOT-7c1f";
 /// Of memspy itself, whatever the heap holds.
-const MAX_BYTES: u64 = 512 << 20;
+const MAX_BYTES: u64 = 1200 << 20;
 /// All takes some seconds; this is for a busy machine.
 const HANGS: Duration = Duration::from_secs(100);
 const MAX_PAUSE: f64 = 0.5;

@@ -142,18 +142,30 @@ fn end_trace(
             in_sentence(&suggestion(["flame", &file_word(&path.display().to_string())]))
         )
     })?;
+    let reading = read_again(args, path, reading);
     if let Some(profile) = reading.profile() {
         let mut err = output::errors();
-        // Only a second reading knows who made what was followed.
-        let again = || {
-            let empty = filtered_profile(&args.stacks).without_line_statistics();
-            StoredRecording::trace(path).ok()?.profile_again(empty).ok()
-        };
-        let again = (profile.followed_changes() > 0).then(again).flatten();
-        let profile = again.as_ref().unwrap_or(profile);
         render::summary(&mut err, profile, &path.display().to_string(), written.bytes)?;
     }
     end_reading(args, path, reading)
+}
+
+/// Only a second reading knows who made what was followed.
+fn read_again(args: &RecordArgs, path: &Path, reading: Aggregation) -> Aggregation {
+    if reading.profile().is_none_or(|profile| profile.followed_changes() == 0) {
+        return reading;
+    }
+    let empty = || filtered_profile(&args.stacks).without_line_statistics();
+    let again = || -> Result<Aggregation> {
+        let trace = StoredRecording::trace(path)?;
+        Ok(match reading {
+            Aggregation::OomReport(_) => {
+                Aggregation::OomReport(Box::new(trace.oom_report_again(OomBuilder::new(empty()))?))
+            }
+            _ => Aggregation::Profile(Box::new(trace.profile_again(empty())?)),
+        })
+    };
+    again().unwrap_or(reading)
 }
 
 fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<()> {
