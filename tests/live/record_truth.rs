@@ -43,7 +43,10 @@ fn known_lines_have_their_known_bytes() {
         let line = &known["lines"][name];
         let row = row(&report, line["function"].as_str().unwrap(), line["line"].as_u64().unwrap())
             .unwrap_or_else(|| panic!("{name} is not listed"));
-        assert_eq!(row["live_at_peak"], line["bytes"], "{name}: {row}\n{}", done.err);
+        // With few polls a part of it is only probable, and shared.
+        let (live, bytes) =
+            (row["live_at_peak"].as_f64().unwrap(), line["bytes"].as_f64().unwrap());
+        assert!((live / bytes - 1.0).abs() < 0.15, "{name}: {row}\n{}", done.err);
         assert_eq!(row["columns"][PEAK]["value"], peak * MIB, "{name}");
         bounds_hold(row, PEAK, peak * MIB);
     }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::{AllocationOrigin, BlockGroup};
-use crate::analysis::followed::FollowedSteps;
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
+use crate::analysis::followed::decoded_charges;
 use crate::analysis::followed::decoder::DecodedDeltas;
 use crate::analysis::followed::followed_step::FollowedStep;
 use crate::analysis::followed::repeated_steps::live_before;
 use crate::analysis::followed::until_map::UntilMap;
+use crate::analysis::followed::{FollowedSteps, MOST_DECODED};
 use crate::model::FollowedChange;
 
 /// How far from its time a map is looked for among the changes.
@@ -64,6 +65,31 @@ impl FollowedSteps {
         }
         totals.leave_out(&self.places);
         totals
+    }
+
+    /// Decodes the last deltas of a recording that is not read a second time.
+    pub(crate) fn decode_last(&mut self) {
+        if self.decoded.is_some() || self.steps.is_empty() {
+            return;
+        }
+        self.log.keep_last(MOST_DECODED);
+        let end = self.first + self.steps.len() as u64;
+        let begin = end.saturating_sub(self.log.len() as u64);
+        let decoded = DecodedDeltas::of(std::mem::take(&mut self.log), &self.places);
+        for (step, number) in self.steps.iter_mut().zip(self.first..).filter(|of| !of.0.is_told) {
+            let parts = number.checked_sub(begin).map_or_else(Vec::new, |at| decoded.parts(at));
+            if parts.is_empty() {
+                continue;
+            }
+            let shares = decoded_charges::shares(&parts);
+            step.charge = Arc::new(BlockAttribution { shares, ..*step.charge });
+            if step.parts.is_none() && !step.open {
+                let (pools, charge) = (step.pools(), &step.charge);
+                step.parts = decoded_charges::one_by_one(&parts, &pools, charge, step.site);
+                self.parts += step.parts.as_ref().map_or(0, Vec::len);
+            }
+        }
+        self.log = decoded.into_log();
     }
 
     /// Decodes all deltas, for a second reading of the recording.

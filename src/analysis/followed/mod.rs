@@ -4,9 +4,9 @@
 //! and which stacks stood at the two polls.
 //!
 //! 1. *Who made it?* A recording is read twice. The first reading gathers all deltas; `decoder`
-//!    finds the sites of their allocations, with probabilities. While a recording is made there is
-//!    no second reading: then the stacks at the two polls are candidates, of the threads that can
-//!    have made a delta (`change_origins.rs`).
+//!    finds the sites of their allocations, with probabilities. While a recording is made, only
+//!    the last ones are decoded; for all others the stacks at the two polls are candidates, of the
+//!    threads that can have made a delta (`change_origins.rs`).
 //! 2. *What is proven?* `proof.rs` alone decides: which deltas, and which blocks of a snapshot.
 //! 3. *Code of `torch.compile`*: its text tells which line made a buffer (`buffer_alignment.rs`).
 //!    The loop that makes an optimizer's state runs only once: its lines take turns
@@ -97,6 +97,10 @@ use crate::analysis::followed::repeated_steps::{
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
 use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
 
+/// Deltas with their allocations that are decoded at each snapshot without a second reading: some
+/// 10 ms.
+const MOST_DECODED: usize = 1 << 11;
+
 /// The changes of one device since the last map.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedSteps {
@@ -127,7 +131,7 @@ pub(crate) struct FollowedSteps {
     proof: ProofLedger,
     /// What a first reading of the recording found out.
     decoded: Option<Arc<DecodedDeltas>>,
-    /// All changes of a first reading.
+    /// All changes of a first reading; without a second one, the last.
     log: DeltaLog,
 }
 
@@ -163,6 +167,12 @@ impl FollowedSteps {
         self.make_room();
         let number = self.first + self.steps.len() as u64;
         let new = self.look_at(number, change, stacks, (engine, host_only));
+        if self.decoded.is_none() {
+            self.log.add(change, |stack| engine.is_waiting(stacks, stack));
+            if self.log.len() > 2 * MOST_DECODED {
+                self.log.keep_last(MOST_DECODED);
+            }
+        }
         let charge = Arc::new(charge(&new, engine, stacks));
         // Of several changes between two polls the first has brought the stacks of both.
         let polls = (change.before.0, change.after.0);

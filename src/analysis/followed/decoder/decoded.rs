@@ -244,6 +244,10 @@ impl DecodedDeltas {
         DecodedDeltas { log, sites }
     }
 
+    pub(in crate::analysis::followed) fn into_log(self) -> DeltaLog {
+        self.log
+    }
+
     pub(in crate::analysis::followed) fn parts(&self, number: u64) -> Vec<DecodedPart> {
         self.sites.parts(number, &self.log)
     }

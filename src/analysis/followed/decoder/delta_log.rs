@@ -112,6 +112,29 @@ impl DeltaLog {
         });
     }
 
+    pub(in crate::analysis::followed) fn len(&self) -> usize {
+        self.deltas.len()
+    }
+
+    /// Forgets all but the last deltas, which with their allocations are at most `most`.
+    pub(in crate::analysis::followed) fn keep_last(&mut self, most: usize) {
+        let mut left = most;
+        let kept = self.deltas.iter().rev().take_while(|delta| {
+            let needed = delta.allocations().saturating_add(1);
+            let fits = needed <= left;
+            left = left.saturating_sub(needed);
+            fits
+        });
+        let dropped = self.deltas.len() - kept.count();
+        let start =
+            self.deltas.get(dropped).map_or(self.threads.len() as u32, |it| it.threads.start);
+        self.deltas.drain(..dropped);
+        self.threads.drain(..start as usize);
+        for delta in &mut self.deltas {
+            delta.threads = delta.threads.start - start..delta.threads.end - start;
+        }
+    }
+
     pub(super) fn threads(&self, of: &LoggedDelta) -> &[SeenThread] {
         self.threads.get(of.threads.start as usize..of.threads.end as usize).unwrap_or_default()
     }

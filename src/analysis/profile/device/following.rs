@@ -119,6 +119,7 @@ impl DeviceProfile {
 
     pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks, text: ProgramText<'_>) {
         let Some(followed) = &mut self.followed else { return };
+        followed.decode_last();
         followed.settle(text);
         let live = live_bytes(&snapshot.blocks);
         let until = Arc::new(followed.until_map(snapshot.time.0, live));
