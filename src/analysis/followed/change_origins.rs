@@ -1,11 +1,13 @@
 //! Who can have made a delta, by the polls around it, and where the program was.
 
+use rustc_hash::FxHashSet;
+
 use crate::analysis::attribution::{AllocationOrigin, BlockGroup, CANDIDATES_WITHIN, WaitFacts};
 use crate::analysis::autograd::EngineFrames;
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::model::{
-    CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable, ThreadId,
+    CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable, ThreadId,
 };
 
 /// A stack seen at two polls at most so far apart was most likely there all the time, in nanoseconds.
@@ -148,6 +150,29 @@ pub(super) fn allocation_sources(
     ChangeSources { origins, threads, is_whole, waited }
 }
 
+/// The only thread that went from one place where it waits to another, and the call that it stayed
+/// in: it made the delta below that.
+pub(super) fn went_on(
+    change: &FollowedChange,
+    facts: WaitFacts<'_>,
+    locks: &LockHolders,
+) -> Option<AllocationOrigin> {
+    let moved = |thread: &&FollowedThread| {
+        !facts.cannot_have_allocated(thread)
+            && !locks.never_holds(thread.thread)
+            && thread.before != thread.after
+    };
+    let mut moving = change.threads.iter().filter(moved);
+    let (Some(thread), None) = (moving.next(), moving.next()) else { return None };
+    let (before, after) = (thread.before.stack()?, thread.after.stack()?);
+    let up = |stack: StackId| {
+        std::iter::successors(Some(stack), |at| facts.stacks.get_stack(*at)?.parent)
+    };
+    let callers: FxHashSet<StackId> = up(before).collect();
+    let common = up(after).find(|stack| callers.contains(stack))?;
+    Some(AllocationOrigin::Below(thread.thread, common))
+}
+
 /// What was read of a thread where it can have made a change: `None` for the side on which it waited.
 fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading>; 2] {
     // Where it has the allocator's lock and does not leave its line, it waits in the middle of an allocation.
@@ -164,7 +189,7 @@ mod tests {
     use super::*;
     use crate::analysis::attribution::{HostStacks, WaitingPlaces};
     use crate::model::Nanos;
-    use crate::model::{StackId, ThreadWait};
+    use crate::model::ThreadWait;
 
     /// Who is charged for a change beside which these threads were seen, each at two stacks, polls so many microseconds apart.
     fn charged(threads: &[([u32; 2], ThreadWait)], micros: u64) -> (Vec<AllocationOrigin>, bool) {

@@ -79,7 +79,7 @@ use crate::analysis::autograd::EngineFrames;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
-    ChangeSources, allocated_kind, allocation_sources, free_site, may_have_left,
+    ChangeSources, allocated_kind, allocation_sources, free_site, may_have_left, went_on,
 };
 use crate::analysis::followed::contention::Contention;
 pub(crate) use crate::analysis::followed::decoder::DecodedDeltas;
@@ -141,6 +141,8 @@ struct NewChange<'a> {
     proven: Option<AllocationOrigin>,
     seen: ChangeSources,
     decoded: Vec<DecodedPart>,
+    /// The call below which its only thread made it, if that is all that is known.
+    below: Option<AllocationOrigin>,
     contested: bool,
 }
 
@@ -218,6 +220,12 @@ impl FollowedSteps {
         let facts = WaitFacts { stacks, engine, host_only, places: &self.places };
         let seen = allocation_sources(change, facts, &self.locks);
         let proven = proof::maker(change, facts);
+        let decoded = match &self.decoded {
+            Some(decoded) => decoded.parts(number),
+            None => Vec::new(),
+        };
+        let is_unknown = decoded.is_empty() && seen.waited;
+        let below = is_unknown.then(|| went_on(change, facts, &self.locks)).flatten();
         let apart = change.after.0.saturating_sub(change.before.0);
         let stayed = seen.stayed(apart);
         if let Some(AllocationOrigin::Stack(_, stack)) = stayed.filter(|_| change.allocations() > 0)
@@ -226,14 +234,10 @@ impl FollowedSteps {
         }
         let is_several = seen.threads.len() > 1;
         let is_usual = self.contention.add(change, is_several);
-        let decoded = match &self.decoded {
-            Some(decoded) => decoded.parts(number),
-            None => Vec::new(),
-        };
         // A thread that seldom allocates leaves no doubt where the decoder has none.
         let is_sure = || !decoded.is_empty() && decoded.iter().all(DecodedPart::is_sure);
         let contested = is_usual || is_several && !is_sure();
-        NewChange { change, proven, seen, decoded, contested }
+        NewChange { change, proven, seen, decoded, below, contested }
     }
 
     /// Keeps a change. `true`: the last map may show it.
@@ -267,7 +271,7 @@ impl FollowedSteps {
             large: change.large,
             live: change.live,
             open,
-            is_told: proven.is_some(),
+            is_told: proven.is_some() || new.below.is_some(),
             allocated: allocated_kind(&change.small, &change.large).filter(|_| !open),
             parts,
             charge: charge.clone(),
@@ -353,13 +357,14 @@ impl FollowedSteps {
 
 /// Whom a change is charged to.
 fn charge(new: &NewChange<'_>, engine: &EngineFrames, stacks: &StackTable) -> BlockAttribution {
-    let NewChange { change, proven, seen, decoded, contested } = new;
+    let NewChange { change, proven, seen, decoded, below, contested } = new;
     let held_lock = change.threads.iter().any(|thread| thread.held_lock);
     let left =
         |origin: AllocationOrigin| !held_lock && may_have_left(origin, new.apart(), engine, stacks);
     let known = proven.or_else(|| seen.stayed(new.apart()));
     let shares = match (known, &seen.origins[..]) {
         (Some(known), _) => vec![(known, 1)],
+        _ if below.is_some() => below.iter().map(|below| (*below, 1)).collect(),
         _ if !decoded.is_empty() => decoded_charges::shares(decoded),
         (None, []) => vec![(AllocationOrigin::NotSeen, 1)],
         (None, [origin]) if left(*origin) => vec![(AllocationOrigin::NotSeen, 1)],
