@@ -359,6 +359,11 @@ impl StackTable {
         self.threads.iter().enumerate().map(|(i, t)| (ThreadId(i as u32), t))
     }
 
+    /// A stack and those it extends, innermost first.
+    pub fn callers(&self, stack: StackId) -> impl Iterator<Item = StackId> + '_ {
+        std::iter::successors(Some(stack), |at| self.get_stack(*at)?.parent)
+    }
+
     /// Innermost first.
     pub fn frames(&self, stack: StackId) -> impl Iterator<Item = Frame> + '_ {
         let mut next = Some(stack);

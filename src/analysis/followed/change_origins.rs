@@ -165,11 +165,8 @@ pub(super) fn went_on(
     let mut moving = change.threads.iter().filter(moved);
     let (Some(thread), None) = (moving.next(), moving.next()) else { return None };
     let (before, after) = (thread.before.stack()?, thread.after.stack()?);
-    let up = |stack: StackId| {
-        std::iter::successors(Some(stack), |at| facts.stacks.get_stack(*at)?.parent)
-    };
-    let callers: FxHashSet<StackId> = up(before).collect();
-    let common = up(after).find(|stack| callers.contains(stack))?;
+    let callers: FxHashSet<StackId> = facts.stacks.callers(before).collect();
+    let common = facts.stacks.callers(after).find(|stack| callers.contains(stack))?;
     Some(AllocationOrigin::Below(thread.thread, common))
 }
 

@@ -7,6 +7,7 @@ use crate::analysis::followed::decoder::DecodedPart;
 use crate::analysis::followed::followed_step::{PastStep, one_block};
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::repeated_steps::{PastPart, PoolDeltas, set_frees};
+use crate::model::StackTable;
 
 /// Allocations of a delta that are replayed one by one.
 const MOST_PARTS: usize = 1 << 12;
@@ -28,6 +29,30 @@ pub(super) fn shares(parts: &[DecodedPart]) -> Vec<(AllocationOrigin, u64)> {
     let all: f64 = sums.iter().map(|sum| sum.1).sum();
     let weight = |by: f64| ((by / all * WHOLE) as u64).max(1);
     sums.into_iter().map(|(origin, by)| (origin, weight(by))).collect()
+}
+
+/// Keeps the sites below the call that the delta's thread stayed in. `false`: the most likely one
+/// of an allocation is elsewhere.
+pub(super) fn narrow(
+    parts: &mut [DecodedPart],
+    call: AllocationOrigin,
+    stacks: &StackTable,
+) -> bool {
+    let AllocationOrigin::Below(_, call) = call else { return false };
+    let is_below = |site: &(AllocationOrigin, f64)| match site.0 {
+        AllocationOrigin::Stack(_, site) => stacks.callers(site).any(|at| at == call),
+        _ => false,
+    };
+    let agrees = |part: &DecodedPart| part.sites.first().is_some_and(is_below);
+    if parts.is_empty() || !parts.iter().all(agrees) {
+        return false;
+    }
+    for part in parts.iter_mut().filter(|part| part.probable().is_none()) {
+        part.sites.retain(is_below);
+        let all: f64 = part.sites.iter().map(|site| site.1).sum();
+        part.sites.iter_mut().for_each(|site| site.1 /= all);
+    }
+    true
 }
 
 /// The allocations of a delta one by one, if all their sizes are known. Its frees come last.

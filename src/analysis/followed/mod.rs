@@ -220,12 +220,12 @@ impl FollowedSteps {
         let facts = WaitFacts { stacks, engine, host_only, places: &self.places };
         let seen = allocation_sources(change, facts, &self.locks);
         let proven = proof::maker(change, facts);
-        let decoded = match &self.decoded {
+        let mut decoded = match &self.decoded {
             Some(decoded) => decoded.parts(number),
             None => Vec::new(),
         };
-        let is_unknown = decoded.is_empty() && seen.waited;
-        let below = is_unknown.then(|| went_on(change, facts, &self.locks)).flatten();
+        let moved = seen.waited.then(|| went_on(change, facts, &self.locks)).flatten();
+        let below = moved.filter(|call| !decoded_charges::narrow(&mut decoded, *call, stacks));
         let apart = change.after.0.saturating_sub(change.before.0);
         let stayed = seen.stayed(apart);
         if let Some(AllocationOrigin::Stack(_, stack)) = stayed.filter(|_| change.allocations() > 0)
