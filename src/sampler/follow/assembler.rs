@@ -4,8 +4,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::poll::{PollPlan, RawBatch, RawChange, RawReading};
 use crate::model::{
-    CudaIndex, FollowTotals, FollowedChange, FollowedThread, Nanos, StackReading, StackTable,
-    ThreadActivity, ThreadId, ThreadSample, ThreadWait,
+    CudaIndex, FollowTotals, FollowedChange, FollowedThread, Nanos, StackId, StackReading,
+    StackTable, ThreadActivity, ThreadId, ThreadSample, ThreadWait,
 };
 use crate::python::{ChainFrame, ChainNamer, NamedChain, PollTarget, ThreadKey};
 use crate::target::MemoryError;
@@ -22,6 +22,8 @@ pub(super) struct Assembler {
     namer: ChainNamer,
     targets: Vec<PollTarget>,
     polled: FxHashMap<ThreadKey, u32>,
+    /// Stacks of the last sample.
+    stood: FxHashMap<ThreadId, StackId>,
     /// Threads seen with the allocator's lock, by kernel id.
     allocating: FxHashSet<u32>,
     devices: FxHashSet<CudaIndex>,
@@ -39,6 +41,7 @@ impl Assembler {
             namer,
             targets: Vec::new(),
             polled: FxHashMap::default(),
+            stood: FxHashMap::default(),
             allocating: FxHashSet::default(),
             devices: FxHashSet::default(),
             planned: Default::default(),
@@ -75,11 +78,14 @@ impl Assembler {
         let activity = |thread: ThreadId| {
             sample.iter().find(|seen| seen.thread == thread).map(|seen| seen.activity)
         };
+        let moved = self.moved(sample);
         self.polled.retain(|key, _| targets.iter().any(|target| target.key() == *key));
         for target in &targets {
             let key = target.key();
-            // A thread without frames may run C++ code of PyTorch.
+            // A thread without frames may run C++ code of PyTorch. One that waits at each sample, but
+            // at another place, works in between.
             let works = activity(target.thread) != Some(ThreadActivity::Idle)
+                || moved.contains(&target.thread)
                 || target.os_id.is_some_and(|id| self.allocating.contains(&(id as u32)));
             if works {
                 let known = self.polled.insert(key, KEPT_SAMPLES).is_some();
@@ -111,6 +117,17 @@ impl Assembler {
         }
         self.planned = planned;
         Some(PollPlan { targets: polled, ..PollPlan::default() })
+    }
+
+    /// Threads that have another stack than in the last sample.
+    fn moved(&mut self, sample: &[ThreadSample]) -> FxHashSet<ThreadId> {
+        let stood: FxHashMap<ThreadId, StackId> =
+            sample.iter().map(|seen| (seen.thread, seen.stack)).collect();
+        let before = std::mem::replace(&mut self.stood, stood);
+        let is_elsewhere = |(thread, stack): (&ThreadId, &StackId)| {
+            before.get(thread).is_some_and(|before| before != stack).then_some(*thread)
+        };
+        self.stood.iter().filter_map(is_elsewhere).collect()
     }
 
     pub(super) fn replan(&mut self) {
