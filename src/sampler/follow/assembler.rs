@@ -82,8 +82,8 @@ impl Assembler {
         self.polled.retain(|key, _| targets.iter().any(|target| target.key() == *key));
         for target in &targets {
             let key = target.key();
-            // A thread without frames may run C++ code of PyTorch. One that waits at each sample, but
-            // at another place, works in between.
+            // A thread without frames may run C++ code of PyTorch. One that waits at each sample,
+            // but elsewhere, works in between.
             let works = activity(target.thread) != Some(ThreadActivity::Idle)
                 || moved.contains(&target.thread)
                 || target.os_id.is_some_and(|id| self.allocating.contains(&(id as u32)));
