@@ -57,8 +57,8 @@ pub use lines::{
 pub use live::{
     DeviceBreakdown, DeviceSnapshot, FailureCount, IsLibrary, LiveCounts, LiveLine, LiveProfile,
     LiveRows, LiveStack, ObservedDevice, OddRank, OutsideTorch, PeakUsage, ProcessSnapshot,
-    RankHolding, ReservedGrowth, SharedProfile, SleepState, TagShare, ThreadSnapshot, UsageHistory,
-    odd_rank,
+    RankHolding, ReservedGrowth, SharedProfile, SleepState, TagShare, ThreadSnapshot, TimeToFull,
+    UsageHistory, odd_rank,
 };
 pub use oom::{
     AllocatorCache, FreeClass, OomBuilder, OomDevice, OomMoment, OomReport, OomThread,

@@ -285,16 +285,18 @@ fn print_growth(args: &GrowthArgs, job: &ObservedJob) -> Result<()> {
         bail!("cannot tell what grows in process {pid}: {}", why_unknown(&state));
     }
     let JobObservation { growth, lines, stops, keepers, .. } = &*state;
+    let full: Vec<_> =
+        state.devices.iter().filter_map(|device| Some((device.gpu, device.full?))).collect();
     if args.json {
         return output::write(Path::new("-"), false, |out| {
-            render::growth_json(out, pid, growth, keepers).map_err(into_io)
+            render::growth_json(out, pid, growth, keepers, &full).map_err(into_io)
         });
     }
     output::print(|out| {
         if let Some(label) = &job.label {
             writeln!(out, "== {} ==", render::visible(label))?;
         }
-        render::growth_text(out, pid, growth, lines, keepers, *stops).map_err(into_io)?;
+        render::growth_text(out, pid, growth, lines, keepers, &full, *stops).map_err(into_io)?;
         if job.label.is_some() { writeln!(out) } else { Ok(()) }
     })
 }

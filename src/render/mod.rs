@@ -55,9 +55,9 @@ pub use record::summary;
 pub use report::{ReportOptions, ReportedRecording, report_page};
 pub use shared::{
     EscapeGuard, FittingWriter, FrameLabels, OutputError, allocator_text, bytes,
-    certainty_in_short, count, file_word, header, in_sentence, length, memory_name, number,
-    one_line, optional_bytes, short_file, signed_bytes, suggestion, suggestion_on, utc, visible,
-    warnings, way, words_wrapped,
+    certainty_in_short, count, file_word, full_in, header, in_sentence, length, memory_name,
+    number, one_line, optional_bytes, short_file, signed_bytes, suggestion, suggestion_on, utc,
+    visible, warnings, way, words_wrapped,
 };
 pub use summary::{
     FindingText, GrowthKeeper, JobSummary, LineBytes, LinesSource, ObservedLines, finding_text,

@@ -189,6 +189,10 @@ fn head(live: &LiveProfile, devices: &[DeviceSnapshot]) -> ViewHeader {
             notes.push(format!("{what}: it keeps no counters and blocks that could be read"));
         }
     }
+    for gpu in devices.iter().filter_map(|device| device.cuda_index) {
+        let full = live.time_to_full(gpu);
+        notes.extend(full.map(|full| format!("GPU {} is {}", gpu.0, render::full_in(&full))));
+    }
     let unknown = devices.iter().find_map(|device| match &device.outside {
         OutsideTorch::Unknown(why) => Some(why),
         OutsideTorch::Bytes(_) => None,

@@ -310,6 +310,7 @@ fn cache_of_idle_streams_is_found() {
         ooms: FailureCount::default(),
         retries: FailureCount::default(),
         reserved: Some(ReservedGrowth { bytes: 22 * MIB, rises: 1 }),
+        full: None,
         seconds: 2.0,
         taken_by: vec!["load (a.py:7)".to_owned()],
     };

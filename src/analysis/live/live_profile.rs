@@ -16,6 +16,7 @@ use crate::analysis::live::observed_device::{FailureCount, ObservedDevice};
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, KnownDevice};
 use crate::analysis::live::reserved_growth::ReservedGrowth;
 use crate::analysis::live::segment_takers::SegmentTakers;
+use crate::analysis::live::time_to_full::TimeToFull;
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::profile::{BoundsTable, Profile};
 use crate::analysis::{flame, lines, peak};
@@ -224,6 +225,7 @@ impl LiveProfile {
             ooms: FailureCount::between(first.0, last.0),
             retries: FailureCount::between(first.1, last.1),
             reserved: ReservedGrowth::of(&levels),
+            full: self.time_to_full(gpu),
             seconds,
             taken_by: taken_by.into_iter().map(|(line, _)| line).collect(),
         }
@@ -278,6 +280,18 @@ impl LiveProfile {
     /// The last minutes.
     pub fn recent(&self, gpu: CudaIndex) -> Option<&UsageHistory> {
         self.recent.get(&gpu)
+    }
+
+    /// When the device will be full, if the job's allocated bytes keep rising and what is free is
+    /// known.
+    pub fn time_to_full(&self, gpu: CudaIndex) -> Option<TimeToFull> {
+        let devices = self.profile.devices();
+        let known = devices.iter().find(|device| device.cuda_index == Some(gpu));
+        let device = self.device(Some(gpu), known);
+        let (levels, most) = self.recent.get(&gpu)?.allocated();
+        // What the cache has free serves, too, unless it is in pieces.
+        let room = (device.free? + device.reserved?).saturating_sub(most);
+        TimeToFull::of(&levels, room)
     }
 
     /// The job's devices, else all of the machine.

@@ -8,6 +8,7 @@ mod process_snapshot;
 mod reserved_growth;
 mod segment_takers;
 mod sleep_shares;
+mod time_to_full;
 mod usage_history;
 
 pub use device_breakdown::DeviceBreakdown;
@@ -19,4 +20,5 @@ pub use odd_rank::{OddRank, RankHolding, odd_rank};
 pub use process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 pub use reserved_growth::ReservedGrowth;
 pub use sleep_shares::{SleepState, TagShare};
+pub use time_to_full::TimeToFull;
 pub use usage_history::{PeakUsage, UsageHistory};

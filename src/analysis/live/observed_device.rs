@@ -1,6 +1,7 @@
 //! What an observation shows of a device.
 
 use crate::analysis::live::reserved_growth::ReservedGrowth;
+use crate::analysis::live::time_to_full::TimeToFull;
 use crate::analysis::profile::HighWater;
 use crate::model::Nanos;
 
@@ -37,6 +38,8 @@ pub struct ObservedDevice {
     pub retries: FailureCount,
     /// Growth that allocated bytes do not explain.
     pub reserved: Option<ReservedGrowth>,
+    /// When it will be full.
+    pub full: Option<TimeToFull>,
     /// Seconds of observation.
     pub seconds: f64,
     /// Lines that took memory from the driver, most first; empty unless known exactly.

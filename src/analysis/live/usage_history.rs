@@ -65,6 +65,18 @@ impl UsageHistory {
         self.intervals.iter().map(|interval| interval.last).collect()
     }
 
+    /// Allocated bytes at seconds, and the most of them in the last sixth of the time.
+    pub(crate) fn allocated(&self) -> (Vec<(f64, u64)>, u64) {
+        let bytes = |value: i64| value.max(0) as u64;
+        let level = |interval: &UsageInterval| {
+            let seconds = (interval.number * INTERVAL_NANOS) as f64 / 1e9;
+            (seconds, bytes(interval.last.allocated))
+        };
+        let recent = self.intervals.iter().rev().take(self.intervals.len().div_ceil(6));
+        let most = recent.map(|interval| bytes(interval.greatest.allocated)).max().unwrap_or(0);
+        (self.intervals.iter().map(level).collect(), most)
+    }
+
     /// Whether nothing is known yet.
     pub fn is_empty(&self) -> bool {
         self.intervals.is_empty()

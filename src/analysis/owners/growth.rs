@@ -1,6 +1,7 @@
 //! Owners and lines whose floor of live bytes rises.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
@@ -41,37 +42,52 @@ impl GrowthRise {
         if levels.len() < MIN_OBSERVATIONS {
             return None;
         }
-        let windows = (levels.len() / MIN_PER_WINDOW).clamp(MIN_OBSERVATIONS, MAX_WINDOWS);
-        let bounds = |window: usize| window * levels.len() / windows;
-        let part = |window: usize| levels.get(bounds(window)..bounds(window + 1));
-        let floors: Vec<(f64, u64, usize)> = (0..windows)
-            .filter_map(|window| {
-                let part = part(window)?.iter().enumerate();
-                let (at, floor) = part.min_by_key(|(_, (_, bytes))| *bytes)?;
-                Some((floor.0, floor.1, bounds(window) + at))
-            })
-            .collect();
-        let steps = || floors.windows(2).map(|pair| (pair[0].1, pair[1].1));
+        let floors = Self::floors(levels);
+        let steps = || floors.windows(2).map(|pair| (pair[0].bytes, pair[1].bytes));
         let (first, last) = (floors.first()?, floors.last()?);
         // Steady growth is not part of the sawtooth.
-        let rate = last.1.saturating_sub(first.1) as f64 / (last.0 - first.0).max(1e-9);
-        let above = |(at, bytes): &(f64, u64), floor: &(f64, u64, usize)| {
-            (bytes - floor.1).saturating_sub((rate * (at - floor.0).max(0.0)) as u64)
+        let rate = last.bytes.saturating_sub(first.bytes) as f64 / (last.at - first.at).max(1e-9);
+        let above = |(at, bytes): &(f64, u64), floor: &LowestLevel| {
+            (bytes - floor.bytes).saturating_sub((rate * (at - floor.at).max(0.0)) as u64)
         };
-        let tops = floors.iter().zip(0..).filter_map(|(floor, window)| {
-            part(window)?.iter().map(|level| above(level, floor)).max()
+        let tops = floors.iter().zip(parts(levels)).filter_map(|(floor, part)| {
+            levels.get(part)?.iter().map(|level| above(level, floor)).max()
         });
         let sawtooth = tops.max().unwrap_or(0);
         let up = steps().filter(|(a, b)| a < b).count();
         let is_rising = steps().all(|(a, b)| a <= b)
-            && (up >= MANY_STEPS || up >= 2 && last.1.saturating_sub(first.1) >= sawtooth);
+            && (up >= MANY_STEPS || up >= 2 && last.bytes.saturating_sub(first.bytes) >= sawtooth);
         is_rising.then(|| GrowthRise {
-            bytes: last.1 - first.1,
-            seconds: last.0 - first.0,
+            bytes: last.bytes - first.bytes,
+            seconds: last.at - first.at,
             windows: floors.len(),
-            between: (first.2, last.2),
+            between: (first.number, last.number),
         })
     }
+
+    /// The lowest level of each of a few parts of the time.
+    pub(crate) fn floors(levels: &[(f64, u64)]) -> Vec<LowestLevel> {
+        let floor = |part: Range<usize>| {
+            let levels = part.clone().zip(levels.get(part)?);
+            let (number, &(at, bytes)) = levels.min_by_key(|(_, (_, bytes))| *bytes)?;
+            Some(LowestLevel { at, bytes, number })
+        };
+        parts(levels).filter_map(floor).collect()
+    }
+}
+
+/// A lowest level: its time in seconds, and the observation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LowestLevel {
+    pub(crate) at: f64,
+    pub(crate) bytes: u64,
+    number: usize,
+}
+
+fn parts(levels: &[(f64, u64)]) -> impl Iterator<Item = Range<usize>> {
+    let (count, windows) = (levels.len(), levels.len() / MIN_PER_WINDOW);
+    let windows = windows.clamp(MIN_OBSERVATIONS, MAX_WINDOWS);
+    (0..windows).map(move |window| window * count / windows..(window + 1) * count / windows)
 }
 
 /// An owner that grows: its last state, its rise, and the storages gained between the same floors.

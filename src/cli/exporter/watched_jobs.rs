@@ -182,6 +182,7 @@ impl WatchedJobs {
             others: device.others,
             total: device.total,
             free: device.free,
+            full_in: gpu.and_then(|gpu| live.time_to_full(gpu)).map(|full| full.seconds),
             cached_free: map.and_then(|map| map.cached()),
             largest_free: map.map(|map| map.largest_free),
             lines,

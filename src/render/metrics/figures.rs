@@ -76,7 +76,7 @@ impl GpuFigure {
 }
 
 /// One number a GPU, in the order of the output.
-pub(super) const GPU_FIGURES: [GpuFigure; 15] = [
+pub(super) const GPU_FIGURES: [GpuFigure; 16] = [
     GpuFigure::bytes(
         "memspy_allocated",
         "Allocated by the program in PyTorch: torch.cuda.memory_allocated()",
@@ -129,6 +129,11 @@ pub(super) const GPU_FIGURES: [GpuFigure; 15] = [
     ),
     GpuFigure::bytes("memspy_device_total", "Memory of the device", |gpu| gpu.total),
     GpuFigure::bytes("memspy_device_free", "Free on the device", |gpu| gpu.free),
+    GpuFigure::seconds(
+        "memspy_time_to_full",
+        "Until the device is full if allocated bytes rise as they did in the last minutes; no series where they do not",
+        |gpu| gpu.full_in,
+    ),
     GpuFigure::counter(
         "memspy_alloc_retries",
         "Driver allocations that failed and were tried again after the cache was freed: num_alloc_retries",

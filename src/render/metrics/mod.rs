@@ -62,6 +62,8 @@ pub struct ExportedGpu {
     pub total: Option<u64>,
     /// Free on the device.
     pub free: Option<u64>,
+    /// Seconds until the device is full, if allocated bytes keep rising.
+    pub full_in: Option<f64>,
     /// Free in PyTorch's cache at the last snapshot.
     pub cached_free: Option<u64>,
     /// Its largest free block.

@@ -2,6 +2,8 @@
 
 use chrono::DateTime;
 
+use crate::analysis::TimeToFull;
+
 /// A moment: `2026-03-01 17:05:09 UTC`.
 pub fn utc(unix_nanos: u64) -> String {
     // A u64 of nanoseconds ends in 2554, chrono's calendar later.
@@ -20,6 +22,26 @@ pub fn length(seconds: f64) -> String {
         days => format!("{days} d "),
     };
     format!("{days}{:02}:{:02}:{:02}", whole / 3600 % 24, whole / 60 % 60, whole % 60)
+}
+
+/// A duration in words: `29 minutes`.
+pub(crate) fn rough_length(seconds: f64) -> String {
+    match seconds {
+        few if few < 120.0 => format!("{few:.0} seconds"),
+        some if some < 7200.0 => format!("{:.0} minutes", some / 60.0),
+        many if many < 172_800.0 => format!("{:.0} hours", many / 3600.0),
+        days => format!("{:.0} days", days / 86_400.0),
+    }
+}
+
+/// When memory is full: `full in 29 minutes (21 minutes to 2 hours)`.
+pub fn full_in(full: &TimeToFull) -> String {
+    let [seconds, least] = [full.seconds, full.at_least].map(rough_length);
+    match full.at_most.map(rough_length) {
+        Some(most) if (&least, &most) == (&seconds, &seconds) => format!("full in {seconds}"),
+        Some(most) => format!("full in {seconds} ({least} to {most})"),
+        None => format!("full in {least} at the soonest"),
+    }
 }
 
 #[cfg(test)]

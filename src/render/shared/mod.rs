@@ -23,7 +23,8 @@ pub use allocator::{
 pub(crate) use allocator::{fragmentation_text, free_by_size_text};
 pub use certainty::{AttributionJson, certainty_in_short};
 pub(crate) use certainty::{certainty_at_peak, evidence};
-pub use clock::{length, utc};
+pub(crate) use clock::rough_length;
+pub use clock::{full_in, length, utc};
 pub use error::OutputError;
 pub use escape::{EscapeGuard, visible};
 pub(crate) use exact::{events_line, exact_notes};

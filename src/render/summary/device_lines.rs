@@ -2,7 +2,7 @@
 
 use super::text::{JobSummary, MIN_RATE};
 use crate::analysis::{FailureCount, GpuFacts, GrowthWatch, ObservedDevice, OddRank};
-use crate::render::shared::{bytes, count, percent};
+use crate::render::shared::{bytes, count, percent, rough_length};
 
 const MAX_DEVICES: usize = 3;
 /// Later than a month is not reported.
@@ -95,20 +95,11 @@ pub(super) fn when_full(summary: &JobSummary<'_>) -> Vec<String> {
         Some(format!(
             "at this rate GPU {} is full in {} ({} are left)",
             gpu.gpu,
-            duration(seconds),
+            rough_length(seconds),
             bytes(left)
         ))
     };
     summary.gpus.iter().take(MAX_DEVICES).filter_map(line).collect()
-}
-
-fn duration(seconds: f64) -> String {
-    match seconds {
-        few if few < 120.0 => format!("{few:.0} seconds"),
-        some if some < 7200.0 => format!("{:.0} minutes", some / 60.0),
-        many if many < 172_800.0 => format!("{:.0} hours", many / 3600.0),
-        days => format!("{:.0} days", days / 86_400.0),
-    }
 }
 
 /// Names the rank that holds more.
@@ -136,6 +127,7 @@ mod tests {
             ooms: FailureCount::default(),
             retries: FailureCount::default(),
             reserved: None,
+            full: None,
             seconds: 2.0,
             taken_by: Vec::new(),
         }

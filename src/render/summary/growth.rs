@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use super::json::{GrowthJson, KeeperJson, ObservedGrowthJson};
+use super::json::{GrowthJson, KeeperJson, ObservedGrowthJson, TimeToFullJson};
 use super::text::{LinesSource, ObservedLines, PROVEN, SAMPLED, stops_text};
-use crate::analysis::GrowthWatch;
+use crate::analysis::{GrowthWatch, TimeToFull};
 use crate::model::{StopTotals, TensorReferrers};
 use crate::render::owners::group_label;
 use crate::render::shared::{
-    EscapeGuard, JsonDocument, OutputError, bytes, count, one_line, suggestion_on,
+    EscapeGuard, JsonDocument, OutputError, bytes, count, full_in, one_line, suggestion_on,
 };
 
 const OWNERS: usize = 15;
@@ -31,6 +31,7 @@ pub fn growth_text(
     watch: &GrowthWatch,
     lines: &ObservedLines,
     keepers: &[GrowthKeeper],
+    full: &[(u32, TimeToFull)],
     stops: StopTotals,
 ) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
@@ -39,6 +40,11 @@ pub fn growth_text(
         write_keeper(out, pid, keeper)?;
     }
     growing_lines(out, watch, lines)?;
+    for (gpu, full) in full {
+        let (room, rate) = (bytes(full.room), bytes(full.rate as u64));
+        let when = full_in(full);
+        writeln!(out, "\nGPU {gpu}: {room} are left; at +{rate} a second it is {when}")?;
+    }
     if stops.count > 0 {
         writeln!(out, "\n{}", stops_text(stops))?;
     }
@@ -130,6 +136,7 @@ pub fn growth_json(
     pid: u32,
     watch: &GrowthWatch,
     keepers: &[GrowthKeeper],
+    full: &[(u32, TimeToFull)],
 ) -> Result<(), OutputError> {
     let kept_by = keepers.iter().map(|keeper| {
         let referrers = keeper.referrers.iter().flat_map(|of| &of.referrers);
@@ -144,6 +151,7 @@ pub fn growth_json(
         owners,
         lines,
         kept_by: kept_by.collect(),
+        full: full.iter().map(|(gpu, full)| TimeToFullJson::new(*gpu, full)).collect(),
     })
     .write(out, true)
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::device_lines::seconds_to_full;
 use super::findings::{FindingText, rate};
 use super::text::{JobSummary, LineBytes, LinesSource, ObservedLines};
-use crate::analysis::{GpuFacts, GrowthWatch, HighWater, OwnerKind};
+use crate::analysis::{GpuFacts, GrowthWatch, HighWater, OwnerKind, TimeToFull};
 use crate::model::Nanos;
 use crate::render::owners::{
     CopiedTensorsJson, OwnerGroupJson, copied_json as copied, group_label, incomplete, uncertain,
@@ -71,6 +71,39 @@ pub struct GrowthJson {
     pub lines: Vec<LineGrowthJson>,
     /// What keeps a tensor of those that grow fastest.
     pub kept_by: Vec<KeeperJson>,
+    /// When GPUs will be full whose allocated bytes keep rising.
+    pub full: Vec<TimeToFullJson>,
+}
+
+/// When a GPU will be full if its allocated bytes grow as they did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TimeToFullJson {
+    /// Its number in the job.
+    pub gpu: u32,
+    /// Bytes that can still be allocated.
+    pub room: u64,
+    /// Growth in bytes a second.
+    pub bytes_per_second: f64,
+    /// Seconds from now.
+    pub seconds: f64,
+    /// The end of the 90 % interval that is sooner, in seconds.
+    pub at_least: f64,
+    /// The end that is later, in seconds; `null`: perhaps never.
+    pub at_most: Option<f64>,
+}
+
+impl TimeToFullJson {
+    pub(super) fn new(gpu: u32, full: &TimeToFull) -> TimeToFullJson {
+        TimeToFullJson {
+            gpu,
+            room: full.room,
+            bytes_per_second: full.rate,
+            seconds: full.seconds,
+            at_least: full.at_least,
+            at_most: full.at_most,
+        }
+    }
 }
 
 impl JsonFormat for GrowthJson {
