@@ -160,7 +160,6 @@ impl FollowedSteps {
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
         self.drop_first(self.steps.len());
-        self.sums.clear();
         self.past.interrupt();
         self.states.clear();
         self.proof.clear();

@@ -31,7 +31,6 @@
 
 mod addressed_changes;
 mod allocated_totals;
-mod allocation_places;
 mod block_places;
 mod buffer_alignment;
 mod change_origins;
@@ -76,7 +75,6 @@ use crate::analysis::attribution::{
     AllocationOrigin, BlockAttribution, HostStacks, WaitFacts, WaitingPlaces,
 };
 use crate::analysis::autograd::EngineFrames;
-use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
     ChangeSources, allocated_kind, allocation_sources, free_site, may_have_left, went_on,
@@ -117,7 +115,6 @@ pub(crate) struct FollowedSteps {
     places: WaitingPlaces,
     /// When the polls began and ended between which the last change was.
     polls: Option<(u64, u64)>,
-    sums: AllocationSums,
     past: PastSteps<PastStep>,
     states: FollowedStates,
     buffers: BufferAlignment,
@@ -251,17 +248,16 @@ impl FollowedSteps {
         let open = new.is_open();
         let pools = [change.small, change.large];
         let site = free_site(&new.seen.origins, stacks);
-        let before = self.sums.places();
         let level = live_before(change.live, &pools);
         let is_burst = change.allocations().saturating_add(change.frees()) > 1 && !open;
-        let parts = is_burst.then(|| self.past.divide(&before, level, &pools)).flatten();
+        let parts = is_burst.then(|| self.past.divide(level, &pools)).flatten();
         let parts = parts.or_else(|| {
             let decoded = Some(decoded).filter(|_| !open)?;
             decoded_charges::one_by_one(decoded, &pools, charge, site)
         });
         self.parts += parts.as_ref().map_or(0, Vec::len);
         let past = PastStep { charge: charge.clone(), site };
-        self.remember(before, level, pools, past, parts.as_deref());
+        self.remember(level, pools, past, parts.as_deref());
         let addresses = change.addresses.as_deref().cloned().map(Arc::new);
         let is_shown = self.proof.push(change, *proven, addresses.clone());
         self.steps.push_back(FollowedStep {
@@ -309,7 +305,6 @@ impl FollowedSteps {
     /// part of it had been seen by itself.
     fn remember(
         &mut self,
-        mut before: ReachSums,
         mut level: LiveBytes,
         whole: PoolDeltas,
         past: PastStep,
@@ -323,14 +318,9 @@ impl FollowedSteps {
                 &itself
             }
         };
-        for (nth, part) in one_by_one.iter().enumerate() {
-            let pools = &part.0;
-            if nth > 0 {
-                before = self.sums.places();
-            }
-            self.sums.add([&pools[0], &pools[1]]);
-            self.past.push(&before, level, part.clone());
-            level = live_after(level, pools);
+        for part in one_by_one {
+            self.past.push(level, part.clone());
+            level = live_after(level, &part.0);
         }
     }
 
