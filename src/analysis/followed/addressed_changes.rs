@@ -39,8 +39,8 @@ impl FollowReplay<'_> {
             is_divided
                 && self
                     .places
-                    .get(block.address)
-                    .is_some_and(|group| !is_freed(block.address) || group == group_of(block))
+                    .get(&block.address)
+                    .is_some_and(|group| !is_freed(block.address) || *group == group_of(block))
         };
         let (in_map, allocated): (Vec<AddressedBlock>, Vec<AddressedBlock>) =
             addresses.allocated.iter().copied().partition(is_in_map);
@@ -180,32 +180,18 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// A block is new: what lay where it lies was freed, or never lay there.
+    /// A block is new: what was at its address was freed.
     fn evict(&mut self, block: &AddressedBlock) {
-        let under: Vec<(u64, BlockGroup)> = self.places.under(block).collect();
-        for (address, group) in under {
-            let Some(replayed) = self.groups.get_mut(&group) else { continue };
-            let Some(at) = replayed.at_address(address) else {
-                self.places.remove(address);
-                continue;
-            };
-            let lying = &mut replayed.live[at];
-            let is_there = address == block.address;
-            if is_there {
-                replayed.remove(at, [None; 2], 0);
-            } else if lying.is_from_map() {
-                continue;
-            } else {
-                // Freed, or the new block was read wrong.
-                lying.given = None;
-            }
-            self.places.remove(address);
+        let Some(group) = self.places.remove(&block.address) else { return };
+        let Some(replayed) = self.groups.get_mut(&group) else { return };
+        if let Some(at) = replayed.at_address(block.address) {
+            replayed.remove(at, [None; 2], 0);
         }
     }
 
     /// An address was taken back: what was there was freed in the window.
     fn take_back(&mut self, address: u64, window: &mut Window<'_>) {
-        let Some(group) = self.places.remove(address) else { return };
+        let Some(group) = self.places.remove(&address) else { return };
         let Some(replayed) = self.groups.get_mut(&group) else { return };
         let Some(at) = replayed.at_address(address) else { return };
         window.found(group);
@@ -319,7 +305,7 @@ impl FollowReplay<'_> {
             taker.given = Some(address);
             return Some(None);
         }
-        self.places.remove(address);
+        self.places.remove(&address);
         Some(Some(address))
     }
 

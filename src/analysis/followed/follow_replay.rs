@@ -11,7 +11,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::{
     AllocationOrigin, BlockAttribution, BlockGroup, CANDIDATES_WITHIN,
 };
-use crate::analysis::followed::block_places::BlockPlaces;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
@@ -76,7 +75,8 @@ impl ReplayResult {
 pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) sites: &'a FreeSites,
     pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
-    pub(super) places: BlockPlaces,
+    /// The group of the block at each address, where that is known.
+    pub(super) places: FxHashMap<u64, BlockGroup>,
     pub(super) changes: usize,
     /// The change of the recording that is replayed.
     pub(super) step: usize,
@@ -95,7 +95,7 @@ impl<'a> FollowReplay<'a> {
         sites: &'a FreeSites,
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
-        let mut places = BlockPlaces::default();
+        let mut places = FxHashMap::default();
         for SnapshotBlock { group, address, attribution, batch, stays, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
             let (returned, given) = (None, None);

@@ -19,7 +19,7 @@
 //!    of a delta's frees say which kinds it freed (`freed_groups.rs`); `replayed_group.rs` chooses
 //!    the block of a kind; `group_settlement.rs` corrects that by the snapshot at the end.
 //!    Addresses read after a delta say which block was allocated and which freed
-//!    (`addressed_changes.rs`, `block_places.rs`). A block at one address in both snapshots is the
+//!    (`addressed_changes.rs`). A block at one address in both snapshots is the
 //!    same one, unless its site goes on to allocate such blocks (`remade_kinds.rs`).
 //!    `free_sites.rs` corrects early choices.
 //! 6. *New blocks* of a snapshot get the allocations of their kind that the replay left alive.
@@ -31,7 +31,6 @@
 
 mod addressed_changes;
 mod allocated_totals;
-mod block_places;
 mod buffer_alignment;
 mod change_origins;
 mod change_window;
