@@ -283,8 +283,6 @@ impl FollowReplay<'_> {
             site,
             usual: self.sites.usual(group, &site),
             last: if in_same_change { freed.last_before } else { freed.last },
-            // What most likely stayed is left: rather does a new block have no address yet.
-            all_known: &|| false,
         };
         let chosen = replayed.choose(&moment).map(|at| {
             let address = replayed.live.get(at).and_then(ReplayedBlock::address);

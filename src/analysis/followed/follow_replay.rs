@@ -14,13 +14,11 @@ use crate::analysis::attribution::{
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
-use crate::analysis::followed::pool_change::{
-    MAX_AT_ONCE, MIN_BLOCK, PoolChange, even_group, sole_group,
-};
+use crate::analysis::followed::pool_change::{MAX_AT_ONCE, PoolChange, even_group, sole_group};
 use crate::analysis::followed::replayed_group::{
-    BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
+    BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree,
 };
-use crate::model::{CounterDelta, Pool};
+use crate::model::Pool;
 
 /// A block of the map with which a replay begins.
 #[derive(Debug, Clone)]
@@ -30,8 +28,8 @@ pub(in crate::analysis) struct SnapshotBlock {
     pub(in crate::analysis) attribution: Arc<BlockAttribution>,
     /// Between which maps it was allocated.
     pub(in crate::analysis) batch: usize,
-    /// Whether it was freed, if the map with which the replay ends has it.
-    pub(in crate::analysis) stays: Stays,
+    /// Whether several maps had it in its place: then it was most likely never freed.
+    pub(in crate::analysis) lasts: bool,
     /// Whether the map with which the replay ends does not have it: what was at its address was freed for sure.
     pub(in crate::analysis) is_gone: bool,
 }
@@ -82,8 +80,6 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) step: usize,
     pub(super) last: Option<usize>,
     freed: FreedGroups,
-    /// Allocations that may have been of several groups.
-    unclear_allocations: Vec<(Pool, CounterDelta)>,
     /// Whether addresses were read.
     pub(super) is_addressed: bool,
 }
@@ -96,10 +92,10 @@ impl<'a> FollowReplay<'a> {
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
         let mut places = FxHashMap::default();
-        for SnapshotBlock { group, address, attribution, batch, stays, is_gone } in blocks {
+        for SnapshotBlock { group, address, attribution, batch, lasts, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
             let (returned, given) = (None, None);
-            let block = ReplayedBlock { from, attribution, returned, is_gone, batch, stays, given };
+            let block = ReplayedBlock { from, attribution, returned, is_gone, batch, lasts, given };
             let of_group = groups.entry(group).or_default();
             if is_gone && !block.attribution.certain {
                 *of_group.gone.entry(batch).or_default() += 1;
@@ -119,7 +115,6 @@ impl<'a> FollowReplay<'a> {
             step: 0,
             last: None,
             freed: FreedGroups::default(),
-            unclear_allocations: Vec::new(),
             is_addressed: false,
         }
     }
@@ -131,17 +126,8 @@ impl<'a> FollowReplay<'a> {
     }
 
     /// Takes the next change, of which is not known but likely what happened in it, in order.
-    pub(in crate::analysis) fn guessed_changes(
-        &mut self,
-        change: &[PoolChange<'_>],
-        parts: &[[PoolChange<'_>; 2]],
-    ) {
+    pub(in crate::analysis) fn guessed_changes(&mut self, parts: &[[PoolChange<'_>; 2]]) {
         self.step += 1;
-        for pool in change {
-            if pool.delta.allocations > 0 {
-                self.unclear_allocations.push((pool.pool, pool.delta));
-            }
-        }
         for part in parts {
             self.apply(part);
         }
@@ -163,16 +149,10 @@ impl<'a> FollowReplay<'a> {
         if count <= 0 {
             return;
         }
-        let Some(group) = even_group(change) else {
-            self.unclear_allocations.push((change.pool, change.delta));
-            return;
-        };
+        let Some(group) = even_group(change) else { return };
         // Several blocks of one size, or of sizes that add up to the same.
-        if sole_group(change).is_none() {
-            self.unclear_allocations.push((change.pool, change.delta));
-            if !self.groups.contains_key(&group) {
-                return;
-            }
+        if sole_group(change).is_none() && !self.groups.contains_key(&group) {
+            return;
         }
         self.last = Some(self.changes);
         let replayed = self.groups.entry(group).or_default();
@@ -184,7 +164,6 @@ impl<'a> FollowReplay<'a> {
     fn free(&mut self, change: &PoolChange<'_>) {
         let frees = PoolFrees::new(change.pool, &change.delta);
         let groups = self.freed_groups(change.pool, &frees);
-        let unclear = &self.unclear_allocations;
         for group in groups {
             if let Some(replayed) = self.groups.get_mut(&group) {
                 let moment = FreeMoment {
@@ -193,7 +172,6 @@ impl<'a> FollowReplay<'a> {
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
                     last: self.last,
-                    all_known: &|| !may_have(&group, unclear),
                 };
                 replayed.free(&moment);
             }
@@ -289,13 +267,4 @@ impl<'a> FollowReplay<'a> {
         }
         result
     }
-}
-
-/// Whether a block of a group may be among these allocations.
-fn may_have(group: &BlockGroup, allocations: &[(Pool, CounterDelta)]) -> bool {
-    allocations.iter().filter(|(pool, _)| *pool == group.pool).any(|(_, delta)| {
-        let others = delta.allocations.max(1).saturating_sub(1);
-        let room = delta.allocated_bytes.saturating_sub(others.saturating_mul(MIN_BLOCK as i64));
-        delta.allocations > 0 && group.size > 0 && room >= group.size as i64
-    })
 }

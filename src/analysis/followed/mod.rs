@@ -20,8 +20,7 @@
 //!    the block of a kind; `group_settlement.rs` corrects that by the snapshot at the end.
 //!    Addresses read after a delta say which block was allocated and which freed
 //!    (`addressed_changes.rs`). A block at one address in both snapshots is the
-//!    same one, unless its site goes on to allocate such blocks (`remade_kinds.rs`).
-//!    `free_sites.rs` corrects early choices.
+//!    same one where the counters allow that. `free_sites.rs` corrects early choices.
 //! 6. *New blocks* of a snapshot get the allocations of their kind that the replay left alive.
 //!    Where polls rested on the way, its blocks are charged as they were where the program was in
 //!    an iteration that was followed (`followed_states.rs`). Blocks of which no single allocation
@@ -54,7 +53,6 @@ mod loop_order;
 mod pool_change;
 mod proof;
 mod proof_ledger;
-mod remade_kinds;
 mod repeated_steps;
 mod replayed_group;
 mod snapshot_charges;

@@ -14,7 +14,6 @@ use crate::analysis::followed::followed_states::{
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite};
 use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::repeated_steps::LiveBytes;
-use crate::analysis::followed::replayed_group::Stays;
 use crate::analysis::followed::{FollowedSteps, UntilMap};
 
 /// A block that so many maps before had in its place, and the map that ends the replay still has, was most likely never freed.
@@ -38,18 +37,11 @@ impl FollowedSteps {
             .iter()
             .flat_map(|(group, of_group)| of_group.known.iter().map(|(at, _)| (*group, *at)))
             .collect();
-        let remade = until.remade();
         let before = before.map(|(group, address, attribution)| {
             let is_gone = !known.contains(&(group, address));
             let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
-            let maps = self.maps.len() - batch;
-            let stays = match (remade.has_another(group, &attribution), maps >= LASTING) {
-                (Some(true) | None, false) => Stays::Unknown,
-                (Some(true), true) => Stays::Seldom,
-                (Some(false), false) => Stays::Likely,
-                (Some(false) | None, true) => Stays::Always,
-            };
-            SnapshotBlock { group, address, attribution, batch, stays, is_gone }
+            let lasts = self.maps.len() - batch >= LASTING;
+            SnapshotBlock { group, address, attribution, batch, lasts, is_gone }
         });
         let before: Vec<SnapshotBlock> = before.collect();
         // Without addresses too many frees are guessed in the midst of an iteration.

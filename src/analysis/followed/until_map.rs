@@ -13,7 +13,6 @@ use crate::analysis::followed::change_window::WindowChange;
 use crate::analysis::followed::follow_replay::FollowReplay;
 use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
 use crate::analysis::followed::pool_change::PoolChange;
-use crate::analysis::followed::remade_kinds::RemadeKinds;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
 use crate::model::{CounterDelta, Pool};
 
@@ -29,20 +28,6 @@ pub(crate) struct UntilMap {
 }
 
 impl UntilMap {
-    /// Who allocates which kinds of blocks in them.
-    pub(super) fn remade(&self) -> RemadeKinds {
-        let mut remade = RemadeKinds::default();
-        for step in &self.steps {
-            match &step.parts {
-                Some(parts) => {
-                    parts.iter().for_each(|part| remade.add(&part.0, &part.1.charge));
-                }
-                None => remade.add(&[step.small, step.large], &step.charge),
-            }
-        }
-        remade
-    }
-
     /// Replays them. The highest moments, if they are asked for and higher than `above` bytes: a loop is as high in each iteration.
     pub(super) fn replay(
         &self,
@@ -94,7 +79,7 @@ impl UntilMap {
             let WindowChange { pools, parts } = self.replayed(step, charged.as_deref());
             match charged {
                 None => replay.change(&pools),
-                Some(_) => replay.guessed_changes(&pools, &parts),
+                Some(_) => replay.guessed_changes(&parts),
             }
             moments.extend(self.moment(at, wanted, replay));
             at += 1;
