@@ -99,14 +99,13 @@ pub(super) fn allocation_sources(
     let without_frames = |thread: &FollowedThread| {
         thread.sides().into_iter().all(|reading| reading == StackReading::NoFrames)
     };
-    let allocates = |thread: &&FollowedThread| !locks.never_holds(thread.thread);
     let listed = || change.threads.iter().filter(|thread| !facts.cannot_have_allocated(thread));
     let is_idle = |thread: &&FollowedThread| places(thread, facts).iter().all(Option::is_none);
     let owners: Vec<&FollowedThread> = listed().filter(|t| t.held_lock).collect();
     let waiting: Vec<&FollowedThread> = listed().filter(|t| waits(t)).collect();
     let all_others = || listed().filter(|t| !waits(t) && !without_frames(t));
     let (idle, others): (Vec<&FollowedThread>, Vec<&FollowedThread>) =
-        all_others().filter(allocates).partition(is_idle);
+        all_others().partition(is_idle);
     let has_owner = !owners.is_empty();
     let chosen = match owners[..] {
         // C++ code of the engine, for which a thread waits.
@@ -115,16 +114,14 @@ pub(super) fn allocation_sources(
         _ if others.is_empty() => waiting,
         _ => others,
     };
-    // The engine's threads allocate in the stead of one that waits.
-    let may_make = |thread: &&FollowedThread| waits(thread) || allocates(thread);
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
-    let may_be = |thread: &&FollowedThread| locks.may_vote_of(thread.thread);
+    let may_be = |thread: &&FollowedThread| locks.may_allocate(thread.thread);
     // In a longer time it can have woken up, allocated, and come back.
     let mut waited = !has_owner && apart > CANDIDATES_WITHIN && idle.iter().any(may_be);
     let mut is_whole = true;
     let mut threads = Vec::new();
-    for thread in chosen.into_iter().filter(may_make) {
+    for thread in chosen {
         if places(thread, facts).iter().any(Option::is_some) {
             threads.push(thread.thread);
         }
@@ -144,23 +141,17 @@ pub(super) fn allocation_sources(
         }
     }
     // Of one that others held the lock beside, time and again, it is unlikely.
-    if threads.iter().any(|thread| locks.may_vote_of(*thread)) {
-        threads.retain(|thread| locks.may_vote_of(*thread));
+    if threads.iter().any(|thread| locks.may_allocate(*thread)) {
+        threads.retain(|thread| locks.may_allocate(*thread));
     }
     ChangeSources { origins, threads, is_whole, waited }
 }
 
 /// The only thread that went from one place where it waits to another, and the call that it stayed
 /// in: it made the delta below that.
-pub(super) fn went_on(
-    change: &FollowedChange,
-    facts: WaitFacts<'_>,
-    locks: &LockHolders,
-) -> Option<AllocationOrigin> {
+pub(super) fn went_on(change: &FollowedChange, facts: WaitFacts<'_>) -> Option<AllocationOrigin> {
     let moved = |thread: &&FollowedThread| {
-        !facts.cannot_have_allocated(thread)
-            && !locks.never_holds(thread.thread)
-            && thread.before != thread.after
+        !facts.cannot_have_allocated(thread) && thread.before != thread.after
     };
     let mut moving = change.threads.iter().filter(moved);
     let (Some(thread), None) = (moving.next(), moving.next()) else { return None };

@@ -218,7 +218,7 @@ impl FollowedSteps {
             Some(decoded) => decoded.parts(number),
             None => Vec::new(),
         };
-        let moved = seen.waited.then(|| went_on(change, facts, &self.locks)).flatten();
+        let moved = seen.waited.then(|| went_on(change, facts)).flatten();
         let below = moved.filter(|call| !decoded_charges::narrow(&mut decoded, *call, stacks));
         let apart = change.after.0.saturating_sub(change.before.0);
         let stayed = seen.stayed(apart);
