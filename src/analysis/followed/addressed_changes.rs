@@ -1,10 +1,13 @@
-//! Changes of which the tables of the allocator told the addresses: which block each of them allocated and freed is then known, not guessed.
+//! Changes of which the tables of the allocator told the addresses: which block each of them
+//! allocated and freed is then known, not guessed.
 //!
-//! The tables are read after the changes of a *window*, most often a single one. What they have and had not before was
-//! allocated in the window; what they had and have not any more was freed. Only a block that was freed and allocated, or allocated and
-//! freed, at one address within the window is in neither: then the counters have more allocations and frees than the tables tell. If
-//! the frees came after the allocations, the block lived within the window; if they came before, it took the address of one that was freed, of its
-//! own size or larger, and of which one is told by the rules in `replayed_group.rs`.
+//! The tables are read after the changes of a *window*, most often a single one. What they have and
+//! had not before was allocated in the window; what they had and have not any more was freed. Only
+//! a block that was freed and allocated, or allocated and freed, at one address within the window
+//! is in neither: then the counters have more allocations and frees than the tables tell. If the
+//! frees came after the allocations, the block lived within the window; if they came before, it
+//! took the address of one that was freed, of its own size or larger, and of which one is told by
+//! the rules in `replayed_group.rs`.
 
 use rustc_hash::FxHashMap;
 
@@ -61,7 +64,8 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// Takes what one change allocated, whose addresses are still to be found, and notes what it freed.
+    /// Takes what one change allocated, whose addresses are still to be found, and notes what it
+    /// freed.
     fn take_window_change<'a>(&mut self, change: &WindowChange<'a>, window: &mut Window<'a>) {
         let WindowChange { pools, parts } = change;
         self.step += 1;
@@ -94,8 +98,8 @@ impl FollowReplay<'_> {
         self.note_frees(pools, last_before, window);
     }
 
-    /// Takes a change as the parts that it is likely to have been, which allocated `blocks`: one after another, so that what one freed is not
-    /// what a later one allocated.
+    /// Takes a change as the parts that it is likely to have been, which allocated `blocks`: one
+    /// after another, so that what one freed is not what a later one allocated.
     fn take_parts<'a>(
         &mut self,
         parts: &[[PoolChange<'a>; 2]],
@@ -156,7 +160,8 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// Gives an address to a block that was allocated together with others, or of which the bytes asked for were not counted yet.
+    /// Gives an address to a block that was allocated together with others, or of which the bytes
+    /// asked for were not counted yet.
     fn give_late(&mut self, group: BlockGroup, address: u64, window: &mut Window<'_>) {
         if let Some((change, charge)) = window.take_of_several(group) {
             let replayed = self.groups.entry(group).or_default();
@@ -201,7 +206,8 @@ impl FollowReplay<'_> {
         replayed.remove(at, site, time);
     }
 
-    /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and have no new address.
+    /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and
+    /// have no new address.
     fn free_hidden(&mut self, window: &mut Window<'_>, by_group: &FxHashMap<BlockGroup, Vec<u64>>) {
         let mut made = window.made.clone();
         made.sort_unstable();
@@ -235,8 +241,9 @@ impl FollowReplay<'_> {
         (freed.frees == 1 && self.groups.get(&group).is_some_and(is_alive)).then_some(group)
     }
 
-    /// Frees one block of a group of which the window allocated more than have new addresses: one of these that lived within the window,
-    /// or an older one whose address one of these has now. `None` if none can be; else its address, if none of the group has it now.
+    /// Frees one block of a group of which the window allocated more than have new addresses: one
+    /// of these that lived within the window, or an older one whose address one of these has now.
+    /// `None` if none can be; else its address, if none of the group has it now.
     fn free_one_hidden(
         &mut self,
         group: BlockGroup,
@@ -262,8 +269,9 @@ impl FollowReplay<'_> {
         if later.is_empty() {
             let own = match unplaced(replayed, window.first).first().copied() {
                 Some(own) => replayed.live.split_off(own),
-                // Or the only one, whose address a block of another group has now. Of several it is not known which: a buffer of
-                // generated code that was taken for freed has no maker in the next map.
+                // Or the only one, whose address a block of another group has now. Of several it is
+                // not known which: a buffer of generated code that was taken for freed has no maker
+                // in the next map.
                 None if is_taken => std::mem::take(&mut replayed.live),
                 // Or one of which the address is not known.
                 None => {
@@ -307,7 +315,8 @@ impl FollowReplay<'_> {
         Some(Some(address))
     }
 
-    /// Frees what is left of the window: what was allocated several at once and freed, or blocks whose addresses such allocations have now.
+    /// Frees what is left of the window: what was allocated several at once and freed, or blocks
+    /// whose addresses such allocations have now.
     fn free_rest(&mut self, pool: Pool, window: &mut Window<'_>) {
         let Some(first) = window.first_free(pool).map(|freed| freed.change) else { return };
         let unfound = window.unfound(pool, first);
@@ -340,7 +349,8 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// Whether the window allocated a block of the pool in change `from` or later that has no address yet: it may have that of a block freed before it.
+    /// Whether the window allocated a block of the pool in change `from` or later that has no
+    /// address yet: it may have that of a block freed before it.
     fn has_taker(&self, pool: Pool, from: usize, window: &Window<'_>) -> bool {
         let has_one = |group: &&BlockGroup| {
             let replayed = self.groups.get(group);
@@ -349,7 +359,9 @@ impl FollowReplay<'_> {
         window.made.iter().filter(|group| group.pool == pool).any(|group| has_one(&group))
     }
 
-    /// The tables have the address of a block that was freed still: one like it took it, or a smaller one. (A larger one can, too; taken for that, blocks of a model that generates got addresses of others.)
+    /// The tables have the address of a block that was freed still: one like it took it, or a
+    /// smaller one. (A larger one can, too; taken for that, blocks of a model that generates got
+    /// addresses of others.)
     fn give_untaken(&mut self, address: u64, of: BlockGroup, window: &Window<'_>) {
         let alike = window.made.iter().filter(|group| **group == of);
         let smaller =
@@ -370,7 +382,8 @@ pub(super) fn group_of(block: &AddressedBlock) -> BlockGroup {
     BlockGroup { size: block.size, requested: block.requested, pool }
 }
 
-/// The blocks that were allocated from change `first` on and have no address, from the oldest to the youngest.
+/// The blocks that were allocated from change `first` on and have no address, from the oldest to
+/// the youngest.
 fn unplaced(of_group: &GroupReplay, first: usize) -> Vec<usize> {
     let is_new = |block: &ReplayedBlock| match block.from {
         BlockSource::Change(change) => change >= first,

@@ -10,7 +10,8 @@ use crate::model::{
     CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable, ThreadId,
 };
 
-/// A stack seen at two polls at most so far apart was most likely there all the time, in nanoseconds.
+/// A stack seen at two polls at most so far apart was most likely there all the time, in
+/// nanoseconds.
 const STAYED_WITHIN: u64 = 20_000;
 /// In this time a thread that waits for the autograd engine has not gone elsewhere and come back:
 /// one backward pass would have had to end and the next to begin.
@@ -25,7 +26,8 @@ pub(super) fn allocated_kind(small: &CounterDelta, large: &CounterDelta) -> Opti
     (small.allocations.saturating_add(large.allocations) == 1).then_some(kind)
 }
 
-/// The calls in which a change was made: the stacks at its two ends, without the lines of their innermost functions.
+/// The calls in which a change was made: the stacks at its two ends, without the lines of their
+/// innermost functions.
 pub(super) fn free_site(origins: &[AllocationOrigin], stacks: &StackTable) -> FreeSite {
     let call = |origin: &AllocationOrigin| match *origin {
         AllocationOrigin::Stack(thread, stack) => {
@@ -52,10 +54,11 @@ pub(super) struct ChangeSources {
     pub(super) origins: Vec<AllocationOrigin>,
     /// Their threads, and those whose stacks could not be read.
     pub(super) threads: Vec<ThreadId>,
-    /// Whether all stacks of those that can have made it could be read: else there may be another candidate.
+    /// Whether all stacks of those that can have made it could be read: else there may be another
+    /// candidate.
     pub(super) is_whole: bool,
-    /// Whether a thread that waits may have made it where it was not seen: it had left the line on which it waits, or had not come
-    /// to it.
+    /// Whether a thread that waits may have made it where it was not seen: it had left the line on
+    /// which it waits, or had not come to it.
     pub(super) waited: bool,
 }
 
@@ -73,7 +76,8 @@ impl ChangeSources {
     }
 }
 
-/// Whether the only candidate may have been elsewhere in between: it was seen at one stack at two polls that lie far apart.
+/// Whether the only candidate may have been elsewhere in between: it was seen at one stack at two
+/// polls that lie far apart.
 pub(super) fn may_have_left(
     origin: AllocationOrigin,
     apart: u64,
@@ -161,9 +165,11 @@ pub(super) fn went_on(change: &FollowedChange, facts: WaitFacts<'_>) -> Option<A
     Some(AllocationOrigin::Below(thread.thread, common))
 }
 
-/// What was read of a thread where it can have made a change: `None` for the side on which it waited.
+/// What was read of a thread where it can have made a change: `None` for the side on which it
+/// waited.
 fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading>; 2] {
-    // Where it has the allocator's lock and does not leave its line, it waits in the middle of an allocation.
+    // Where it has the allocator's lock and does not leave its line, it waits in the middle of an
+    // allocation.
     let allocates = thread.held_lock && thread.before == thread.after;
     let [before, after] = thread.wait.sides();
     [(thread.before, before), (thread.after, after)].map(|(reading, waits)| {
@@ -179,7 +185,8 @@ mod tests {
     use crate::model::Nanos;
     use crate::model::ThreadWait;
 
-    /// Who is charged for a change beside which these threads were seen, each at two stacks, polls so many microseconds apart.
+    /// Who is charged for a change beside which these threads were seen, each at two stacks, polls
+    /// so many microseconds apart.
     fn charged(threads: &[([u32; 2], ThreadWait)], micros: u64) -> (Vec<AllocationOrigin>, bool) {
         let (stacks, engine) = (StackTable::new(), EngineFrames::default());
         let (host_only, places) = (HostStacks::default(), WaitingPlaces::default());

@@ -1,8 +1,10 @@
-//! Replays the followed changes between two maps: which blocks of the first were freed, and who allocated those of the second.
+//! Replays the followed changes between two maps: which blocks of the first were freed, and who
+//! allocated those of the second.
 //!
-//! The counters tell how many blocks were allocated and freed, and how large they were, but not which. Of the blocks of one
-//! group (pool, size, bytes asked for) `replayed_group.rs` tells which is freed most likely. A change of several blocks is
-//! replayed as the changes that it is likely to have been (`repeated_steps.rs`). All of this is likely; `proof.rs` says what is proven.
+//! The counters tell how many blocks were allocated and freed, and how large they were, but not
+//! which. Of the blocks of one group (pool, size, bytes asked for) `replayed_group.rs` tells which
+//! is freed most likely. A change of several blocks is replayed as the changes that it is likely to
+//! have been (`repeated_steps.rs`). All of this is likely; `proof.rs` says what is proven.
 
 use std::sync::Arc;
 
@@ -30,7 +32,8 @@ pub(in crate::analysis) struct SnapshotBlock {
     pub(in crate::analysis) batch: usize,
     /// Whether several maps had it in its place: then it was most likely never freed.
     pub(in crate::analysis) lasts: bool,
-    /// Whether the map with which the replay ends does not have it: what was at its address was freed for sure.
+    /// Whether the map with which the replay ends does not have it: what was at its address was
+    /// freed for sure.
     pub(in crate::analysis) is_gone: bool,
 }
 
@@ -246,7 +249,8 @@ impl<'a> FollowReplay<'a> {
                     BlockSource::Snapshot(address) => drop(stayed.insert(address)),
                 }
             }
-            // Of the blocks that seem to have been freed, the youngest are the likeliest to be other ones now.
+            // Of the blocks that seem to have been freed, the youngest are the likeliest to be
+            // other ones now.
             addresses.known.sort_by_key(|(at, attribution)| {
                 (std::cmp::Reverse(attribution.allocated_at), *at)
             });

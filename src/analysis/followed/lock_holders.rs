@@ -28,7 +28,8 @@ struct ThreadLocks {
 pub(super) struct LockHolders(FxHashMap<ThreadId, ThreadLocks>);
 
 impl LockHolders {
-    /// Takes a change. One that waits for the autograd engine, as its stack says, allocates by the engine's threads: whether it holds the lock says nothing.
+    /// Takes a change. One that waits for the autograd engine, as its stack says, allocates by the
+    /// engine's threads: whether it holds the lock says nothing.
     pub(super) fn add(&mut self, change: &FollowedChange, is_waiting: impl Fn(StackId) -> bool) {
         if !change.threads.iter().any(|thread| thread.held_lock) {
             return;
@@ -61,7 +62,8 @@ mod tests {
         CounterDelta, FollowedThread, Frame, Function, Nanos, StackReading, StackTable,
     };
 
-    /// A recording that begins in a backward pass: only the engine's thread is ever seen with the lock, and it has no stack.
+    /// A recording that begins in a backward pass: only the engine's thread is ever seen with the
+    /// lock, and it has no stack.
     #[test]
     fn what_the_autograd_engine_allocates_is_of_the_thread_that_waits_for_it() {
         let mut stacks = StackTable::new();

@@ -321,7 +321,8 @@ impl FollowedSteps {
         }
     }
 
-    /// Notes which frames have returned, and in which changes their variables can have been dropped: `next` is the one to come.
+    /// Notes which frames have returned, and in which changes their variables can have been
+    /// dropped: `next` is the one to come.
     fn observe_frames(
         &mut self,
         change: &FollowedChange,

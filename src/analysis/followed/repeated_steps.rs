@@ -20,7 +20,8 @@ const MAX_PAST: usize = 1 << 16;
 const MAX_AT_LEVEL: usize = 256;
 /// Changes before one that are compared.
 const MAX_CONTEXT: usize = 24;
-/// After so many changes like those of an earlier iteration the next one is like the one that followed there.
+/// After so many changes like those of an earlier iteration the next one is like the one that
+/// followed there.
 const MANY_REPEATS: u32 = 16;
 /// Changes that one is divided into.
 const MAX_PARTS: usize = 512;
@@ -30,8 +31,9 @@ pub(in crate::analysis) type LiveBytes = [i64; 2];
 /// Both pools of a change.
 pub(in crate::analysis) type PoolDeltas = [CounterDelta; 2];
 
-/// A change, and what is kept of it. It is shared by all changes that it is taken for: where polls rest, a job that makes 40,000 blocks a
-/// second goes through the same thousands of them each second.
+/// A change, and what is kept of it. It is shared by all changes that it is taken for: where polls
+/// rest, a job that makes 40,000 blocks a second goes through the same thousands of them each
+/// second.
 pub(in crate::analysis) type PastPart<T> = Arc<(PoolDeltas, T)>;
 
 /// The last changes, by what was allocated before them.
@@ -40,9 +42,11 @@ pub(in crate::analysis) struct PastSteps<T> {
     steps: VecDeque<PastChange<T>>,
     /// The number of the first.
     first: u64,
-    /// The last change that began with so many bytes alive: in an iteration most numbers come only a few times, also in layers that allocate alike.
+    /// The last change that began with so many bytes alive: in an iteration most numbers come only
+    /// a few times, also in layers that allocate alike.
     at_level: FxHashMap<LiveBytes, u64>,
-    /// The change that followed, in an earlier iteration, the one that was like the last: the program most likely goes on as it did there.
+    /// The change that followed, in an earlier iteration, the one that was like the last: the
+    /// program most likely goes on as it did there.
     next: Option<u64>,
     /// For how many changes in a row it has done so.
     repeats: u32,
@@ -113,7 +117,8 @@ impl<T: Clone> PastSteps<T> {
         self.steps.get(self.index(number)?)
     }
 
-    /// The first answer about a change like which the program may go on from where so much is alive: those come first before which most was as it was now.
+    /// The first answer about a change like which the program may go on from where so much is
+    /// alive: those come first before which most was as it was now.
     fn going_on<R>(&self, level: LiveBytes, answer: impl Fn(u64) -> Option<R>) -> Option<R> {
         let sure = self.next.filter(|_| self.repeats >= MANY_REPEATS);
         if let Some(found) = sure.and_then(&answer) {

@@ -7,8 +7,9 @@
 //! 3. all but the block that was allocated last and just now: `x = f(x)` allocates its result
 //!    before it drops what `x` was.
 //!
-//! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
-//! blocks that were new in one map are a batch, for which of them has which address is not known.
+//! A block of the map before can be freed only as often as addresses of its batch are gone in the
+//! map that follows: the blocks that were new in one map are a batch, for which of them has which
+//! address is not known.
 //!
 //! Where none of all these can have been freed, one was whose address another of its kind has now.
 //! One that several maps had, such as a parameter or an optimizer's state, stays: then nothing is
@@ -21,7 +22,8 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::followed::free_sites::FreeSite;
 
-/// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
+/// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else
+/// was allocated since.
 const IN_USE_FOR: u64 = 100_000;
 
 /// A block that is alive in the replay.
@@ -89,7 +91,8 @@ pub(super) struct GroupReplay {
     /// From the oldest to the youngest.
     pub(super) live: Vec<ReplayedBlock>,
     pub(super) frees: Vec<ReplayedFree>,
-    /// How many addresses of each batch were freed and not taken yet. Which of a batch had which address is not known.
+    /// How many addresses of each batch were freed and not taken yet. Which of a batch had which
+    /// address is not known.
     pub(super) gone: FxHashMap<usize, usize>,
     /// The batch of each address of the map before.
     pub(super) batches: FxHashMap<u64, usize>,
@@ -98,8 +101,9 @@ pub(super) struct GroupReplay {
 }
 
 impl GroupReplay {
-    /// The blocks that are most likely alive now: in the place of those freed of which nothing is known, blocks of the map before are left
-    /// out, whose addresses others have got until the next map.
+    /// The blocks that are most likely alive now: in the place of those freed of which nothing is
+    /// known, blocks of the map before are left out, whose addresses others have got until the next
+    /// map.
     pub(super) fn alive(&self) -> Vec<&ReplayedBlock> {
         let mut alive: Vec<&ReplayedBlock> = self.live.iter().collect();
         let mut left = self.unplaced;
@@ -159,7 +163,8 @@ impl GroupReplay {
         self.remove(at, moment.site, moment.time).is_open = is_open;
     }
 
-    /// A block of the map before was freed: it had one of the addresses of its batch that are gone, whichever that was.
+    /// A block of the map before was freed: it had one of the addresses of its batch that are gone,
+    /// whichever that was.
     pub(super) fn take_address(&mut self, block: &ReplayedBlock) {
         if let BlockSource::Snapshot(_) = block.from
             && !block.attribution.certain

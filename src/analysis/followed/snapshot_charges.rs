@@ -16,15 +16,17 @@ use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::repeated_steps::LiveBytes;
 use crate::analysis::followed::{FollowedSteps, UntilMap};
 
-/// A block that so many maps before had in its place, and the map that ends the replay still has, was most likely never freed.
+/// A block that so many maps before had in its place, and the map that ends the replay still has,
+/// was most likely never freed.
 const LASTING: usize = 2;
 /// Maps of which is remembered when they were read.
 const MAX_MAPS: usize = 1 << 12;
 
 impl FollowedSteps {
-    /// Charges the blocks of a map: `before` has those of the map before, `blocks` this one's by group.
-    /// `lived_on` are the bytes that have a maker already. A map that is not complete teaches nothing: a block that it does
-    /// not have may be alive. Gives the moments before the map that were highest, too, if they are higher than `above` bytes.
+    /// Charges the blocks of a map: `before` has those of the map before, `blocks` this one's by
+    /// group. `lived_on` are the bytes that have a maker already. A map that is not complete
+    /// teaches nothing: a block that it does not have may be alive. Gives the moments before the
+    /// map that were highest, too, if they are higher than `above` bytes.
     pub(crate) fn charge(
         &mut self,
         until: &Arc<UntilMap>,
@@ -72,8 +74,9 @@ impl FollowedSteps {
         (attributions, highest.into_iter().filter_map(HighestMoment::add_up).collect())
     }
 
-    /// Charges the blocks of a complete map as those that were alive where the program was in an iteration that was followed, if polls rested on the
-    /// way to it (`followed_states.rs`); `live` are the bytes in the small and in the large pool. Gives what is changed.
+    /// Charges the blocks of a complete map as those that were alive where the program was in an
+    /// iteration that was followed, if polls rested on the way to it (`followed_states.rs`); `live`
+    /// are the bytes in the small and in the large pool. Gives what is changed.
     pub(crate) fn charge_as_followed(
         &mut self,
         until: &UntilMap,
