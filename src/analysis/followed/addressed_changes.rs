@@ -21,7 +21,7 @@ use crate::analysis::followed::pool_change::{MAX_SMALL_BLOCK, PoolChange, alloca
 use crate::analysis::followed::replayed_group::{
     BlockSource, FreeMoment, GroupReplay, ReplayedBlock,
 };
-use crate::model::{AddressedBlock, CounterDelta, FollowedAddresses, Pool};
+use crate::model::{AddressedBlock, FollowedAddresses, Pool};
 
 impl FollowReplay<'_> {
     /// Takes the changes of a window, the last of which `addresses` is told with.
@@ -35,28 +35,12 @@ impl FollowReplay<'_> {
         for change in changes {
             self.take_window_change(change, &mut window);
         }
-        // The map with which the replay began has blocks of a window that it divides.
-        let is_divided = addresses.changes as usize > changes.len();
-        let is_freed = |address: u64| addresses.freed.binary_search(&address).is_ok();
-        let is_in_map = |block: &AddressedBlock| {
-            is_divided
-                && self
-                    .places
-                    .get(&block.address)
-                    .is_some_and(|group| !is_freed(block.address) || *group == group_of(block))
-        };
-        let (in_map, allocated): (Vec<AddressedBlock>, Vec<AddressedBlock>) =
-            addresses.allocated.iter().copied().partition(is_in_map);
         let mut by_group: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
-        for block in &allocated {
+        for block in &addresses.allocated {
             by_group.entry(group_of(block)).or_default().push(block.address);
         }
-        let is_there = |address: &&u64| !in_map.iter().any(|block| block.address == **address);
-        let taken_back = addresses.freed.iter().filter(is_there);
-        taken_back.for_each(|address| self.take_back(*address, &mut window));
-        for block in &allocated {
-            self.evict(block);
-        }
+        addresses.freed.iter().for_each(|address| self.take_back(*address, &mut window));
+        addresses.allocated.iter().for_each(|block| self.evict(block.address));
         self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
         for pool in [Pool::Small, Pool::Large] {
@@ -186,10 +170,10 @@ impl FollowReplay<'_> {
     }
 
     /// A block is new: what was at its address was freed.
-    fn evict(&mut self, block: &AddressedBlock) {
-        let Some(group) = self.places.remove(&block.address) else { return };
+    fn evict(&mut self, address: u64) {
+        let Some(group) = self.places.remove(&address) else { return };
         let Some(replayed) = self.groups.get_mut(&group) else { return };
-        if let Some(at) = replayed.at_address(block.address) {
+        if let Some(at) = replayed.at_address(address) {
             replayed.remove(at, [None; 2], 0);
         }
     }
@@ -213,19 +197,11 @@ impl FollowReplay<'_> {
         made.sort_unstable();
         made.dedup();
         for group in made {
-            if !window.may_have_freed(group) {
-                continue;
-            }
             let Some(replayed) = self.groups.get_mut(&group) else { continue };
             let new = by_group.get(&group).map_or(0, Vec::len);
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
             for _ in 0..count {
-                let only = self.only_freed(group.pool, window.hidden(group.pool));
-                let is_other = only.is_some_and(|only| only != group);
-                if !window.may_hide(group)
-                    || is_other
-                    || self.free_one_hidden(group, window).is_none()
-                {
+                if !window.may_hide(group) || self.free_one_hidden(group, window).is_none() {
                     break;
                 }
                 window.found(group);
@@ -233,25 +209,11 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// The group of the block that was freed, if it was one, and such a block is alive.
-    fn only_freed(&self, pool: Pool, freed: &CounterDelta) -> Option<BlockGroup> {
-        let [size, requested] = [freed.freed_bytes, freed.freed_requested_bytes];
-        let group = BlockGroup { size: size as u64, requested: requested as u64, pool };
-        let is_alive = |of_group: &GroupReplay| !of_group.live.is_empty();
-        (freed.frees == 1 && self.groups.get(&group).is_some_and(is_alive)).then_some(group)
-    }
-
     /// Frees one block of a group of which the window allocated more than have new addresses: one
     /// of these that lived within the window, or an older one whose address one of these has now.
-    /// `None` if none can be; else its address, if none of the group has it now.
-    fn free_one_hidden(
-        &mut self,
-        group: BlockGroup,
-        window: &mut Window<'_>,
-    ) -> Option<Option<u64>> {
+    /// `None` if none can be.
+    fn free_one_hidden(&mut self, group: BlockGroup, window: &mut Window<'_>) -> Option<()> {
         let freed = window.take_free(group)?;
-        let is_only_one = self.groups.get(&group)?.live.len() == 1;
-        let is_taken = is_only_one && self.has_taker(group.pool, freed.change, window);
         let replayed = self.groups.get_mut(&group)?;
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
@@ -269,10 +231,6 @@ impl FollowReplay<'_> {
         if later.is_empty() {
             let own = match unplaced(replayed, window.first).first().copied() {
                 Some(own) => replayed.live.split_off(own),
-                // Or the only one, whose address a block of another group has now. Of several it is
-                // not known which: a buffer of generated code that was taken for freed has no maker
-                // in the next map.
-                None if is_taken => std::mem::take(&mut replayed.live),
                 // Or one of which the address is not known.
                 None => {
                     let all = std::mem::take(&mut replayed.live);
@@ -306,72 +264,34 @@ impl FollowReplay<'_> {
             BlockSource::Change(change) => (change, 0),
         });
         // Without one it lived within the window.
-        let Some(address) = chosen? else { return Some(None) };
-        if let Some(taker) = replayed.live.get_mut(taker) {
-            taker.given = Some(address);
-            return Some(None);
+        let Some(address) = chosen? else { return Some(()) };
+        match replayed.live.get_mut(taker) {
+            Some(taker) => taker.given = Some(address),
+            None => drop(self.places.remove(&address)),
         }
-        self.places.remove(&address);
-        Some(Some(address))
+        Some(())
     }
 
     /// Frees what is left of the window: what was allocated several at once and freed, or blocks
     /// whose addresses such allocations have now.
     fn free_rest(&mut self, pool: Pool, window: &mut Window<'_>) {
         let Some(first) = window.first_free(pool).map(|freed| freed.change) else { return };
-        let unfound = window.unfound(pool, first);
-        let mut left = *window.hidden(pool);
-        left.frees -= unfound.allocations;
-        left.freed_bytes -= unfound.allocated_bytes;
-        left.freed_requested_bytes -= unfound.requested_bytes;
+        let left = *window.hidden(pool);
         if left.frees < 0 || left.freed_bytes < 0 {
             return;
         }
         let frees = PoolFrees::new(pool, &left);
-        let mut untaken = Vec::new();
         for group in self.freed_groups(pool, &frees) {
             // An allocation of several at once has its address now.
             if let Some((change, charge)) = window.take_of_several(group) {
                 let replayed = self.groups.entry(group).or_default();
                 replayed.push(change, charge, None);
             }
-            if let Some(Some(address)) = self.free_one_hidden(group, window) {
-                untaken.push((address, group));
-            }
+            self.free_one_hidden(group, window);
         }
         // What is left of several at once was not freed either.
         while let Some((group, change, charge)) = window.take_rest_of_several(pool, first) {
             self.groups.entry(group).or_default().push(change, charge, None);
-            window.made.push(group);
-        }
-        for (address, group) in untaken {
-            self.give_untaken(address, group, window);
-        }
-    }
-
-    /// Whether the window allocated a block of the pool in change `from` or later that has no
-    /// address yet: it may have that of a block freed before it.
-    fn has_taker(&self, pool: Pool, from: usize, window: &Window<'_>) -> bool {
-        let has_one = |group: &&BlockGroup| {
-            let replayed = self.groups.get(group);
-            replayed.is_some_and(|replayed| !unplaced(replayed, from).is_empty())
-        };
-        window.made.iter().filter(|group| group.pool == pool).any(|group| has_one(&group))
-    }
-
-    /// The tables have the address of a block that was freed still: one like it took it, or a
-    /// smaller one. (A larger one can, too; taken for that, blocks of a model that generates got
-    /// addresses of others.)
-    fn give_untaken(&mut self, address: u64, of: BlockGroup, window: &Window<'_>) {
-        let alike = window.made.iter().filter(|group| **group == of);
-        let smaller =
-            window.made.iter().filter(|group| group.pool == of.pool && group.size <= of.size);
-        for &group in alike.chain(smaller) {
-            let Some(replayed) = self.groups.get_mut(&group) else { continue };
-            let Some(&at) = unplaced(replayed, window.first).first() else { continue };
-            replayed.live[at].given = Some(address);
-            self.places.insert(address, group);
-            return;
         }
     }
 }
