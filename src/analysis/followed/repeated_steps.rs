@@ -3,9 +3,9 @@
 //!
 //! Now and then the poller loses its processor, and a change has dozens of blocks. The program most
 //! likely did what it does in each iteration: the changes are taken that followed where as much was
-//! alive in an earlier iteration or layer, if they add up to exactly the same counts and bytes. Of
-//! several such places the one comes first before which most happened as it did now. That is
-//! likely, never certain.
+//! alive in an earlier iteration or layer, if they add up to exactly the same counts and bytes.
+//! First comes the place behind one where the last change happened, too. That is likely, never
+//! certain.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,11 +18,6 @@ use crate::model::CounterDelta;
 const MAX_PAST: usize = 1 << 16;
 /// Changes tried that began with as many bytes alive, the last ones first.
 const MAX_AT_LEVEL: usize = 256;
-/// Changes before one that are compared.
-const MAX_CONTEXT: usize = 24;
-/// After so many changes like those of an earlier iteration the next one is like the one that
-/// followed there.
-const MANY_REPEATS: u32 = 16;
 /// Changes that one is divided into.
 const MAX_PARTS: usize = 512;
 
@@ -48,10 +43,6 @@ pub(in crate::analysis) struct PastSteps<T> {
     /// The change that followed, in an earlier iteration, the one that was like the last: the
     /// program most likely goes on as it did there.
     next: Option<u64>,
-    /// For how many changes in a row it has done so.
-    repeats: u32,
-    /// The last changes, the last one first.
-    recent: VecDeque<PoolDeltas>,
 }
 
 /// One of them.
@@ -64,14 +55,7 @@ struct PastChange<T> {
 
 impl<T> Default for PastSteps<T> {
     fn default() -> PastSteps<T> {
-        PastSteps {
-            steps: VecDeque::new(),
-            first: 0,
-            at_level: FxHashMap::default(),
-            next: None,
-            repeats: 0,
-            recent: VecDeque::new(),
-        }
+        PastSteps { steps: VecDeque::new(), first: 0, at_level: FxHashMap::default(), next: None }
     }
 }
 
@@ -82,15 +66,7 @@ impl<T: Clone> PastSteps<T> {
         let is_like = |number| {
             Some(number).filter(|_| self.change(number).is_some_and(|past| past.part.0 == pools))
         };
-        let like = self.going_on(level, is_like);
-        self.repeats = match like {
-            Some(like) if Some(like) == self.next => self.repeats.saturating_add(1),
-            Some(like) => self.context(like) as u32,
-            None => 0,
-        };
-        self.next = like.map(|like| like + 1);
-        self.recent.truncate(MAX_CONTEXT - 1);
-        self.recent.push_front(pools);
+        self.next = self.going_on(level, is_like).map(|like| like + 1);
         self.keep(level, part);
     }
 
@@ -118,32 +94,19 @@ impl<T: Clone> PastSteps<T> {
     }
 
     /// The first answer about a change like which the program may go on from where so much is
-    /// alive: those come first before which most was as it was now.
+    /// alive: the one behind that was like the last comes first, then the youngest.
     fn going_on<R>(&self, level: LiveBytes, answer: impl Fn(u64) -> Option<R>) -> Option<R> {
-        let sure = self.next.filter(|_| self.repeats >= MANY_REPEATS);
-        if let Some(found) = sure.and_then(&answer) {
-            return Some(found);
-        }
         let last = self.at_level.get(&level).copied();
         let before = |number: &u64| self.change(*number)?.same_level;
         let at_level = std::iter::successors(last, before).take(MAX_AT_LEVEL);
-        let mut all: Vec<u64> = self.next.into_iter().chain(at_level).collect();
-        all.sort_by_cached_key(|number| std::cmp::Reverse(self.context(*number)));
-        all.into_iter().find_map(answer)
-    }
-
-    /// How many of the last changes were as those before this one.
-    fn context(&self, number: u64) -> usize {
-        let before = (1..).map_while(|back| self.change(number.checked_sub(back)?));
-        self.recent.iter().zip(before).take_while(|(recent, past)| **recent == past.part.0).count()
+        self.next.into_iter().chain(at_level).find_map(answer)
     }
 
     /// Changes are missing: those known so far are no beginning of what follows.
     pub(in crate::analysis) fn interrupt(&mut self) {
         self.steps.clear();
         self.at_level.clear();
-        (self.next, self.repeats) = (None, 0);
-        self.recent.clear();
+        self.next = None;
     }
 
     /// The changes that this one most likely was, in order.
