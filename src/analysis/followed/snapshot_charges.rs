@@ -9,23 +9,24 @@ use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
 };
 use crate::analysis::followed::followed_states::{
-    AliveKinds, FollowedStretch, charge_alike, most_alike, rested_part,
+    AliveKinds, FollowedStretch, alike_kinds, charge_alike, rested_part,
 };
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite};
 use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::repeated_steps::LiveBytes;
-use crate::analysis::followed::replayed_group::Stays;
 use crate::analysis::followed::{FollowedSteps, UntilMap};
 
-/// A block that so many maps before had in its place, and the map that ends the replay still has, was most likely never freed.
+/// A block that so many maps before had in its place, and the map that ends the replay still has,
+/// was most likely never freed.
 const LASTING: usize = 2;
 /// Maps of which is remembered when they were read.
 const MAX_MAPS: usize = 1 << 12;
 
 impl FollowedSteps {
-    /// Charges the blocks of a map: `before` has those of the map before, `blocks` this one's by group.
-    /// `lived_on` are the bytes that have a maker already. A map that is not complete teaches nothing: a block that it does
-    /// not have may be alive. Gives the moments before the map that were highest, too, if they are higher than `above` bytes.
+    /// Charges the blocks of a map: `before` has those of the map before, `blocks` this one's by
+    /// group. `lived_on` are the bytes that have a maker already. A map that is not complete
+    /// teaches nothing: a block that it does not have may be alive. Gives the moments before the
+    /// map that were highest, too, if they are higher than `above` bytes.
     pub(crate) fn charge(
         &mut self,
         until: &Arc<UntilMap>,
@@ -33,23 +34,16 @@ impl FollowedSteps {
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
         (is_complete, above): (bool, u64),
-    ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Vec<HighestMoment>) {
+    ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Option<HighestMoment>) {
         let known: FxHashSet<(BlockGroup, u64)> = blocks
             .iter()
             .flat_map(|(group, of_group)| of_group.known.iter().map(|(at, _)| (*group, *at)))
             .collect();
-        let remade = until.remade();
         let before = before.map(|(group, address, attribution)| {
             let is_gone = !known.contains(&(group, address));
             let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
-            let maps = self.maps.len() - batch;
-            let stays = match (remade.has_another(group, &attribution), maps >= LASTING) {
-                (Some(true) | None, false) => Stays::Unknown,
-                (Some(true), true) => Stays::Seldom,
-                (Some(false), false) => Stays::Likely,
-                (Some(false) | None, true) => Stays::Always,
-            };
-            SnapshotBlock { group, address, attribution, batch, stays, is_gone }
+            let lasts = self.maps.len() - batch >= LASTING;
+            SnapshotBlock { group, address, attribution, batch, lasts, is_gone }
         });
         let before: Vec<SnapshotBlock> = before.collect();
         // Without addresses too many frees are guessed in the midst of an iteration.
@@ -59,7 +53,7 @@ impl FollowedSteps {
         let mut replay = FollowReplay::new(before, &self.sites);
         let above = is_complete.then_some(above);
         let mut highest = until.replay(&mut replay, above);
-        for moment in &mut highest {
+        if let Some(moment) = &mut highest {
             let time = moment.time;
             moment.keep_proven(|size| self.proof.none_freed(size, time));
         }
@@ -77,11 +71,12 @@ impl FollowedSteps {
             }
             until.charge_left(left, lived_on, &mut attributions);
         }
-        (attributions, highest.into_iter().filter_map(HighestMoment::add_up).collect())
+        (attributions, highest.and_then(HighestMoment::add_up))
     }
 
-    /// Charges the blocks of a complete map as those that were alive where the program was in an iteration that was followed, if polls rested on the
-    /// way to it (`followed_states.rs`); `live` are the bytes in the small and in the large pool. Gives what is changed.
+    /// Charges the blocks of a complete map as those that were alive where the program was in an
+    /// iteration that was followed, if polls rested on the way to it (`followed_states.rs`); `live`
+    /// are the bytes in the small and in the large pool. Gives what is changed.
     pub(crate) fn charge_as_followed(
         &mut self,
         until: &UntilMap,
@@ -119,13 +114,12 @@ impl FollowedSteps {
         if let Some(known) = self.states.known(live) {
             return known;
         }
-        let FollowedSteps { states, sites, .. } = self;
-        let moments = states.moments(live, rested).filter_map(|(stretch, at)| {
+        let moment = self.states.moment(live, rested).and_then(|(stretch, at)| {
             let blocks = stretch.blocks.iter().cloned();
-            let mut replay = FollowReplay::new(blocks, sites);
+            let mut replay = FollowReplay::new(blocks, &self.sites);
             stretch.until.alive_at(at, &mut replay)
         });
-        let alive = most_alike(moments, counts).map(Arc::new);
+        let alive = moment.and_then(|alive| alike_kinds(alive, counts)).map(Arc::new);
         self.states.remember(live, alive.clone());
         alive
     }
