@@ -1,10 +1,13 @@
-//! Changes of which the tables of the allocator told the addresses: which block each of them allocated and freed is then known, not guessed.
+//! Changes of which the tables of the allocator told the addresses: which block each of them
+//! allocated and freed is then known, not guessed.
 //!
-//! The tables are read after the changes of a *window*, most often a single one. What they have and had not before was
-//! allocated in the window; what they had and have not any more was freed. Only a block that was freed and allocated, or allocated and
-//! freed, at one address within the window is in neither: then the counters have more allocations and frees than the tables tell. If
-//! the frees came after the allocations, the block lived within the window; if they came before, it took the address of one that was freed, of its
-//! own size or larger, and of which one is told by the rules in `replayed_group.rs`.
+//! The tables are read after the changes of a *window*, most often a single one. What they have and
+//! had not before was allocated in the window; what they had and have not any more was freed. Only
+//! a block that was freed and allocated, or allocated and freed, at one address within the window
+//! is in neither: then the counters have more allocations and frees than the tables tell. If the
+//! frees came after the allocations, the block lived within the window; if they came before, it
+//! took the address of one that was freed, of its own size or larger, and of which one is told by
+//! the rules in `replayed_group.rs`.
 
 use rustc_hash::FxHashMap;
 
@@ -18,7 +21,7 @@ use crate::analysis::followed::pool_change::{MAX_SMALL_BLOCK, PoolChange, alloca
 use crate::analysis::followed::replayed_group::{
     BlockSource, FreeMoment, GroupReplay, ReplayedBlock,
 };
-use crate::model::{AddressedBlock, CounterDelta, FollowedAddresses, Pool};
+use crate::model::{AddressedBlock, FollowedAddresses, Pool};
 
 impl FollowReplay<'_> {
     /// Takes the changes of a window, the last of which `addresses` is told with.
@@ -32,28 +35,12 @@ impl FollowReplay<'_> {
         for change in changes {
             self.take_window_change(change, &mut window);
         }
-        // The map with which the replay began has blocks of a window that it divides.
-        let is_divided = addresses.changes as usize > changes.len();
-        let is_freed = |address: u64| addresses.freed.binary_search(&address).is_ok();
-        let is_in_map = |block: &AddressedBlock| {
-            is_divided
-                && self
-                    .places
-                    .get(block.address)
-                    .is_some_and(|group| !is_freed(block.address) || group == group_of(block))
-        };
-        let (in_map, allocated): (Vec<AddressedBlock>, Vec<AddressedBlock>) =
-            addresses.allocated.iter().copied().partition(is_in_map);
         let mut by_group: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
-        for block in &allocated {
+        for block in &addresses.allocated {
             by_group.entry(group_of(block)).or_default().push(block.address);
         }
-        let is_there = |address: &&u64| !in_map.iter().any(|block| block.address == **address);
-        let taken_back = addresses.freed.iter().filter(is_there);
-        taken_back.for_each(|address| self.take_back(*address, &mut window));
-        for block in &allocated {
-            self.evict(block);
-        }
+        addresses.freed.iter().for_each(|address| self.take_back(*address, &mut window));
+        addresses.allocated.iter().for_each(|block| self.evict(block.address));
         self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
         for pool in [Pool::Small, Pool::Large] {
@@ -61,7 +48,8 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// Takes what one change allocated, whose addresses are still to be found, and notes what it freed.
+    /// Takes what one change allocated, whose addresses are still to be found, and notes what it
+    /// freed.
     fn take_window_change<'a>(&mut self, change: &WindowChange<'a>, window: &mut Window<'a>) {
         let WindowChange { pools, parts } = change;
         self.step += 1;
@@ -94,8 +82,8 @@ impl FollowReplay<'_> {
         self.note_frees(pools, last_before, window);
     }
 
-    /// Takes a change as the parts that it is likely to have been, which allocated `blocks`: one after another, so that what one freed is not
-    /// what a later one allocated.
+    /// Takes a change as the parts that it is likely to have been, which allocated `blocks`: one
+    /// after another, so that what one freed is not what a later one allocated.
     fn take_parts<'a>(
         &mut self,
         parts: &[[PoolChange<'a>; 2]],
@@ -156,7 +144,8 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// Gives an address to a block that was allocated together with others, or of which the bytes asked for were not counted yet.
+    /// Gives an address to a block that was allocated together with others, or of which the bytes
+    /// asked for were not counted yet.
     fn give_late(&mut self, group: BlockGroup, address: u64, window: &mut Window<'_>) {
         if let Some((change, charge)) = window.take_of_several(group) {
             let replayed = self.groups.entry(group).or_default();
@@ -180,32 +169,18 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// A block is new: what lay where it lies was freed, or never lay there.
-    fn evict(&mut self, block: &AddressedBlock) {
-        let under: Vec<(u64, BlockGroup)> = self.places.under(block).collect();
-        for (address, group) in under {
-            let Some(replayed) = self.groups.get_mut(&group) else { continue };
-            let Some(at) = replayed.at_address(address) else {
-                self.places.remove(address);
-                continue;
-            };
-            let lying = &mut replayed.live[at];
-            let is_there = address == block.address;
-            if is_there {
-                replayed.remove(at, [None; 2], 0);
-            } else if lying.is_from_map() {
-                continue;
-            } else {
-                // Freed, or the new block was read wrong.
-                lying.given = None;
-            }
-            self.places.remove(address);
+    /// A block is new: what was at its address was freed.
+    fn evict(&mut self, address: u64) {
+        let Some(group) = self.places.remove(&address) else { return };
+        let Some(replayed) = self.groups.get_mut(&group) else { return };
+        if let Some(at) = replayed.at_address(address) {
+            replayed.remove(at, [None; 2], 0);
         }
     }
 
     /// An address was taken back: what was there was freed in the window.
     fn take_back(&mut self, address: u64, window: &mut Window<'_>) {
-        let Some(group) = self.places.remove(address) else { return };
+        let Some(group) = self.places.remove(&address) else { return };
         let Some(replayed) = self.groups.get_mut(&group) else { return };
         let Some(at) = replayed.at_address(address) else { return };
         window.found(group);
@@ -215,25 +190,18 @@ impl FollowReplay<'_> {
         replayed.remove(at, site, time);
     }
 
-    /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and have no new address.
+    /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and
+    /// have no new address.
     fn free_hidden(&mut self, window: &mut Window<'_>, by_group: &FxHashMap<BlockGroup, Vec<u64>>) {
         let mut made = window.made.clone();
         made.sort_unstable();
         made.dedup();
         for group in made {
-            if !window.may_have_freed(group) {
-                continue;
-            }
             let Some(replayed) = self.groups.get_mut(&group) else { continue };
             let new = by_group.get(&group).map_or(0, Vec::len);
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
             for _ in 0..count {
-                let only = self.only_freed(group.pool, window.hidden(group.pool));
-                let is_other = only.is_some_and(|only| only != group);
-                if !window.may_hide(group)
-                    || is_other
-                    || self.free_one_hidden(group, window).is_none()
-                {
+                if !window.may_hide(group) || self.free_one_hidden(group, window).is_none() {
                     break;
                 }
                 window.found(group);
@@ -241,24 +209,11 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// The group of the block that was freed, if it was one, and such a block is alive.
-    fn only_freed(&self, pool: Pool, freed: &CounterDelta) -> Option<BlockGroup> {
-        let [size, requested] = [freed.freed_bytes, freed.freed_requested_bytes];
-        let group = BlockGroup { size: size as u64, requested: requested as u64, pool };
-        let is_alive = |of_group: &GroupReplay| !of_group.live.is_empty();
-        (freed.frees == 1 && self.groups.get(&group).is_some_and(is_alive)).then_some(group)
-    }
-
-    /// Frees one block of a group of which the window allocated more than have new addresses: one of these that lived within the window,
-    /// or an older one whose address one of these has now. `None` if none can be; else its address, if none of the group has it now.
-    fn free_one_hidden(
-        &mut self,
-        group: BlockGroup,
-        window: &mut Window<'_>,
-    ) -> Option<Option<u64>> {
+    /// Frees one block of a group of which the window allocated more than have new addresses: one
+    /// of these that lived within the window, or an older one whose address one of these has now.
+    /// `None` if none can be.
+    fn free_one_hidden(&mut self, group: BlockGroup, window: &mut Window<'_>) -> Option<()> {
         let freed = window.take_free(group)?;
-        let is_only_one = self.groups.get(&group)?.live.len() == 1;
-        let is_taken = is_only_one && self.has_taker(group.pool, freed.change, window);
         let replayed = self.groups.get_mut(&group)?;
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
@@ -276,9 +231,6 @@ impl FollowReplay<'_> {
         if later.is_empty() {
             let own = match unplaced(replayed, window.first).first().copied() {
                 Some(own) => replayed.live.split_off(own),
-                // Or the only one, whose address a block of another group has now. Of several it is not known which: a buffer of
-                // generated code that was taken for freed has no maker in the next map.
-                None if is_taken => std::mem::take(&mut replayed.live),
                 // Or one of which the address is not known.
                 None => {
                     let all = std::mem::take(&mut replayed.live);
@@ -297,8 +249,6 @@ impl FollowReplay<'_> {
             site,
             usual: self.sites.usual(group, &site),
             last: if in_same_change { freed.last_before } else { freed.last },
-            // What most likely stayed is left: rather does a new block have no address yet.
-            all_known: &|| false,
         };
         let chosen = replayed.choose(&moment).map(|at| {
             let address = replayed.live.get(at).and_then(ReplayedBlock::address);
@@ -314,68 +264,34 @@ impl FollowReplay<'_> {
             BlockSource::Change(change) => (change, 0),
         });
         // Without one it lived within the window.
-        let Some(address) = chosen? else { return Some(None) };
-        if let Some(taker) = replayed.live.get_mut(taker) {
-            taker.given = Some(address);
-            return Some(None);
+        let Some(address) = chosen? else { return Some(()) };
+        match replayed.live.get_mut(taker) {
+            Some(taker) => taker.given = Some(address),
+            None => drop(self.places.remove(&address)),
         }
-        self.places.remove(address);
-        Some(Some(address))
+        Some(())
     }
 
-    /// Frees what is left of the window: what was allocated several at once and freed, or blocks whose addresses such allocations have now.
+    /// Frees what is left of the window: what was allocated several at once and freed, or blocks
+    /// whose addresses such allocations have now.
     fn free_rest(&mut self, pool: Pool, window: &mut Window<'_>) {
         let Some(first) = window.first_free(pool).map(|freed| freed.change) else { return };
-        let unfound = window.unfound(pool, first);
-        let mut left = *window.hidden(pool);
-        left.frees -= unfound.allocations;
-        left.freed_bytes -= unfound.allocated_bytes;
-        left.freed_requested_bytes -= unfound.requested_bytes;
+        let left = *window.hidden(pool);
         if left.frees < 0 || left.freed_bytes < 0 {
             return;
         }
         let frees = PoolFrees::new(pool, &left);
-        let mut untaken = Vec::new();
         for group in self.freed_groups(pool, &frees) {
             // An allocation of several at once has its address now.
             if let Some((change, charge)) = window.take_of_several(group) {
                 let replayed = self.groups.entry(group).or_default();
                 replayed.push(change, charge, None);
             }
-            if let Some(Some(address)) = self.free_one_hidden(group, window) {
-                untaken.push((address, group));
-            }
+            self.free_one_hidden(group, window);
         }
         // What is left of several at once was not freed either.
         while let Some((group, change, charge)) = window.take_rest_of_several(pool, first) {
             self.groups.entry(group).or_default().push(change, charge, None);
-            window.made.push(group);
-        }
-        for (address, group) in untaken {
-            self.give_untaken(address, group, window);
-        }
-    }
-
-    /// Whether the window allocated a block of the pool in change `from` or later that has no address yet: it may have that of a block freed before it.
-    fn has_taker(&self, pool: Pool, from: usize, window: &Window<'_>) -> bool {
-        let has_one = |group: &&BlockGroup| {
-            let replayed = self.groups.get(group);
-            replayed.is_some_and(|replayed| !unplaced(replayed, from).is_empty())
-        };
-        window.made.iter().filter(|group| group.pool == pool).any(|group| has_one(&group))
-    }
-
-    /// The tables have the address of a block that was freed still: one like it took it, or a smaller one. (A larger one can, too; taken for that, blocks of a model that generates got addresses of others.)
-    fn give_untaken(&mut self, address: u64, of: BlockGroup, window: &Window<'_>) {
-        let alike = window.made.iter().filter(|group| **group == of);
-        let smaller =
-            window.made.iter().filter(|group| group.pool == of.pool && group.size <= of.size);
-        for &group in alike.chain(smaller) {
-            let Some(replayed) = self.groups.get_mut(&group) else { continue };
-            let Some(&at) = unplaced(replayed, window.first).first() else { continue };
-            replayed.live[at].given = Some(address);
-            self.places.insert(address, group);
-            return;
         }
     }
 }
@@ -386,7 +302,8 @@ pub(super) fn group_of(block: &AddressedBlock) -> BlockGroup {
     BlockGroup { size: block.size, requested: block.requested, pool }
 }
 
-/// The blocks that were allocated from change `first` on and have no address, from the oldest to the youngest.
+/// The blocks that were allocated from change `first` on and have no address, from the oldest to
+/// the youngest.
 fn unplaced(of_group: &GroupReplay, first: usize) -> Vec<usize> {
     let is_new = |block: &ReplayedBlock| match block.from {
         BlockSource::Change(change) => change >= first,

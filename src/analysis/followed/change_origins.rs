@@ -10,7 +10,8 @@ use crate::model::{
     CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable, ThreadId,
 };
 
-/// A stack seen at two polls at most so far apart was most likely there all the time, in nanoseconds.
+/// A stack seen at two polls at most so far apart was most likely there all the time, in
+/// nanoseconds.
 const STAYED_WITHIN: u64 = 20_000;
 /// In this time a thread that waits for the autograd engine has not gone elsewhere and come back:
 /// one backward pass would have had to end and the next to begin.
@@ -25,7 +26,8 @@ pub(super) fn allocated_kind(small: &CounterDelta, large: &CounterDelta) -> Opti
     (small.allocations.saturating_add(large.allocations) == 1).then_some(kind)
 }
 
-/// The calls in which a change was made: the stacks at its two ends, without the lines of their innermost functions.
+/// The calls in which a change was made: the stacks at its two ends, without the lines of their
+/// innermost functions.
 pub(super) fn free_site(origins: &[AllocationOrigin], stacks: &StackTable) -> FreeSite {
     let call = |origin: &AllocationOrigin| match *origin {
         AllocationOrigin::Stack(thread, stack) => {
@@ -52,10 +54,11 @@ pub(super) struct ChangeSources {
     pub(super) origins: Vec<AllocationOrigin>,
     /// Their threads, and those whose stacks could not be read.
     pub(super) threads: Vec<ThreadId>,
-    /// Whether all stacks of those that can have made it could be read: else there may be another candidate.
+    /// Whether all stacks of those that can have made it could be read: else there may be another
+    /// candidate.
     pub(super) is_whole: bool,
-    /// Whether a thread that waits may have made it where it was not seen: it had left the line on which it waits, or had not come
-    /// to it.
+    /// Whether a thread that waits may have made it where it was not seen: it had left the line on
+    /// which it waits, or had not come to it.
     pub(super) waited: bool,
 }
 
@@ -73,7 +76,8 @@ impl ChangeSources {
     }
 }
 
-/// Whether the only candidate may have been elsewhere in between: it was seen at one stack at two polls that lie far apart.
+/// Whether the only candidate may have been elsewhere in between: it was seen at one stack at two
+/// polls that lie far apart.
 pub(super) fn may_have_left(
     origin: AllocationOrigin,
     apart: u64,
@@ -99,14 +103,13 @@ pub(super) fn allocation_sources(
     let without_frames = |thread: &FollowedThread| {
         thread.sides().into_iter().all(|reading| reading == StackReading::NoFrames)
     };
-    let allocates = |thread: &&FollowedThread| !locks.never_holds(thread.thread);
     let listed = || change.threads.iter().filter(|thread| !facts.cannot_have_allocated(thread));
     let is_idle = |thread: &&FollowedThread| places(thread, facts).iter().all(Option::is_none);
     let owners: Vec<&FollowedThread> = listed().filter(|t| t.held_lock).collect();
     let waiting: Vec<&FollowedThread> = listed().filter(|t| waits(t)).collect();
     let all_others = || listed().filter(|t| !waits(t) && !without_frames(t));
     let (idle, others): (Vec<&FollowedThread>, Vec<&FollowedThread>) =
-        all_others().filter(allocates).partition(is_idle);
+        all_others().partition(is_idle);
     let has_owner = !owners.is_empty();
     let chosen = match owners[..] {
         // C++ code of the engine, for which a thread waits.
@@ -115,16 +118,14 @@ pub(super) fn allocation_sources(
         _ if others.is_empty() => waiting,
         _ => others,
     };
-    // The engine's threads allocate in the stead of one that waits.
-    let may_make = |thread: &&FollowedThread| waits(thread) || allocates(thread);
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
-    let may_be = |thread: &&FollowedThread| locks.may_vote_of(thread.thread);
+    let may_be = |thread: &&FollowedThread| locks.may_allocate(thread.thread);
     // In a longer time it can have woken up, allocated, and come back.
     let mut waited = !has_owner && apart > CANDIDATES_WITHIN && idle.iter().any(may_be);
     let mut is_whole = true;
     let mut threads = Vec::new();
-    for thread in chosen.into_iter().filter(may_make) {
+    for thread in chosen {
         if places(thread, facts).iter().any(Option::is_some) {
             threads.push(thread.thread);
         }
@@ -144,23 +145,17 @@ pub(super) fn allocation_sources(
         }
     }
     // Of one that others held the lock beside, time and again, it is unlikely.
-    if threads.iter().any(|thread| locks.may_vote_of(*thread)) {
-        threads.retain(|thread| locks.may_vote_of(*thread));
+    if threads.iter().any(|thread| locks.may_allocate(*thread)) {
+        threads.retain(|thread| locks.may_allocate(*thread));
     }
     ChangeSources { origins, threads, is_whole, waited }
 }
 
 /// The only thread that went from one place where it waits to another, and the call that it stayed
 /// in: it made the delta below that.
-pub(super) fn went_on(
-    change: &FollowedChange,
-    facts: WaitFacts<'_>,
-    locks: &LockHolders,
-) -> Option<AllocationOrigin> {
+pub(super) fn went_on(change: &FollowedChange, facts: WaitFacts<'_>) -> Option<AllocationOrigin> {
     let moved = |thread: &&FollowedThread| {
-        !facts.cannot_have_allocated(thread)
-            && !locks.never_holds(thread.thread)
-            && thread.before != thread.after
+        !facts.cannot_have_allocated(thread) && thread.before != thread.after
     };
     let mut moving = change.threads.iter().filter(moved);
     let (Some(thread), None) = (moving.next(), moving.next()) else { return None };
@@ -170,9 +165,11 @@ pub(super) fn went_on(
     Some(AllocationOrigin::Below(thread.thread, common))
 }
 
-/// What was read of a thread where it can have made a change: `None` for the side on which it waited.
+/// What was read of a thread where it can have made a change: `None` for the side on which it
+/// waited.
 fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading>; 2] {
-    // Where it has the allocator's lock and does not leave its line, it waits in the middle of an allocation.
+    // Where it has the allocator's lock and does not leave its line, it waits in the middle of an
+    // allocation.
     let allocates = thread.held_lock && thread.before == thread.after;
     let [before, after] = thread.wait.sides();
     [(thread.before, before), (thread.after, after)].map(|(reading, waits)| {
@@ -188,7 +185,8 @@ mod tests {
     use crate::model::Nanos;
     use crate::model::ThreadWait;
 
-    /// Who is charged for a change beside which these threads were seen, each at two stacks, polls so many microseconds apart.
+    /// Who is charged for a change beside which these threads were seen, each at two stacks, polls
+    /// so many microseconds apart.
     fn charged(threads: &[([u32; 2], ThreadWait)], micros: u64) -> (Vec<AllocationOrigin>, bool) {
         let (stacks, engine) = (StackTable::new(), EngineFrames::default());
         let (host_only, places) = (HostStacks::default(), WaitingPlaces::default());

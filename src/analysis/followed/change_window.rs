@@ -1,4 +1,5 @@
-//! The changes since the tables of addresses were read last, and what is known of them while they are replayed (`addressed_changes.rs`).
+//! The changes since the tables of addresses were read last, and what is known of them while they
+//! are replayed (`addressed_changes.rs`).
 
 use std::sync::Arc;
 
@@ -62,20 +63,9 @@ impl WindowFree<'_> {
         self.pool.pool == group.pool && left == (1, group.size as i64, group.requested as i64)
     }
 
-    /// Whether a block of `group` may be left of it.
-    fn may_have(&self, group: BlockGroup) -> bool {
-        self.pool.pool == group.pool && may_be_left(&self.left, group)
-    }
-
     /// Whether it may have been a block of `group`.
     fn can_be_of(&self, group: BlockGroup) -> bool {
         self.pool.pool == group.pool && self.pool.delta.freed_bytes >= group.size as i64
-    }
-
-    /// Whether it was one block, and of another size than those of `group`.
-    fn was_another(&self, group: BlockGroup) -> bool {
-        let CounterDelta { frees, freed_bytes, .. } = self.pool.delta;
-        !self.pool.is_open && frees == 1 && freed_bytes != group.size as i64
     }
 }
 
@@ -94,7 +84,8 @@ impl<'a> Window<'a> {
         Window { first, ..Window::default() }
     }
 
-    /// The change of several allocations that has room for a block of `group`, with its number; the block is taken out of it.
+    /// The change of several allocations that has room for a block of `group`, with its number; the
+    /// block is taken out of it.
     pub(super) fn take_of_several(
         &mut self,
         group: BlockGroup,
@@ -119,7 +110,8 @@ impl<'a> Window<'a> {
         Some((several.change, charge))
     }
 
-    /// The first block of a pool that was allocated together with others in change `from` or later and has no address yet: taken out of these.
+    /// The first block of a pool that was allocated together with others in change `from` or later
+    /// and has no address yet: taken out of these.
     pub(super) fn take_rest_of_several(
         &mut self,
         pool: Pool,
@@ -152,7 +144,8 @@ impl<'a> Window<'a> {
 
     /// Whether a block of `group` may be among what was freed and no block was found for.
     pub(super) fn may_hide(&self, group: BlockGroup) -> bool {
-        may_be_left(self.hidden(group.pool), group)
+        let hidden = self.hidden(group.pool);
+        hidden.frees > 0 && hidden.freed_bytes >= group.size as i64
     }
 
     /// A block of `group` that was freed is found.
@@ -160,17 +153,12 @@ impl<'a> Window<'a> {
         take_out(&mut self.hidden[usize::from(group.pool == Pool::Large)], group);
     }
 
-    /// Whether one of its changes may have freed a block of `group`, by the bytes that it freed.
-    pub(super) fn may_have_freed(&self, group: BlockGroup) -> bool {
-        self.frees.iter().any(|freed| freed.can_be_of(group) && !freed.was_another(group))
-    }
-
-    /// The change that most likely freed a block of `group`, which is taken out of what is left of it.
+    /// The change that most likely freed a block of `group`, which is taken out of what is left of
+    /// it.
     pub(super) fn take_free(&mut self, group: BlockGroup) -> Option<WindowFree<'a>> {
         let frees = || self.frees.iter();
         let at = frees()
             .position(|freed| freed.is_one_of(group))
-            .or_else(|| frees().position(|freed| freed.may_have(group)))
             .or_else(|| frees().rposition(|freed| freed.can_be_of(group)))?;
         let freed = self.frees.get_mut(at)?;
         take_out(&mut freed.left, group);
@@ -181,24 +169,6 @@ impl<'a> Window<'a> {
     pub(super) fn first_free(&self, pool: Pool) -> Option<&WindowFree<'a>> {
         self.frees.iter().find(|freed| freed.pool.pool == pool)
     }
-
-    /// Blocks of a pool that were allocated several at once, in a change before `change`, and have no address: they were freed within the window.
-    pub(super) fn unfound(&self, pool: Pool, change: usize) -> CounterDelta {
-        let mut sum = CounterDelta::default();
-        let of_pool = self.several.iter().filter(|several| several.pool.pool == pool);
-        for several in of_pool.filter(|several| several.change < change) {
-            let delta = &several.pool.delta;
-            sum.allocations += delta.allocations;
-            sum.allocated_bytes += delta.allocated_bytes;
-            sum.requested_bytes += delta.requested_bytes;
-        }
-        sum
-    }
-}
-
-/// Whether a block of `group` may be left of what was freed.
-fn may_be_left(freed: &CounterDelta, group: BlockGroup) -> bool {
-    freed.frees > 0 && freed.freed_bytes >= group.size as i64
 }
 
 /// Takes a block that was freed out of what was.

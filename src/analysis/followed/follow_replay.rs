@@ -1,8 +1,10 @@
-//! Replays the followed changes between two maps: which blocks of the first were freed, and who allocated those of the second.
+//! Replays the followed changes between two maps: which blocks of the first were freed, and who
+//! allocated those of the second.
 //!
-//! The counters tell how many blocks were allocated and freed, and how large they were, but not which. Of the blocks of one
-//! group (pool, size, bytes asked for) `replayed_group.rs` tells which is freed most likely. A change of several blocks is
-//! replayed as the changes that it is likely to have been (`repeated_steps.rs`). All of this is likely; `proof.rs` says what is proven.
+//! The counters tell how many blocks were allocated and freed, and how large they were, but not
+//! which. Of the blocks of one group (pool, size, bytes asked for) `replayed_group.rs` tells which
+//! is freed most likely. A change of several blocks is replayed as the changes that it is likely to
+//! have been (`repeated_steps.rs`). All of this is likely; `proof.rs` says what is proven.
 
 use std::sync::Arc;
 
@@ -11,17 +13,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::{
     AllocationOrigin, BlockAttribution, BlockGroup, CANDIDATES_WITHIN,
 };
-use crate::analysis::followed::block_places::BlockPlaces;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
-use crate::analysis::followed::pool_change::{
-    MAX_AT_ONCE, MIN_BLOCK, PoolChange, even_group, sole_group,
-};
+use crate::analysis::followed::pool_change::{MAX_AT_ONCE, PoolChange, even_group, sole_group};
 use crate::analysis::followed::replayed_group::{
-    BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
+    BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree,
 };
-use crate::model::{CounterDelta, Pool};
+use crate::model::Pool;
 
 /// A block of the map with which a replay begins.
 #[derive(Debug, Clone)]
@@ -31,9 +30,10 @@ pub(in crate::analysis) struct SnapshotBlock {
     pub(in crate::analysis) attribution: Arc<BlockAttribution>,
     /// Between which maps it was allocated.
     pub(in crate::analysis) batch: usize,
-    /// Whether it was freed, if the map with which the replay ends has it.
-    pub(in crate::analysis) stays: Stays,
-    /// Whether the map with which the replay ends does not have it: what was at its address was freed for sure.
+    /// Whether several maps had it in its place: then it was most likely never freed.
+    pub(in crate::analysis) lasts: bool,
+    /// Whether the map with which the replay ends does not have it: what was at its address was
+    /// freed for sure.
     pub(in crate::analysis) is_gone: bool,
 }
 
@@ -76,14 +76,13 @@ impl ReplayResult {
 pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) sites: &'a FreeSites,
     pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
-    pub(super) places: BlockPlaces,
+    /// The group of the block at each address, where that is known.
+    pub(super) places: FxHashMap<u64, BlockGroup>,
     pub(super) changes: usize,
     /// The change of the recording that is replayed.
     pub(super) step: usize,
     pub(super) last: Option<usize>,
     freed: FreedGroups,
-    /// Allocations that may have been of several groups.
-    unclear_allocations: Vec<(Pool, CounterDelta)>,
     /// Whether addresses were read.
     pub(super) is_addressed: bool,
 }
@@ -95,11 +94,11 @@ impl<'a> FollowReplay<'a> {
         sites: &'a FreeSites,
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
-        let mut places = BlockPlaces::default();
-        for SnapshotBlock { group, address, attribution, batch, stays, is_gone } in blocks {
+        let mut places = FxHashMap::default();
+        for SnapshotBlock { group, address, attribution, batch, lasts, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
             let (returned, given) = (None, None);
-            let block = ReplayedBlock { from, attribution, returned, is_gone, batch, stays, given };
+            let block = ReplayedBlock { from, attribution, returned, is_gone, batch, lasts, given };
             let of_group = groups.entry(group).or_default();
             if is_gone && !block.attribution.certain {
                 *of_group.gone.entry(batch).or_default() += 1;
@@ -119,7 +118,6 @@ impl<'a> FollowReplay<'a> {
             step: 0,
             last: None,
             freed: FreedGroups::default(),
-            unclear_allocations: Vec::new(),
             is_addressed: false,
         }
     }
@@ -131,17 +129,8 @@ impl<'a> FollowReplay<'a> {
     }
 
     /// Takes the next change, of which is not known but likely what happened in it, in order.
-    pub(in crate::analysis) fn guessed_changes(
-        &mut self,
-        change: &[PoolChange<'_>],
-        parts: &[[PoolChange<'_>; 2]],
-    ) {
+    pub(in crate::analysis) fn guessed_changes(&mut self, parts: &[[PoolChange<'_>; 2]]) {
         self.step += 1;
-        for pool in change {
-            if pool.delta.allocations > 0 {
-                self.unclear_allocations.push((pool.pool, pool.delta));
-            }
-        }
         for part in parts {
             self.apply(part);
         }
@@ -163,16 +152,10 @@ impl<'a> FollowReplay<'a> {
         if count <= 0 {
             return;
         }
-        let Some(group) = even_group(change) else {
-            self.unclear_allocations.push((change.pool, change.delta));
-            return;
-        };
+        let Some(group) = even_group(change) else { return };
         // Several blocks of one size, or of sizes that add up to the same.
-        if sole_group(change).is_none() {
-            self.unclear_allocations.push((change.pool, change.delta));
-            if !self.groups.contains_key(&group) {
-                return;
-            }
+        if sole_group(change).is_none() && !self.groups.contains_key(&group) {
+            return;
         }
         self.last = Some(self.changes);
         let replayed = self.groups.entry(group).or_default();
@@ -184,7 +167,6 @@ impl<'a> FollowReplay<'a> {
     fn free(&mut self, change: &PoolChange<'_>) {
         let frees = PoolFrees::new(change.pool, &change.delta);
         let groups = self.freed_groups(change.pool, &frees);
-        let unclear = &self.unclear_allocations;
         for group in groups {
             if let Some(replayed) = self.groups.get_mut(&group) {
                 let moment = FreeMoment {
@@ -193,7 +175,6 @@ impl<'a> FollowReplay<'a> {
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
                     last: self.last,
-                    all_known: &|| !may_have(&group, unclear),
                 };
                 replayed.free(&moment);
             }
@@ -268,7 +249,8 @@ impl<'a> FollowReplay<'a> {
                     BlockSource::Snapshot(address) => drop(stayed.insert(address)),
                 }
             }
-            // Of the blocks that seem to have been freed, the youngest are the likeliest to be other ones now.
+            // Of the blocks that seem to have been freed, the youngest are the likeliest to be
+            // other ones now.
             addresses.known.sort_by_key(|(at, attribution)| {
                 (std::cmp::Reverse(attribution.allocated_at), *at)
             });
@@ -289,13 +271,4 @@ impl<'a> FollowReplay<'a> {
         }
         result
     }
-}
-
-/// Whether a block of a group may be among these allocations.
-fn may_have(group: &BlockGroup, allocations: &[(Pool, CounterDelta)]) -> bool {
-    allocations.iter().filter(|(pool, _)| *pool == group.pool).any(|(_, delta)| {
-        let others = delta.allocations.max(1).saturating_sub(1);
-        let room = delta.allocated_bytes.saturating_sub(others.saturating_mul(MIN_BLOCK as i64));
-        delta.allocations > 0 && group.size > 0 && room >= group.size as i64
-    })
 }

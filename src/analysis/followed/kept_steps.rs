@@ -1,4 +1,5 @@
-//! Which changes are kept: those since the last map, as far as there is room. What the others allocated is in the totals.
+//! Which changes are kept: those since the last map, as far as there is room. What the others
+//! allocated is in the totals.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ use crate::model::FollowedChange;
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
 const MAX_STEPS: usize = 1 << 18;
-/// Parts of changes of several blocks that are kept between two maps; beyond, the oldest are forgotten.
+/// Parts of changes of several blocks that are kept between two maps; beyond, the oldest are
+/// forgotten.
 const MAX_PARTS: usize = 1 << 22;
 
 impl FollowedSteps {
@@ -97,7 +99,8 @@ impl FollowedSteps {
         DecodedDeltas::of(self.log, &self.places)
     }
 
-    /// Begins with the blocks of the last map, if they add up to what was alive before the first change.
+    /// Begins with the blocks of the last map, if they add up to what was alive before the first
+    /// change.
     pub(crate) fn begin(
         change: &FollowedChange,
         blocks: impl Iterator<Item = (u64, BlockGroup)>,
@@ -134,7 +137,8 @@ impl FollowedSteps {
             .is_some_and(|step| live_before(step.live, &[step.small, step.large]) == [0, 0])
     }
 
-    /// The changes up to a map read at `time` whose blocks have `live` bytes in the small and in the large pool.
+    /// The changes up to a map read at `time` whose blocks have `live` bytes in the small and in
+    /// the large pool.
     pub(crate) fn until_map(&self, time: u64, live: [i64; 2]) -> UntilMap {
         let by_time = self.steps.partition_point(|step| step.to <= time);
         let fits = |count: &usize| {
@@ -160,7 +164,6 @@ impl FollowedSteps {
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
         self.drop_first(self.steps.len());
-        self.sums.clear();
         self.past.interrupt();
         self.states.clear();
         self.proof.clear();

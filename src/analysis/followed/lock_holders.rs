@@ -1,17 +1,17 @@
-//! Which threads were seen to hold the allocator's lock: one that never is, among many changes in which others are, allocates nothing.
+//! Which threads were seen to hold the allocator's lock: one that never is, among changes in which
+//! others are, allocates nothing.
 //!
-//! `torch.compile`'s pool of processes, a logger or a progress bar have threads that stand still in a read. A change beside
-//! which nobody is seen with the lock may be anybody's, but not theirs as often as the program's.
+//! `torch.compile`'s pool of processes, a logger or a progress bar have threads that stand still in
+//! a read. A change beside which nobody is seen with the lock may be anybody's, but not theirs as
+//! often as the program's.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{FollowedChange, StackId, ThreadId};
 
-/// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
-/// changes, it would have been seen with it but once in a thousand times.
-const MIN_CHANGES: u32 = 64;
-/// After so many it is not counted among those that may have made an allocation while others are there.
-const MIN_FOR_VOTES: u32 = 8;
+/// So many changes beside which others held the lock show that a thread most likely allocates
+/// nothing.
+const MIN_CHANGES: u32 = 8;
 /// Threads remembered.
 const MAX_THREADS: usize = 1 << 12;
 
@@ -28,7 +28,8 @@ struct ThreadLocks {
 pub(super) struct LockHolders(FxHashMap<ThreadId, ThreadLocks>);
 
 impl LockHolders {
-    /// Takes a change. One that waits for the autograd engine, as its stack says, allocates by the engine's threads: whether it holds the lock says nothing.
+    /// Takes a change. One that waits for the autograd engine, as its stack says, allocates by the
+    /// engine's threads: whether it holds the lock says nothing.
     pub(super) fn add(&mut self, change: &FollowedChange, is_waiting: impl Fn(StackId) -> bool) {
         if !change.threads.iter().any(|thread| thread.held_lock) {
             return;
@@ -43,16 +44,10 @@ impl LockHolders {
         }
     }
 
-    /// Whether a thread most likely allocates nothing.
-    pub(super) fn never_holds(&self, thread: ThreadId) -> bool {
-        let never = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_CHANGES;
-        self.0.get(&thread).is_some_and(never)
-    }
-
     /// Whether a thread may allocate: not one that others were always seen with the lock beside.
-    pub(super) fn may_vote_of(&self, thread: ThreadId) -> bool {
-        let stands = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_FOR_VOTES;
-        !self.0.get(&thread).is_some_and(stands)
+    pub(super) fn may_allocate(&self, thread: ThreadId) -> bool {
+        let never = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_CHANGES;
+        !self.0.get(&thread).is_some_and(never)
     }
 }
 
@@ -67,7 +62,8 @@ mod tests {
         CounterDelta, FollowedThread, Frame, Function, Nanos, StackReading, StackTable,
     };
 
-    /// A recording that begins in a backward pass: only the engine's thread is ever seen with the lock, and it has no stack.
+    /// A recording that begins in a backward pass: only the engine's thread is ever seen with the
+    /// lock, and it has no stack.
     #[test]
     fn what_the_autograd_engine_allocates_is_of_the_thread_that_waits_for_it() {
         let mut stacks = StackTable::new();
@@ -89,7 +85,7 @@ mod tests {
             wait: Default::default(),
         };
         let mut steps = FollowedSteps::default();
-        let changes = u64::from(2 * MIN_CHANGES);
+        let changes = u64::from(16 * MIN_CHANGES);
         for nth in 1..=changes {
             let change = FollowedChange {
                 before: Nanos(20_000 * nth),

@@ -19,9 +19,8 @@
 //!    of a delta's frees say which kinds it freed (`freed_groups.rs`); `replayed_group.rs` chooses
 //!    the block of a kind; `group_settlement.rs` corrects that by the snapshot at the end.
 //!    Addresses read after a delta say which block was allocated and which freed
-//!    (`addressed_changes.rs`, `block_places.rs`). A block at one address in both snapshots is the
-//!    same one, unless its site goes on to allocate such blocks (`remade_kinds.rs`).
-//!    `free_sites.rs` corrects early choices.
+//!    (`addressed_changes.rs`). A block at one address in both snapshots is the
+//!    same one where the counters allow that. `free_sites.rs` corrects early choices.
 //! 6. *New blocks* of a snapshot get the allocations of their kind that the replay left alive.
 //!    Where polls rested on the way, its blocks are charged as they were where the program was in
 //!    an iteration that was followed (`followed_states.rs`). Blocks of which no single allocation
@@ -31,8 +30,6 @@
 
 mod addressed_changes;
 mod allocated_totals;
-mod allocation_places;
-mod block_places;
 mod buffer_alignment;
 mod change_origins;
 mod change_window;
@@ -56,7 +53,6 @@ mod loop_order;
 mod pool_change;
 mod proof;
 mod proof_ledger;
-mod remade_kinds;
 mod repeated_steps;
 mod replayed_group;
 mod snapshot_charges;
@@ -76,7 +72,6 @@ use crate::analysis::attribution::{
     AllocationOrigin, BlockAttribution, HostStacks, WaitFacts, WaitingPlaces,
 };
 use crate::analysis::autograd::EngineFrames;
-use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
     ChangeSources, allocated_kind, allocation_sources, free_site, may_have_left, went_on,
@@ -117,7 +112,6 @@ pub(crate) struct FollowedSteps {
     places: WaitingPlaces,
     /// When the polls began and ended between which the last change was.
     polls: Option<(u64, u64)>,
-    sums: AllocationSums,
     past: PastSteps<PastStep>,
     states: FollowedStates,
     buffers: BufferAlignment,
@@ -224,7 +218,7 @@ impl FollowedSteps {
             Some(decoded) => decoded.parts(number),
             None => Vec::new(),
         };
-        let moved = seen.waited.then(|| went_on(change, facts, &self.locks)).flatten();
+        let moved = seen.waited.then(|| went_on(change, facts)).flatten();
         let below = moved.filter(|call| !decoded_charges::narrow(&mut decoded, *call, stacks));
         let apart = change.after.0.saturating_sub(change.before.0);
         let stayed = seen.stayed(apart);
@@ -251,17 +245,16 @@ impl FollowedSteps {
         let open = new.is_open();
         let pools = [change.small, change.large];
         let site = free_site(&new.seen.origins, stacks);
-        let before = self.sums.places();
         let level = live_before(change.live, &pools);
         let is_burst = change.allocations().saturating_add(change.frees()) > 1 && !open;
-        let parts = is_burst.then(|| self.past.divide(&before, level, &pools)).flatten();
+        let parts = is_burst.then(|| self.past.divide(level, &pools)).flatten();
         let parts = parts.or_else(|| {
             let decoded = Some(decoded).filter(|_| !open)?;
             decoded_charges::one_by_one(decoded, &pools, charge, site)
         });
         self.parts += parts.as_ref().map_or(0, Vec::len);
         let past = PastStep { charge: charge.clone(), site };
-        self.remember(before, level, pools, past, parts.as_deref());
+        self.remember(level, pools, past, parts.as_deref());
         let addresses = change.addresses.as_deref().cloned().map(Arc::new);
         let is_shown = self.proof.push(change, *proven, addresses.clone());
         self.steps.push_back(FollowedStep {
@@ -309,7 +302,6 @@ impl FollowedSteps {
     /// part of it had been seen by itself.
     fn remember(
         &mut self,
-        mut before: ReachSums,
         mut level: LiveBytes,
         whole: PoolDeltas,
         past: PastStep,
@@ -323,18 +315,14 @@ impl FollowedSteps {
                 &itself
             }
         };
-        for (nth, part) in one_by_one.iter().enumerate() {
-            let pools = &part.0;
-            if nth > 0 {
-                before = self.sums.places();
-            }
-            self.sums.add([&pools[0], &pools[1]]);
-            self.past.push(&before, level, part.clone());
-            level = live_after(level, pools);
+        for part in one_by_one {
+            self.past.push(level, part.clone());
+            level = live_after(level, &part.0);
         }
     }
 
-    /// Notes which frames have returned, and in which changes their variables can have been dropped: `next` is the one to come.
+    /// Notes which frames have returned, and in which changes their variables can have been
+    /// dropped: `next` is the one to come.
     fn observe_frames(
         &mut self,
         change: &FollowedChange,

@@ -1,26 +1,23 @@
-//! What happened in a change of several allocations and frees, if the same was seen before change by change.
+//! What happened in a change of several allocations and frees, if the same was seen before change
+//! by change.
 //!
-//! Now and then the poller loses its processor, and a change has dozens of blocks. The program most likely did what it does in
-//! each iteration: where the same had been allocated before, in an earlier iteration or layer, the changes that
-//! followed there are taken if they add up to exactly the same counts and bytes. Of several such places the one comes first before which most happened
-//! as it did now. That is likely, never certain.
+//! Now and then the poller loses its processor, and a change has dozens of blocks. The program most
+//! likely did what it does in each iteration: the changes are taken that followed where as much was
+//! alive in an earlier iteration or layer, if they add up to exactly the same counts and bytes.
+//! First comes the place behind one where the last change happened, too. That is likely, never
+//! certain.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::followed::allocation_places::ReachSums;
 use crate::model::CounterDelta;
 
 /// Changes remembered.
 const MAX_PAST: usize = 1 << 16;
 /// Changes tried that began with as many bytes alive, the last ones first.
 const MAX_AT_LEVEL: usize = 256;
-/// Changes before one that are compared.
-const MAX_CONTEXT: usize = 24;
-/// After so many changes like those of an earlier iteration the next one is like the one that followed there.
-const MANY_REPEATS: u32 = 16;
 /// Changes that one is divided into.
 const MAX_PARTS: usize = 512;
 
@@ -29,8 +26,9 @@ pub(in crate::analysis) type LiveBytes = [i64; 2];
 /// Both pools of a change.
 pub(in crate::analysis) type PoolDeltas = [CounterDelta; 2];
 
-/// A change, and what is kept of it. It is shared by all changes that it is taken for: where polls rest, a job that makes 40,000 blocks a
-/// second goes through the same thousands of them each second.
+/// A change, and what is kept of it. It is shared by all changes that it is taken for: where polls
+/// rest, a job that makes 40,000 blocks a second goes through the same thousands of them each
+/// second.
 pub(in crate::analysis) type PastPart<T> = Arc<(PoolDeltas, T)>;
 
 /// The last changes, by what was allocated before them.
@@ -39,18 +37,12 @@ pub(in crate::analysis) struct PastSteps<T> {
     steps: VecDeque<PastChange<T>>,
     /// The number of the first.
     first: u64,
-    /// The first change after an allocation, by place.
-    after: FxHashMap<u64, u64>,
-    /// The last change that began with so many bytes alive: in an iteration most numbers come only a few times, also in layers that allocate alike.
+    /// The last change that began with so many bytes alive: in an iteration most numbers come only
+    /// a few times, also in layers that allocate alike.
     at_level: FxHashMap<LiveBytes, u64>,
-    /// The change that followed, in an earlier iteration, the one that was like the last: the program most likely goes on as it did there.
+    /// The change that followed, in an earlier iteration, the one that was like the last: the
+    /// program most likely goes on as it did there.
     next: Option<u64>,
-    /// For how many changes in a row it has done so.
-    repeats: u32,
-    /// The last changes, the last one first.
-    recent: VecDeque<PoolDeltas>,
-    /// Blocks freed since the last allocation.
-    frees: i64,
 }
 
 /// One of them.
@@ -63,57 +55,23 @@ struct PastChange<T> {
 
 impl<T> Default for PastSteps<T> {
     fn default() -> PastSteps<T> {
-        PastSteps {
-            steps: VecDeque::new(),
-            first: 0,
-            after: FxHashMap::default(),
-            at_level: FxHashMap::default(),
-            next: None,
-            repeats: 0,
-            recent: VecDeque::new(),
-            frees: 0,
-        }
+        PastSteps { steps: VecDeque::new(), first: 0, at_level: FxHashMap::default(), next: None }
     }
 }
 
 impl<T: Clone> PastSteps<T> {
-    /// Takes the next change; `places` tell what was allocated before it, `level` what was alive
-    /// then.
-    pub(in crate::analysis) fn push(
-        &mut self,
-        places: &ReachSums,
-        level: LiveBytes,
-        part: PastPart<T>,
-    ) {
+    /// Takes the next change; `level` was alive before it.
+    pub(in crate::analysis) fn push(&mut self, level: LiveBytes, part: PastPart<T>) {
         let pools = part.0;
         let is_like = |number| {
             Some(number).filter(|_| self.change(number).is_some_and(|past| past.part.0 == pools))
         };
-        let like = self.going_on(level, is_like);
-        self.repeats = match like {
-            Some(like) if Some(like) == self.next => self.repeats.saturating_add(1),
-            Some(like) => self.context(like) as u32,
-            None => 0,
-        };
-        self.next = like.map(|like| like + 1);
-        self.recent.truncate(MAX_CONTEXT - 1);
-        self.recent.push_front(pools);
-        let number = self.keep(level, part);
-        if self.frees == 0 {
-            if self.after.len() >= 4 * MAX_PAST {
-                let first = self.first;
-                self.after.retain(|_, number| *number >= first);
-            }
-            for &place in places.iter().flatten() {
-                remember(&mut self.after, place, number, &pools);
-            }
-        }
-        let freed: i64 = pools.iter().map(|pool| pool.frees).sum();
-        self.frees = if allocates(&pools) { 0 } else { self.frees.saturating_add(freed) };
+        self.next = self.going_on(level, is_like).map(|like| like + 1);
+        self.keep(level, part);
     }
 
-    /// Keeps a change as the last one; gives its number.
-    fn keep(&mut self, level: LiveBytes, part: PastPart<T>) -> u64 {
+    /// Keeps a change as the last one.
+    fn keep(&mut self, level: LiveBytes, part: PastPart<T>) {
         if self.steps.len() == MAX_PAST {
             self.steps.pop_front();
             self.first += 1;
@@ -125,7 +83,6 @@ impl<T: Clone> PastSteps<T> {
         }
         let same_level = self.at_level.insert(level, number);
         self.steps.push_back(PastChange { part, same_level });
-        number
     }
 
     fn index(&self, number: u64) -> Option<usize> {
@@ -136,60 +93,29 @@ impl<T: Clone> PastSteps<T> {
         self.steps.get(self.index(number)?)
     }
 
-    /// The first answer about a change like which the program may go on from where so much is alive: those come first before which most was as it was now.
+    /// The first answer about a change like which the program may go on from where so much is
+    /// alive: the one behind that was like the last comes first, then the youngest.
     fn going_on<R>(&self, level: LiveBytes, answer: impl Fn(u64) -> Option<R>) -> Option<R> {
-        let sure = self.next.filter(|_| self.repeats >= MANY_REPEATS);
-        if let Some(found) = sure.and_then(&answer) {
-            return Some(found);
-        }
         let last = self.at_level.get(&level).copied();
         let before = |number: &u64| self.change(*number)?.same_level;
         let at_level = std::iter::successors(last, before).take(MAX_AT_LEVEL);
-        let mut all: Vec<u64> = self.next.into_iter().chain(at_level).collect();
-        all.sort_by_cached_key(|number| std::cmp::Reverse(self.context(*number)));
-        all.into_iter().find_map(answer)
-    }
-
-    /// How many of the last changes were as those before this one.
-    fn context(&self, number: u64) -> usize {
-        let before = (1..).map_while(|back| self.change(number.checked_sub(back)?));
-        self.recent.iter().zip(before).take_while(|(recent, past)| **recent == past.part.0).count()
+        self.next.into_iter().chain(at_level).find_map(answer)
     }
 
     /// Changes are missing: those known so far are no beginning of what follows.
     pub(in crate::analysis) fn interrupt(&mut self) {
         self.steps.clear();
-        self.after.clear();
         self.at_level.clear();
-        (self.next, self.repeats) = (None, 0);
-        self.recent.clear();
-        self.frees = 0;
+        self.next = None;
     }
 
     /// The changes that this one most likely was, in order.
     pub(in crate::analysis) fn divide(
         &self,
-        places: &ReachSums,
         level: LiveBytes,
         pools: &PoolDeltas,
     ) -> Option<Vec<PastPart<T>>> {
-        let known = || {
-            let numbers = places.iter().flatten().filter_map(|place| self.after.get(place));
-            numbers.filter_map(|number| self.index(*number))
-        };
         self.going_on(level, |number| self.parts(self.index(number)?, pools))
-            .or_else(|| known().find_map(|number| self.parts(self.behind_frees(number)?, pools)))
-    }
-
-    /// The step behind as many frees as there were since the last allocation.
-    fn behind_frees(&self, mut from: usize) -> Option<usize> {
-        let mut frees = self.frees;
-        while frees > 0 {
-            let past = self.steps.get(from)?;
-            frees -= past.part.0.iter().map(|pool| pool.frees).sum::<i64>();
-            from += 1;
-        }
-        Some(from)
     }
 
     /// The steps from this one on that add up to `pools`.
@@ -227,11 +153,6 @@ impl<T: Clone> PastSteps<T> {
     }
 }
 
-/// Whether a change, or a part of one, allocated anything.
-pub(super) fn allocates(pools: &PoolDeltas) -> bool {
-    pools.iter().any(|pool| pool.allocations > 0)
-}
-
 /// What a change freed comes with the last of the parts that it is divided into.
 pub(super) fn set_frees(last: &mut PoolDeltas, whole: &PoolDeltas) {
     for (last, whole) in last.iter_mut().zip(whole) {
@@ -254,19 +175,6 @@ pub(super) fn live_before(live: LiveBytes, pools: &PoolDeltas) -> LiveBytes {
         live[of].saturating_sub(pools[of].allocated_bytes).saturating_add(pools[of].freed_bytes)
     };
     [before(0), before(1)]
-}
-
-/// A place whose changes were seen one by one is not given up for one where they were not.
-fn remember(numbers: &mut FxHashMap<u64, u64>, place: u64, number: u64, pools: &PoolDeltas) {
-    if is_one(pools) {
-        numbers.insert(place, number);
-    } else {
-        numbers.entry(place).or_insert(number);
-    }
-}
-
-fn is_one(pools: &PoolDeltas) -> bool {
-    pools.iter().map(|pool| pool.allocations + pool.frees).sum::<i64>() == 1
 }
 
 fn is_nothing(left: &CounterDelta) -> bool {
@@ -300,11 +208,8 @@ mod tests {
         [CounterDelta::default(), large]
     }
 
-    /// What comes before is the same everywhere.
-    const PLACES: ReachSums = [Some(1); 3];
-
     fn push<T: Clone>(past: &mut PastSteps<T>, level: LiveBytes, pools: PoolDeltas, what: T) {
-        past.push(&PLACES, level, Arc::new((pools, what)));
+        past.push(level, Arc::new((pools, what)));
     }
 
     /// What comes before them is the same in all layers, but not how much is alive.
@@ -315,7 +220,7 @@ mod tests {
             push(&mut past, [0, 8 * layer], allocates(1), (layer, "first"));
             push(&mut past, [0, 8 * layer + 4], allocates(1), (layer, "second"));
         }
-        let divided = past.divide(&PLACES, [0, 8 * 2], &allocates(2)).unwrap();
+        let divided = past.divide([0, 8 * 2], &allocates(2)).unwrap();
         let made: Vec<_> = divided.iter().map(|part| part.1).collect();
         assert_eq!(made, [(2, "first"), (2, "second")]);
     }
@@ -350,7 +255,7 @@ mod tests {
         push(&mut past, [0, 0], allocates(3), "large");
         push(&mut past, [0, 12], frees(3), "first free");
         let made = |past: &PastSteps<&'static str>| -> Vec<_> {
-            let divided = past.divide(&PLACES, [0, 0], &allocates(2)).unwrap();
+            let divided = past.divide([0, 0], &allocates(2)).unwrap();
             divided.iter().map(|part| part.1).collect()
         };
         assert_eq!(made(&past), ["one", "two"]);

@@ -7,14 +7,13 @@
 //! 3. all but the block that was allocated last and just now: `x = f(x)` allocates its result
 //!    before it drops what `x` was.
 //!
-//! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
-//! blocks that were new in one map are a batch, for which of them has which address is not known.
+//! A block of the map before can be freed only as often as addresses of its batch are gone in the
+//! map that follows: the blocks that were new in one map are a batch, for which of them has which
+//! address is not known.
 //!
-//! Where none of all these can have been freed, one was whose address another of its kind has now. First those of which it is not known whether
-//! their origin goes on to allocate such blocks (`remade_kinds.rs`), or of which it is known, and only one map had them. Then, if all
-//! allocations of the kind until now are known, those whose origin goes on, although several maps had them: the maps of a
-//! standstill. Then those that only one map had. One that several maps had and nobody makes anew, such as a parameter or an optimizer's state,
-//! stays: what was freed is a block of which nothing is known.
+//! Where none of all these can have been freed, one was whose address another of its kind has now.
+//! One that several maps had, such as a parameter or an optimizer's state, stays: then nothing is
+//! known of the block that was freed.
 
 use std::sync::Arc;
 
@@ -23,21 +22,9 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::followed::free_sites::FreeSite;
 
-/// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
+/// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else
+/// was allocated since.
 const IN_USE_FOR: u64 = 100_000;
-
-/// Whether a block was freed that both maps have at its address: the later in this list, the less likely.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::analysis) enum Stays {
-    /// Nothing speaks against it.
-    Unknown,
-    /// Several maps had it in its place before, but whoever allocated it goes on to allocate such blocks.
-    Seldom,
-    /// Whoever allocated it allocates none of its kind now (`remade_kinds.rs`).
-    Likely,
-    /// Several maps had it, and nobody is known to make it anew.
-    Always,
-}
 
 /// A block that is alive in the replay.
 #[derive(Debug, Clone)]
@@ -49,7 +36,8 @@ pub(super) struct ReplayedBlock {
     pub(super) returned: Option<(usize, usize)>,
     pub(super) is_gone: bool,
     pub(super) batch: usize,
-    pub(super) stays: Stays,
+    /// Whether several maps had it in its place.
+    pub(super) lasts: bool,
     /// Which address the tables of the allocator say that it was given.
     pub(super) given: Option<u64>,
 }
@@ -80,7 +68,7 @@ pub(super) struct ReplayedFree {
 }
 
 /// When and where one block of a group is freed.
-pub(super) struct FreeMoment<'a> {
+pub(super) struct FreeMoment {
     /// The change.
     pub(super) change: usize,
     pub(super) time: u64,
@@ -89,8 +77,6 @@ pub(super) struct FreeMoment<'a> {
     pub(super) usual: Option<AllocationOrigin>,
     /// The change that allocated last in any group.
     pub(super) last: Option<usize>,
-    /// Whether all allocations of the group until now are known.
-    pub(super) all_known: &'a dyn Fn() -> bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +91,8 @@ pub(super) struct GroupReplay {
     /// From the oldest to the youngest.
     pub(super) live: Vec<ReplayedBlock>,
     pub(super) frees: Vec<ReplayedFree>,
-    /// How many addresses of each batch were freed and not taken yet. Which of a batch had which address is not known.
+    /// How many addresses of each batch were freed and not taken yet. Which of a batch had which
+    /// address is not known.
     pub(super) gone: FxHashMap<usize, usize>,
     /// The batch of each address of the map before.
     pub(super) batches: FxHashMap<u64, usize>,
@@ -114,16 +101,16 @@ pub(super) struct GroupReplay {
 }
 
 impl GroupReplay {
-    /// The blocks that are most likely alive now: in the place of those freed of which nothing is known, blocks of the map before are left
-    /// out, whose addresses others have got until the next map.
+    /// The blocks that are most likely alive now: in the place of those freed of which nothing is
+    /// known, blocks of the map before are left out, whose addresses others have got until the next
+    /// map.
     pub(super) fn alive(&self) -> Vec<&ReplayedBlock> {
         let mut alive: Vec<&ReplayedBlock> = self.live.iter().collect();
-        let ages = [Stays::Unknown, Stays::Seldom, Stays::Likely, Stays::Always];
         let mut left = self.unplaced;
-        for stays in ages {
+        for lasts in [false, true] {
             while left > 0
                 && let Some(at) =
-                    alive.iter().rposition(|block| block.is_from_map() && block.stays == stays)
+                    alive.iter().rposition(|block| block.is_from_map() && block.lasts == lasts)
             {
                 alive.remove(at);
                 left -= 1;
@@ -146,7 +133,7 @@ impl GroupReplay {
             returned,
             is_gone: false,
             batch: 0,
-            stays: Stays::Unknown,
+            lasts: false,
             given: None,
         });
     }
@@ -164,7 +151,7 @@ impl GroupReplay {
         self.frees.push_mut(free)
     }
 
-    pub(super) fn free(&mut self, moment: &FreeMoment<'_>) {
+    pub(super) fn free(&mut self, moment: &FreeMoment) {
         let Some(at) = self.choose(moment) else {
             self.unplaced += 1;
             return;
@@ -176,7 +163,8 @@ impl GroupReplay {
         self.remove(at, moment.site, moment.time).is_open = is_open;
     }
 
-    /// A block of the map before was freed: it had one of the addresses of its batch that are gone, whichever that was.
+    /// A block of the map before was freed: it had one of the addresses of its batch that are gone,
+    /// whichever that was.
     pub(super) fn take_address(&mut self, block: &ReplayedBlock) {
         if let BlockSource::Snapshot(_) = block.from
             && !block.attribution.certain
@@ -196,7 +184,7 @@ impl GroupReplay {
     }
 
     /// Which block is freed most likely.
-    pub(super) fn choose(&self, moment: &FreeMoment<'_>) -> Option<usize> {
+    pub(super) fn choose(&self, moment: &FreeMoment) -> Option<usize> {
         let is_in_use = |block: &ReplayedBlock| {
             let age = moment.time.saturating_sub(block.attribution.allocated_at);
             Some(block.from) == moment.last.map(BlockSource::Change) && age <= IN_USE_FOR
@@ -218,13 +206,6 @@ impl GroupReplay {
         chosen
             .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b)))
             .or_else(|| youngest(&|b| self.can_free(b)))
-            .or_else(|| youngest(&|b| b.stays == Stays::Unknown))
-            .or_else(|| {
-                if !(moment.all_known)() {
-                    return None;
-                }
-                youngest(&|b| b.stays == Stays::Seldom)
-                    .or_else(|| youngest(&|b| b.stays == Stays::Likely))
-            })
+            .or_else(|| youngest(&|b| !b.lasts))
     }
 }

@@ -14,18 +14,19 @@ use crate::analysis::followed::followed_states::{
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite};
 use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::repeated_steps::LiveBytes;
-use crate::analysis::followed::replayed_group::Stays;
 use crate::analysis::followed::{FollowedSteps, UntilMap};
 
-/// A block that so many maps before had in its place, and the map that ends the replay still has, was most likely never freed.
+/// A block that so many maps before had in its place, and the map that ends the replay still has,
+/// was most likely never freed.
 const LASTING: usize = 2;
 /// Maps of which is remembered when they were read.
 const MAX_MAPS: usize = 1 << 12;
 
 impl FollowedSteps {
-    /// Charges the blocks of a map: `before` has those of the map before, `blocks` this one's by group.
-    /// `lived_on` are the bytes that have a maker already. A map that is not complete teaches nothing: a block that it does
-    /// not have may be alive. Gives the moments before the map that were highest, too, if they are higher than `above` bytes.
+    /// Charges the blocks of a map: `before` has those of the map before, `blocks` this one's by
+    /// group. `lived_on` are the bytes that have a maker already. A map that is not complete
+    /// teaches nothing: a block that it does not have may be alive. Gives the moments before the
+    /// map that were highest, too, if they are higher than `above` bytes.
     pub(crate) fn charge(
         &mut self,
         until: &Arc<UntilMap>,
@@ -38,18 +39,11 @@ impl FollowedSteps {
             .iter()
             .flat_map(|(group, of_group)| of_group.known.iter().map(|(at, _)| (*group, *at)))
             .collect();
-        let remade = until.remade();
         let before = before.map(|(group, address, attribution)| {
             let is_gone = !known.contains(&(group, address));
             let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
-            let maps = self.maps.len() - batch;
-            let stays = match (remade.has_another(group, &attribution), maps >= LASTING) {
-                (Some(true) | None, false) => Stays::Unknown,
-                (Some(true), true) => Stays::Seldom,
-                (Some(false), false) => Stays::Likely,
-                (Some(false) | None, true) => Stays::Always,
-            };
-            SnapshotBlock { group, address, attribution, batch, stays, is_gone }
+            let lasts = self.maps.len() - batch >= LASTING;
+            SnapshotBlock { group, address, attribution, batch, lasts, is_gone }
         });
         let before: Vec<SnapshotBlock> = before.collect();
         // Without addresses too many frees are guessed in the midst of an iteration.
@@ -80,8 +74,9 @@ impl FollowedSteps {
         (attributions, highest.into_iter().filter_map(HighestMoment::add_up).collect())
     }
 
-    /// Charges the blocks of a complete map as those that were alive where the program was in an iteration that was followed, if polls rested on the
-    /// way to it (`followed_states.rs`); `live` are the bytes in the small and in the large pool. Gives what is changed.
+    /// Charges the blocks of a complete map as those that were alive where the program was in an
+    /// iteration that was followed, if polls rested on the way to it (`followed_states.rs`); `live`
+    /// are the bytes in the small and in the large pool. Gives what is changed.
     pub(crate) fn charge_as_followed(
         &mut self,
         until: &UntilMap,

@@ -1,4 +1,5 @@
-//! The changes up to a map: replayed in order, and what is charged where no single allocation is known.
+//! The changes up to a map: replayed in order, and what is charged where no single allocation is
+//! known.
 
 use std::sync::Arc;
 
@@ -13,7 +14,6 @@ use crate::analysis::followed::change_window::WindowChange;
 use crate::analysis::followed::follow_replay::FollowReplay;
 use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
 use crate::analysis::followed::pool_change::PoolChange;
-use crate::analysis::followed::remade_kinds::RemadeKinds;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
 use crate::model::{CounterDelta, Pool};
 
@@ -29,21 +29,8 @@ pub(crate) struct UntilMap {
 }
 
 impl UntilMap {
-    /// Who allocates which kinds of blocks in them.
-    pub(super) fn remade(&self) -> RemadeKinds {
-        let mut remade = RemadeKinds::default();
-        for step in &self.steps {
-            match &step.parts {
-                Some(parts) => {
-                    parts.iter().for_each(|part| remade.add(&part.0, &part.1.charge));
-                }
-                None => remade.add(&[step.small, step.large], &step.charge),
-            }
-        }
-        remade
-    }
-
-    /// Replays them. The highest moments, if they are asked for and higher than `above` bytes: a loop is as high in each iteration.
+    /// Replays them. The highest moments, if they are asked for and higher than `above` bytes: a
+    /// loop is as high in each iteration.
     pub(super) fn replay(
         &self,
         replay: &mut FollowReplay<'_>,
@@ -94,7 +81,7 @@ impl UntilMap {
             let WindowChange { pools, parts } = self.replayed(step, charged.as_deref());
             match charged {
                 None => replay.change(&pools),
-                Some(_) => replay.guessed_changes(&pools, &parts),
+                Some(_) => replay.guessed_changes(&parts),
             }
             moments.extend(self.moment(at, wanted, replay));
             at += 1;
@@ -102,22 +89,24 @@ impl UntilMap {
         moments
     }
 
-    /// The moment after change `at`, if it is one of those wanted. After those replayed since, nothing was allocated.
+    /// The moment after change `at`, if it is one of those wanted. After those replayed since,
+    /// nothing was allocated.
     fn moment(
         &self,
         at: usize,
         wanted: &[usize],
         replay: &FollowReplay<'_>,
     ) -> Option<HighestMoment> {
-        // Without addresses too many frees are guessed in the midst of an iteration: of a job on the simulated device less than half of what was
-        // drawn was right.
+        // Without addresses too many frees are guessed in the midst of an iteration: of a job on
+        // the simulated device less than half of what was drawn was right.
         let is_wanted = replay.is_addressed && wanted.contains(&at);
         let FollowedStep { to: time, live, .. } = *self.steps.get(at).filter(|_| is_wanted)?;
         Some(HighestMoment { time, live, blocks: replay.alive_since(time), unknown: 0 })
     }
 
-    /// After which changes most was alive, if that is more than `above` bytes: the first of them that was followed, the last, and some in between.
-    /// Within a window the tables tell what was alive if only frees follow.
+    /// After which changes most was alive, if that is more than `above` bytes: the first of them
+    /// that was followed, the last, and some in between. Within a window the tables tell what was
+    /// alive if only frees follow.
     fn highest(&self, windows: &[Option<usize>], above: u64) -> Vec<usize> {
         let height = |at: usize| self.steps[at].live.iter().sum::<i64>();
         let open = self.steps.iter().position(|step| step.open).unwrap_or(self.steps.len());
@@ -147,7 +136,8 @@ impl UntilMap {
         (0..self.steps.len()).filter(move |at| is_known(&windows, *at))
     }
 
-    /// For each change the last one of the window that it belongs to: the changes after which the addresses were read.
+    /// For each change the last one of the window that it belongs to: the changes after which the
+    /// addresses were read.
     fn windows(&self) -> Vec<Option<usize>> {
         let mut windows = vec![None; self.steps.len()];
         for (at, step) in self.steps.iter().enumerate() {
