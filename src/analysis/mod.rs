@@ -68,7 +68,7 @@ pub use oom::{
 pub use owners::{
     GroupSize, GrowthRise, GrowthWatch, LineGrowth, NO_TENSOR, OwnerChange, OwnerGroup,
     OwnerGrowth, OwnerKind, OwnerPart, OwnerPattern, OwnerStacks, StorageChange, changes,
-    in_no_tensor, owner_changes, owner_groups, recorded_owner_groups,
+    cpp_label, in_no_tensor, owner_changes, owner_groups, recorded_owner_groups,
 };
 pub use peak::{HighestLevel, KnownMoment};
 pub use profile::{

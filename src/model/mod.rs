@@ -6,6 +6,7 @@
 mod allocator;
 mod blocks;
 mod core_origin;
+mod cpp_memory;
 mod events;
 mod followed;
 mod gpu;
@@ -22,6 +23,7 @@ mod quantity;
 mod record;
 mod record_size;
 mod sink_error;
+mod size;
 mod sleep_tags;
 mod source_file;
 mod stack;
@@ -32,6 +34,7 @@ pub use allocator::{
 };
 pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
 pub use core_origin::CoreOrigin;
+pub use cpp_memory::{CppKeeper, CppMemory};
 pub use events::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, DriverEvent, Event, EventBatch,
     EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, NativeFrames, ProbeBackend,
@@ -71,6 +74,8 @@ pub use record::{
     TargetRuntime, ThreadSample, TrainingStep,
 };
 pub use sink_error::{SinkError, SinkResult};
+pub use size::{bytes, count, number, optional_bytes, signed_bytes};
+pub(crate) use size::{percent, scaled, short_bytes, short_signed_bytes};
 pub use sleep_tags::{SleepTags, TaggedMemory};
 pub(crate) use source_file::in_standard_library;
 pub use source_file::is_library;

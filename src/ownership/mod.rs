@@ -6,6 +6,7 @@
 mod active_blocks;
 mod breakdown;
 mod called;
+mod cpp_blocks;
 mod graph_roots;
 mod name_pattern;
 

@@ -13,6 +13,7 @@ mod backward;
 mod blocks;
 mod check;
 mod class_names;
+mod code_statics;
 mod containers;
 mod counters;
 mod discovery;

@@ -5,7 +5,9 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::{GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
+use crate::analysis::{
+    GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, cpp_label,
+};
 use crate::model::{DeviceOwners, DeviceOwnership, PoolUser, TensorCategory};
 use crate::ownership::name_pattern;
 use crate::render::shared::{bytes, count, one_line, percent, signed_bytes};
@@ -241,11 +243,13 @@ pub(crate) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
         Some(not_read) => format!("[{not_read}]"),
         None => NO_TENSOR.to_owned(),
     };
-    vec![
+    let mut all = vec![
         (without, sums.without_tensor.bytes),
         ("[rounding of the allocator]".to_owned(), sums.rounding),
         ("[freed, used by other streams]".to_owned(), sums.pending_free.bytes),
-    ]
+    ];
+    all.extend(sums.in_cpp.iter().map(|(keeper, held)| (cpp_label(*keeper), held.bytes)));
+    all
 }
 
 pub(crate) fn outside_recorded(device: &DeviceOwners) -> Vec<(String, u64)> {

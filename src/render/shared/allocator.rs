@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::label::one_line;
-use super::size::{bytes, count, number, percent};
 use crate::analysis::{Fragmentation, SegmentSum};
 use crate::model::AllocatorBackend;
 use crate::model::PoolId;
+use crate::model::{bytes, count, number, percent};
 
 /// How the allocator's cache is cut up on one device, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
