@@ -11,6 +11,7 @@ mod events;
 mod followed;
 mod gpu;
 mod history;
+mod host_memory;
 mod job_cost;
 mod keyframe;
 mod machine;
@@ -48,6 +49,7 @@ pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
 pub use history::{
     AllocationHistory, DeviceHistory, HistoryAction, HistoryEvent, HistoryFrame, HistoryStack,
 };
+pub use host_memory::{HostReading, PageLockedBlock, RecorderState};
 pub use job_cost::{JobCost, MeasuredCost};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,

@@ -61,7 +61,7 @@ pub use free_processors::{IdleMeter, MANY_PROCESSORS, processors};
 pub use history::{HistoryError, read_history};
 pub use mixed_stacks::{NativeError, read_mixed_stacks};
 pub use owners::{
-    OwnerReading, ReadOwners, read_owners, read_referrers, read_sleep_tags, watch_owners,
+    OwnerReading, ReadOwners, read_host, read_owners, read_referrers, read_sleep_tags, watch_owners,
 };
 pub use priority::with_raised_priority;
 pub use process_tree::{ProcessTree, RankProcess, rank_of};

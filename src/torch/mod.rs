@@ -20,6 +20,7 @@ mod discovery;
 mod error;
 mod forked;
 mod history;
+mod host_allocator;
 mod layout;
 mod objects;
 mod polled;
@@ -37,6 +38,7 @@ pub use class_names::ClassNames;
 pub use error::AllocatorError;
 pub use forked::is_in_bad_fork;
 pub use history::{RecordedFrame, RecordedHistory, RecordedStack};
+pub use host_allocator::page_locked;
 pub use objects::{
     AutogradGraph, AutogradNode, SavedTensor, TensorDecoder, TensorReader, TensorTypes,
 };

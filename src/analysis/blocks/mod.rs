@@ -12,5 +12,5 @@ pub use free_fit::{FreeFit, UnusableBlocks, UnusableReason};
 pub use idle_streams::IdleStreams;
 pub(in crate::analysis) use moment_blocks::tile;
 pub use moment_blocks::{BlockEvent, BlocksBuilder, DeviceBlocks, MomentBlocks};
-pub use private_pools::{PrivatePool, private_pools};
+pub use private_pools::{PrivatePool, private_pools, users_label};
 pub use stream_blocks::StreamMemory;

@@ -1,7 +1,10 @@
 //! The facts from which findings follow.
 
+use super::LastingCopies;
 use crate::analysis::blocks::{Fragmentation, FreeBlocks};
-use crate::analysis::live::{DeviceSnapshot, ObservedDevice, OutsideTorch};
+use crate::analysis::live::{
+    DeviceSnapshot, HostUse, ObservedDevice, OutsideTorch, ProcessSnapshot,
+};
 use crate::analysis::owners::{OwnerGroup, OwnerGrowth};
 use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
 
@@ -90,4 +93,7 @@ pub struct FindingFacts<'a> {
     pub groups: &'a [OwnerGroup],
     pub growth: &'a [OwnerGrowth],
     pub devices: &'a [ObservedDevice],
+    pub lasting: Option<&'a LastingCopies>,
+    pub host: Option<&'a HostUse>,
+    pub process: Option<&'a ProcessSnapshot>,
 }

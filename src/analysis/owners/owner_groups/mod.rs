@@ -4,6 +4,7 @@
 
 mod change;
 mod items;
+mod label;
 mod tree;
 
 use crate::model::{
@@ -12,6 +13,7 @@ use crate::model::{
 use crate::ownership::breakdown;
 
 pub use change::{OwnerChange, owner_changes};
+pub use label::{raw_group_label, with_attributes};
 
 /// Name of memory in no tensor.
 pub const NO_TENSOR: &str = "[in no tensor: work spaces, C++]";

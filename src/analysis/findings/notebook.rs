@@ -1,0 +1,39 @@
+//! IPython's `Out` keeps what a cell returned.
+
+use super::{Finding, FindingFacts, MIN_BYTES};
+use crate::model::{TensorCategory, bytes, number};
+use crate::ownership::{held_storages, is_garbage};
+
+/// `Out[6]`, and its other names in IPython's `user_ns`.
+const NAMES: [&str; 3] = ["Out[", "_oh[", "outputs["];
+
+pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let Some(snapshot) = facts.snapshot else { return Vec::new() };
+    let (mut size, mut outputs) = (0, 0);
+    for (group, held) in held_storages(snapshot) {
+        let names = &snapshot.tensors[group.tensors[0]].names;
+        let is_output = |name: &str| {
+            let name = name.strip_prefix("__main__.").unwrap_or(name);
+            NAMES[..2].iter().any(|of| name.starts_with(of))
+        };
+        // Another name keeps it as well.
+        let only_output = !names.is_empty() && names.iter().all(|name| is_output(name));
+        let is_plain = group.device.is_cuda() && group.category == TensorCategory::Other;
+        if is_plain && only_output && !is_garbage(snapshot, &group) {
+            size += held;
+            outputs += 1;
+        }
+    }
+    if size < MIN_BYTES {
+        return Vec::new();
+    }
+    let problem = format!(
+        "the notebook's Out keeps {} of earlier cells, {}",
+        number(outputs, "tensor"),
+        bytes(size)
+    );
+    let found = Finding::new("notebook outputs", size, problem)
+        .change("%reset -f out frees them; end a cell with ; to keep nothing")
+        .frees(size);
+    vec![found]
+}
