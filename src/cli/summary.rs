@@ -252,7 +252,7 @@ fn write_job(
         devices: &state.devices,
         lasting: Some(&state.lasting),
         host: Some(&host),
-        process: Some(process),
+        threads: Some(&state.threads),
     };
     let found = findings(&facts);
     let texts: Vec<FindingText> =

@@ -13,6 +13,7 @@ mod gpu;
 mod history;
 mod host_memory;
 mod job_cost;
+mod job_threads;
 mod keyframe;
 mod machine;
 mod native;
@@ -51,6 +52,7 @@ pub use history::{
 };
 pub use host_memory::{HostReading, PageLockedBlock, RecorderState};
 pub use job_cost::{JobCost, MeasuredCost};
+pub use job_threads::{HandledError, JobThreads, RunningThread};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashMap;
 
 use super::{Finding, FindingFacts, MIN_BYTES};
-use crate::model::{BlockState, CppKeeper, CppMemory, OwnershipSnapshot, bytes, number};
+use crate::model::{BlockState, CppKeeper, CppMemory, OwnershipSnapshot, number};
 
 /// A step's autocast may last so long.
 const MIN_SECONDS: f64 = 1.0;
@@ -70,9 +70,8 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let problem = format!(
-        "autocast keeps copies of {} in lower precision, {}, as it was entered once around the loop",
-        number(lasting.copies.len() as u64, "weight"),
-        bytes(size)
+        "autocast, entered once around the loop, keeps copies of {} in lower precision",
+        number(lasting.copies.len() as u64, "weight")
     );
     let found = Finding::new("autocast cache", size, problem)
         .change("enter it for each request, or pass cache_enabled=False")

@@ -1,11 +1,9 @@
 //! `backward(create_graph=True)`: a gradient has a graph, which keeps its parameter, which keeps
 //! the gradient: a cycle through C++ that no collector sees.
 
-use std::collections::BTreeSet;
-
 use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::model::{TensorCategory, bytes, count};
-use crate::ownership::{graph_roots, held_storages};
+use crate::ownership::{graph_roots, held_storages, kept_by};
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot else { return Vec::new() };
@@ -13,20 +11,20 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         let row = &snapshot.tensors[row];
         row.category == TensorCategory::Gradient && row.tensor.grad_fn.is_some()
     };
-    let roots: BTreeSet<usize> = (0..snapshot.tensors.len()).filter(|row| is_root(*row)).collect();
-    if roots.is_empty() {
+    let roots = (0..snapshot.tensors.len()).filter(|row| is_root(*row)).count();
+    if roots == 0 {
         return Vec::new();
     }
-    let all = graph_roots(&snapshot.tensors, &snapshot.nodes);
+    let graphs = graph_roots(&snapshot.tensors, &snapshot.nodes);
     let mut size = 0;
     for (group, held) in held_storages(snapshot) {
-        let is_saved = group.device.is_cuda() && group.category == TensorCategory::Saved;
-        let of_gradient = || {
-            let saved = group.tensors.iter().flat_map(|&row| &snapshot.tensors[row].saved);
-            let mut kept_by = saved.filter_map(|saved| *all.get(saved.node)?);
-            kept_by.any(|root| roots.contains(&root))
-        };
-        if is_saved && of_gradient() {
+        let rows = || group.tensors.iter().map(|&row| &snapshot.tensors[row]);
+        // No variable leads to them, nor to their graph.
+        let is_of_graph = group.device.is_cuda()
+            && rows().all(|row| row.names.is_empty())
+            && rows().any(|row| row.made_by.is_some() || !row.saved.is_empty())
+            && kept_by(snapshot, &graphs, &group).is_none();
+        if is_of_graph {
             size += held;
         }
     }
@@ -34,8 +32,8 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let problem = format!(
-        "{} gradients have a graph of their own (create_graph=True) that keeps {}, for ever",
-        count(roots.len() as u64),
+        "{} gradients have a graph of their own (create_graph=True), which keeps itself alive, and {} or more",
+        count(roots as u64),
         bytes(size)
     );
     let found = Finding::new("graph in gradients", size, problem)

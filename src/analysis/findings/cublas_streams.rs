@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Finding, FindingFacts, MIN_BYTES};
-use crate::model::{BlockState, CppKeeper, bytes, count};
+use crate::model::{BlockState, CppKeeper, count};
 use crate::ownership::cuda_device;
 
 /// One stream to capture and one to compute are usual.
@@ -36,12 +36,11 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         let (number, size) = idle.fold((0, 0), |(n, all), (_, (size, _))| (n + 1, all + size));
         if number >= MIN_STREAMS && size >= MIN_BYTES {
             let problem = format!(
-                "GPU {}: cuBLAS keeps a work space for each of {} streams on which nothing else is allocated, {}",
+                "GPU {}: cuBLAS keeps a work space for each of {} streams that hold nothing else",
                 map.device.0,
-                count(number),
-                bytes(size)
+                count(number)
             );
-            let change = "use one stream for all warm-ups, or call torch._C._cuda_clearCublasWorkspaces() after them";
+            let change = "warm up on one stream, then call torch._C._cuda_clearCublasWorkspaces()";
             found.push(Finding::new("cublas streams", size, problem).change(change).frees(size));
         }
     }

@@ -17,11 +17,7 @@ fn of(snapshot: &OwnershipSnapshot) -> Option<Finding> {
     }
     let problem = match gradients {
         0 => format!("DDP's buckets take {}, and gradients as much again", bytes(buckets)),
-        _ => format!(
-            "DDP's buckets ({}) are a second copy of the gradients ({})",
-            bytes(buckets),
-            bytes(gradients)
-        ),
+        _ => "DDP's buckets are a second copy of the gradients".to_owned(),
     };
     let found = Finding::new("ddp buckets", buckets, problem)
         .change("pass gradient_as_bucket_view=True to DistributedDataParallel")

@@ -2,11 +2,9 @@
 
 use super::LastingCopies;
 use crate::analysis::blocks::{Fragmentation, FreeBlocks};
-use crate::analysis::live::{
-    DeviceSnapshot, HostUse, ObservedDevice, OutsideTorch, ProcessSnapshot,
-};
+use crate::analysis::live::{DeviceSnapshot, HostUse, ObservedDevice, OutsideTorch};
 use crate::analysis::owners::{OwnerGroup, OwnerGrowth};
-use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
+use crate::model::{AllocatorSnapshot, JobThreads, OwnershipSnapshot};
 
 /// A device's memory in bytes, `None` if unknown. `outside` is the process's memory outside
 /// PyTorch, `others` that of other processes, `reserved_then` is `reserved` when `free` was read.
@@ -95,5 +93,5 @@ pub struct FindingFacts<'a> {
     pub devices: &'a [ObservedDevice],
     pub lasting: Option<&'a LastingCopies>,
     pub host: Option<&'a HostUse>,
-    pub process: Option<&'a ProcessSnapshot>,
+    pub threads: Option<&'a JobThreads>,
 }

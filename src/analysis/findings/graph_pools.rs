@@ -5,7 +5,7 @@ use crate::analysis::blocks::{PrivatePool, private_pools, users_label};
 use crate::model::{bytes, number};
 
 const MIN_POOLS: u64 = 32 << 20;
-const MAX_POOLS: usize = 3;
+const MAX_POOLS: usize = 1;
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot else { return Vec::new() };
@@ -24,12 +24,12 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         by_graph.push_str(&format!(" and {} more", pools.len() - MAX_POOLS));
     }
     let problem = format!(
-        "{} in {} of CUDA graphs, which the graphs replay into ({by_graph})",
+        "{} in {} of CUDA graphs, not free between replays ({by_graph})",
         bytes(size),
         number(pools.len() as u64, "private pool"),
     );
     let found = Finding::new("graph pools", size, problem)
-        .change("capture the largest first, the others with pool=first.pool(), if they never replay at the same time")
+        .change("capture the largest first, the others with pool=first.pool()")
         .frees(size - pools.first().map_or(0, |pool| pool.sums.bytes));
     vec![found.command("dump", &["--cache"])]
 }

@@ -18,17 +18,16 @@ pub(super) fn history(facts: &FindingFacts<'_>) -> Vec<Finding> {
     }
     let growth = match host.growth_a_second() {
         Some(rate) if rate > 0 => {
-            format!(", and the host's memory grows by {} a second", bytes(rate))
+            format!(", which grows by {} a second", bytes(rate))
         }
         _ => String::new(),
     };
     let problem = format!(
-        "PyTorch records its memory history without limit: {} entries, {} or more of the host{growth}",
-        count(history.entries),
-        bytes(history.bytes)
+        "PyTorch's memory history is on without limit, {} entries on the host{growth}",
+        count(history.entries)
     );
     let found = Finding::new("memory history", history.bytes, problem)
-        .change("torch.cuda.memory._record_memory_history(enabled=None), or max_entries=100000")
+        .change("_record_memory_history(enabled=None), or max_entries=100000")
         .frees(history.bytes);
     vec![found.command("doctor", &[])]
 }
@@ -41,14 +40,12 @@ pub(super) fn rounding(facts: &FindingFacts<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let problem = format!(
-        "{} of page-locked memory for {} of tensors: PyTorch rounds up to a power of two",
+        "{} page-locked for {} of tensors, as PyTorch rounds up to a power of two",
         bytes(taken),
         bytes(asked)
     );
     let found = Finding::new("page-locked rounding", rounded, problem)
-        .change(
-            "one buffer of a power of two for several tensors, or cudaHostRegister on plain memory",
-        )
+        .change("pin plain tensors with torch.cuda.cudart().cudaHostRegister()")
         .frees(rounded);
     vec![found]
 }

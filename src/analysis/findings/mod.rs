@@ -8,6 +8,7 @@ mod checkpoint;
 mod create_graph;
 mod cublas_streams;
 mod ddp_buckets;
+mod exception_kept;
 mod facts;
 mod finding;
 mod fragmented;
@@ -39,7 +40,7 @@ const MIN_BYTES: u64 = 1 << 20;
 pub(crate) type Rule = fn(&FindingFacts<'_>) -> Vec<Finding>;
 
 /// The kinds, as programs see them.
-pub const KINDS: [&str; 24] = [
+pub const KINDS: [&str; 25] = [
     "grows",
     "graphs kept",
     "garbage",
@@ -51,6 +52,7 @@ pub const KINDS: [&str; 24] = [
     "gradients in eval",
     "large storages",
     "notebook outputs",
+    "exception kept",
     "autocast cache",
     "ddp buckets",
     "cublas streams",
@@ -78,6 +80,7 @@ const RULES: &[Rule] = &[
     gradients_in_eval::find,
     large_storages::find,
     notebook::find,
+    exception_kept::find,
     autocast_cache::find,
     ddp_buckets::find,
     cublas_streams::find,

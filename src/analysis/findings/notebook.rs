@@ -4,8 +4,8 @@ use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::model::{TensorCategory, bytes, number};
 use crate::ownership::{held_storages, is_garbage};
 
-/// `Out[6]`, and its other names in IPython's `user_ns`.
-const NAMES: [&str; 3] = ["Out[", "_oh[", "outputs["];
+/// `Out[6]`, and its other name in IPython's `user_ns`.
+const NAMES: [&str; 2] = ["Out[", "_oh["];
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot else { return Vec::new() };
@@ -14,7 +14,12 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         let names = &snapshot.tensors[group.tensors[0]].names;
         let is_output = |name: &str| {
             let name = name.strip_prefix("__main__.").unwrap_or(name);
-            NAMES[..2].iter().any(|of| name.starts_with(of))
+            // `_6`, `_`, `__` are the same outputs.
+            let variable = name.split(['.', '[']).next().unwrap_or(name);
+            let is_last = variable.strip_prefix('_').is_some_and(|rest| {
+                rest.bytes().all(|b| b.is_ascii_digit()) || rest.bytes().all(|b| b == b'_')
+            });
+            is_last || NAMES.iter().any(|of| name.starts_with(of))
         };
         // Another name keeps it as well.
         let only_output = !names.is_empty() && names.iter().all(|name| is_output(name));

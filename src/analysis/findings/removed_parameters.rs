@@ -6,6 +6,9 @@ use super::sizes::{bytes_of, sum};
 use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::model::{TensorRow, bytes, number};
 
+/// Names of a parameter that only an optimizer keeps.
+const OF_OPTIMIZER: [&str; 3] = [".param_groups[", ".state[", ".state.keys()["];
+
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot.filter(|it| it.incomplete.is_none()) else {
         return Vec::new();
@@ -17,10 +20,7 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     // Others belong to the program: a prompt, a temperature.
     let only_in_optimizer = |row: &TensorRow| {
         !row.names.is_empty()
-            && row
-                .names
-                .iter()
-                .all(|name| [".param_groups[", ".state["].iter().any(|part| name.contains(part)))
+            && row.names.iter().all(|name| OF_OPTIMIZER.iter().any(|part| name.contains(part)))
     };
     let rows = snapshot.tensors.iter().filter(|row| only_in_optimizer(row));
     let orphans: BTreeSet<u64> =
@@ -36,7 +36,9 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         let parameters: Vec<u64> = gone.iter().map(|index| optimizer.parameters[*index]).collect();
         let of_state = |row: &&TensorRow| {
             let object = row.object.filter(|object| optimizer.state.contains(object));
-            object.is_some_and(|_| row.names.iter().any(|name| name.contains(".param_groups[")))
+            object.is_some_and(|_| {
+                row.names.iter().any(|name| OF_OPTIMIZER.iter().any(|part| name.contains(part)))
+            })
         };
         let state = snapshot.tensors.iter().filter(of_state).filter_map(|row| row.object);
         let objects: Vec<u64> = parameters.iter().copied().chain(state).collect();

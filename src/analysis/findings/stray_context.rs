@@ -1,8 +1,7 @@
 //! A context on a GPU that the job hardly uses.
 
 use super::{Finding, FindingFacts, GpuFacts};
-use crate::analysis::live::ProcessSnapshot;
-use crate::model::{OwnershipSnapshot, bytes};
+use crate::model::{JobThreads, OwnershipSnapshot, TensorDevice, bytes};
 
 /// PyTorch's smallest segment.
 const MAX_RESERVED: u64 = 2 << 20;
@@ -31,50 +30,34 @@ fn finding(
     size: u64,
 ) -> Finding {
     let owner = facts.snapshot.and_then(|snapshot| owner_on(snapshot, gpu.gpu));
-    let thread = owner.as_deref().and_then(|owner| thread_of(facts.process?, owner));
+    let thread = owner.as_deref().and_then(|owner| thread_of(facts.threads?, owner));
     let whose = match (&owner, thread) {
         (Some(owner), Some(thread)) => format!(" ({owner}, of thread {thread})"),
         (Some(owner), None) => format!(" ({owner})"),
         (None, _) => String::new(),
     };
     let problem = match allocated {
-        0 => format!("GPU {}: a CUDA context, {}, and no tensor", gpu.gpu, bytes(size)),
-        _ => format!(
-            "GPU {}: a CUDA context, {}, for {} of tensors{whose}",
-            gpu.gpu,
-            bytes(size),
-            bytes(allocated)
-        ),
+        0 => format!("GPU {}: a CUDA context and no tensor", gpu.gpu),
+        _ => format!("GPU {}: a CUDA context for {} of tensors{whose}", gpu.gpu, bytes(allocated)),
     };
     Finding::new("stray context", size, problem)
-        .change(format!(
-            "torch.cuda.set_device({main}) at the beginning of each thread, or CUDA_VISIBLE_DEVICES"
-        ))
+        .change(format!("call torch.cuda.set_device({main}) at the beginning of each thread"))
         .frees(size)
         .command("devices", &[])
 }
 
 /// The name of its largest tensor.
 fn owner_on(snapshot: &OwnershipSnapshot, gpu: u32) -> Option<String> {
-    let on_it = |device: crate::model::TensorDevice| {
-        device.is_cuda() && device.index.map(u32::from) == Some(gpu)
-    };
+    let on_it = |device: TensorDevice| device.is_cuda() && device.index.map(u32::from) == Some(gpu);
     let rows = snapshot.tensors.iter().filter(|row| row.tensor.device.is_some_and(on_it));
     let named = rows.filter(|row| !row.names.is_empty());
     named.max_by_key(|row| row.tensor.logical_bytes())?.names.first().map(|name| name.to_string())
 }
 
 /// The name of the thread whose stack has the function of `FUNCTION: VARIABLE`.
-fn thread_of(process: &ProcessSnapshot, owner: &str) -> Option<String> {
+fn thread_of(threads: &JobThreads, owner: &str) -> Option<String> {
     let (function, _) = owner.split_once(": ")?;
-    let stacks = process.stacks();
-    let runs = |stack| {
-        stacks.frames(stack).any(|frame| {
-            let function_of = stacks.get_function(frame.function);
-            function_of.is_some_and(|it| it.name.rsplit('.').next() == Some(function))
-        })
-    };
-    let thread = process.threads().iter().find(|thread| runs(thread.stack))?;
-    let name = stacks.get_thread(thread.thread)?.name.clone()?;
-    Some(format!("\"{name}\""))
+    let runs = |name: &String| name.rsplit('.').next() == Some(function);
+    let thread = threads.threads.iter().find(|thread| thread.functions.iter().any(runs))?;
+    thread.name.as_ref().map(|name| format!("\"{name}\""))
 }

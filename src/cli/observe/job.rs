@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::analysis::{
     GpuFacts, GrowthWatch, LastingCopies, ObservedDevice, OwnerGroup, ProcessSnapshot,
 };
-use crate::model::{HostReading, OwnershipSnapshot, StopTotals};
+use crate::model::{HostReading, JobThreads, OwnershipSnapshot, StopTotals};
 use crate::render::{GrowthKeeper, ObservedLines};
 
 pub(in crate::cli) struct ObservedJob {
@@ -48,6 +48,8 @@ pub(in crate::cli) struct JobObservation {
     pub(in crate::cli) last: Option<OwnershipSnapshot>,
     /// What stayed in autocast's cache.
     pub(in crate::cli) lasting: LastingCopies,
+    /// What its threads do.
+    pub(in crate::cli) threads: JobThreads,
     /// With seconds since some moment.
     pub(in crate::cli) host: Vec<(f64, HostReading)>,
     /// Why the last snapshot failed, and whether more time would have helped.
