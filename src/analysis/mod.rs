@@ -29,9 +29,9 @@ pub use autograd::{
     model_sizes, results, saved,
 };
 pub use blocks::{
-    BlockEvent, BlocksBuilder, DeviceBlocks, Fragmentation, FreeBlocks, FreeFit, IdleStreams,
-    MomentBlocks, PrivatePool, SegmentSum, SizeClass, StreamMemory, UnusableBlocks, UnusableReason,
-    private_pools, users_label,
+    BlockEvent, BlocksBuilder, CacheReason, DeviceBlocks, Fragmentation, FreeBlocks, FreeFit,
+    IdleStreams, MomentBlocks, PrivatePool, SegmentSum, SizeClass, StreamMemory, UnusableBlocks,
+    UnusableReason, cache_reasons, private_pools, users_label,
 };
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, LineDoubt, RecordingWarning, RefusalTotals,

@@ -2,7 +2,7 @@
 //! the gradient: a cycle through C++ that no collector sees.
 
 use super::{Finding, FindingFacts, MIN_BYTES};
-use crate::model::{TensorCategory, bytes, count};
+use crate::model::{TensorCategory, count};
 use crate::ownership::{graph_roots, held_storages, kept_by};
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
@@ -22,8 +22,11 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         // No variable leads to them, nor to their graph.
         let is_of_graph = group.device.is_cuda()
             && rows().all(|row| row.names.is_empty())
-            && rows().any(|row| row.made_by.is_some() || !row.saved.is_empty())
-            && kept_by(snapshot, &graphs, &group).is_none();
+            && rows().any(|row| {
+                let is_gradient = row.category == TensorCategory::Gradient;
+                is_gradient || row.made_by.is_some() || !row.saved.is_empty()
+            })
+            && kept_by(snapshot, &graphs, &group).is_none_or(|root| root.names.is_empty());
         if is_of_graph {
             size += held;
         }
@@ -32,9 +35,8 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let problem = format!(
-        "{} gradients have a graph of their own (create_graph=True), which keeps itself alive, and {} or more",
-        count(roots as u64),
-        bytes(size)
+        "{} gradients have a graph of their own (create_graph=True), which keeps itself alive, and more that only C++ has",
+        count(roots as u64)
     );
     let found = Finding::new("graph in gradients", size, problem)
         .change("use torch.autograd.grad(), or set .grad to None after each step")

@@ -2,7 +2,7 @@
 
 use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::analysis::owners::OwnerKind;
-use crate::model::{bytes, count};
+use crate::model::count;
 
 /// Two or more results of one container with their graphs.
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
@@ -11,10 +11,9 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     });
     let found = kept.map(|group| {
         let problem = format!(
-            "{} results in {} keep their autograd graphs, {} of saved tensors",
+            "{} results in {} keep their autograd graphs",
             count(group.members),
-            group.owner,
-            bytes(group.size.bytes)
+            group.owner
         );
         Finding::new("graphs kept", group.size.bytes, problem)
             .change("store .item() or .detach()")

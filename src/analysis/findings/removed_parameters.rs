@@ -7,7 +7,7 @@ use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::model::{TensorRow, bytes, number};
 
 /// Names of a parameter that only an optimizer keeps.
-const OF_OPTIMIZER: [&str; 3] = [".param_groups[", ".state[", ".state.keys()["];
+const OF_OPTIMIZER: [&str; 3] = [".param_groups[", ".state[", ".state.keys()"];
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot.filter(|it| it.incomplete.is_none()) else {
