@@ -63,17 +63,17 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
             output::print(|out| writeln!(out, "{}\n", render::visible(&text)))?;
         }
     }
-    let shown = match (args.json, args.findings) {
-        (true, _) => Shown::Json,
-        (false, true) => Shown::Findings,
-        (false, false) => Shown::Screen,
+    let form = match (args.json, args.findings) {
+        (true, _) => SummaryForm::Json,
+        (false, true) => SummaryForm::Findings,
+        (false, false) => SummaryForm::Screen,
     };
-    show_each(&jobs, &|job| print(shown, job))
+    show_each(&jobs, &|job| print(form, job))
 }
 
 /// What `summary` writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shown {
+enum SummaryForm {
     Screen,
     Findings,
     Json,
@@ -213,7 +213,7 @@ impl Watched for Partial {
         let mut text = Vec::new();
         for job in &jobs {
             // It fails at the end, if it does.
-            let _ = write_job(&mut text, Shown::Screen, job, Some(width), true);
+            let _ = write_job(&mut text, SummaryForm::Screen, job, Some(width), true);
         }
         Some(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
     }
@@ -225,16 +225,16 @@ impl Watched for Partial {
     }
 }
 
-fn print(shown: Shown, job: &ObservedJob) -> Result<()> {
+fn print(form: SummaryForm, job: &ObservedJob) -> Result<()> {
     if job.state().process.is_none() {
         bail!("process {} could not be read in this time: --for 60s gives more", job.pid);
     }
-    output::write(Path::new("-"), false, |out| write_job(out, shown, job, output::width(), false))
+    output::write(Path::new("-"), false, |out| write_job(out, form, job, output::width(), false))
 }
 
 fn write_job(
     out: &mut dyn Write,
-    shown: Shown,
+    form: SummaryForm,
     job: &ObservedJob,
     width: Option<usize>,
     is_partial: bool,
@@ -269,11 +269,11 @@ fn write_job(
         devices: &state.devices,
         findings: &texts,
         host: &host,
-        only_findings: shown == Shown::Findings,
+        only_findings: form == SummaryForm::Findings,
         is_partial,
         needs_time: state.failed.as_ref().is_none_or(|(_, needs_time)| *needs_time),
     };
-    if shown == Shown::Json {
+    if form == SummaryForm::Json {
         return render::job_summary_json(out, &summary).map_err(into_io);
     }
     if let Some(label) = &job.label {

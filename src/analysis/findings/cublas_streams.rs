@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Finding, FindingFacts, MIN_BYTES};
-use crate::model::{BlockState, CppKeeper, count};
+use crate::model::{BlockState, CppKeeper, PoolId, count};
 use crate::ownership::cuda_device;
 
 /// One stream to capture and one to compute are usual.
@@ -27,6 +27,8 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
             map.blocks().filter(|(_, block)| block.state == BlockState::Allocated)
         {
             match workspaces.get(&block.address) {
+                // A graph replays into it.
+                Some(_) if segment.pool != PoolId::default() => {}
                 Some(stream) => streams.entry(*stream).or_default().0 += block.size,
                 None => streams.entry(segment.stream).or_default().1 = true,
             }

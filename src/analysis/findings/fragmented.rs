@@ -1,7 +1,7 @@
 //! The free cache is fragmented.
 
 use super::idle_streams::many_idle;
-use super::{CacheFacts, Finding, FindingFacts, GpuFacts};
+use super::{CacheFacts, Finding, FindingFacts, GpuFacts, pinned_segments};
 use crate::analysis::blocks::FreeBlocks;
 use crate::model::{AllocatorSnapshot, PoolId, Segment, bytes, number};
 
@@ -14,12 +14,14 @@ const MAX_PIECE_PART: u64 = 4;
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let idle = many_idle(facts);
-    // Reported as idle streams instead.
+    let pinned = pinned_segments::gpus(facts);
+    // Reported as idle streams, or with the owners, instead.
     let is_of_streams = |gpu: &GpuFacts| {
         let cached = gpu.reserved.unwrap_or(0).saturating_sub(gpu.allocated.unwrap_or(0));
         idle.iter().any(|(of, idle)| *of == gpu.gpu && idle.bytes > cached / 2)
     };
-    let found = facts.gpus.iter().filter(|gpu| !is_of_streams(gpu)).filter_map(|gpu| {
+    let is_other = |gpu: &&GpuFacts| is_of_streams(gpu) || pinned.contains(&gpu.gpu);
+    let found = facts.gpus.iter().filter(|gpu| !is_other(gpu)).filter_map(|gpu| {
         let (reserved, allocated) = (gpu.reserved?, gpu.allocated?);
         let CacheFacts { general, private, releasable } = gpu.cache?;
         // Graphs replay into private memory: it is not free.
@@ -38,7 +40,8 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
             bytes(releasable)
         );
         let found = Finding::new("fragmented", cached, problem).command("dump", &[]);
-        let map = facts.snapshot?.blocks.iter().find(|map| map.device.0 == gpu.gpu);
+        let maps = facts.snapshot.map_or(&[][..], |snapshot| &snapshot.blocks).iter();
+        let map = maps.into_iter().find(|map| map.device.0 == gpu.gpu);
         Some(
             match map.map(with_expandable).filter(|curable| *curable > releasable + MIN_CACHED / 2)
             {
@@ -56,7 +59,7 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
 fn with_expandable(map: &AllocatorSnapshot) -> u64 {
     let plain = map.segments.iter().filter(|it| !it.expandable && it.pool == PoolId::default());
     let pieces = plain.map(|segment| {
-        let granule = Segment::usual_granule(true);
+        let granule = Segment::usual_granule(segment.small);
         Segment { granule, expandable: true, ..segment.clone() }.releasable()
     });
     pieces.sum()

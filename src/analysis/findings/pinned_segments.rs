@@ -23,6 +23,15 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     snapshot.blocks.iter().filter_map(|map| of_device(snapshot, map)).collect()
 }
 
+/// Where segments are pinned.
+pub(super) fn gpus(facts: &FindingFacts<'_>) -> Vec<u32> {
+    let Some(snapshot) = facts.snapshot.filter(|it| it.incomplete.is_none()) else {
+        return Vec::new();
+    };
+    let pinned = snapshot.blocks.iter().filter(|map| of_device(snapshot, map).is_some());
+    pinned.map(|map| map.device.0).collect()
+}
+
 fn of_device(snapshot: &OwnershipSnapshot, map: &AllocatorSnapshot) -> Option<Finding> {
     let device = cuda_device(map.device);
     // What a variable of the program keeps; others come and go.
