@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use parking_lot::Mutex;
 
-use crate::analysis::{FindingFacts, RankHolding, findings, odd_rank};
+use crate::analysis::{FindingFacts, HostUse, RankHolding, findings, odd_rank};
 use crate::model::OwnershipSnapshot;
 use crate::render::{self, FindingText, GrowthKeeper, JobSummary};
 use crate::sampler::{MANY_PROCESSORS, SnapshotOptions, TargetReaders, processors, read_referrers};
@@ -54,7 +54,7 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     };
     let observer = Observer::new(args.pid, args.subprocesses, options)?;
     let times = (began, deadline.checked_sub((spare / 10).min(MAX_ENDING / 3)));
-    observer.watch(&mut Partial::of(&observer, true), args.json, times)?;
+    observer.watch(&mut Partial::of(&observer, !args.findings), args.json, times)?;
     let jobs = observer.jobs();
     if args.subprocesses && !args.json {
         let ranks: Vec<RankHolding> = jobs.iter().filter_map(|job| holding(job)).collect();
@@ -63,7 +63,20 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
             output::print(|out| writeln!(out, "{}\n", render::visible(&text)))?;
         }
     }
-    show_each(&jobs, &|job| print(args.json, job))
+    let form = match (args.json, args.findings) {
+        (true, _) => SummaryForm::Json,
+        (false, true) => SummaryForm::Findings,
+        (false, false) => SummaryForm::Screen,
+    };
+    show_each(&jobs, &|job| print(form, job))
+}
+
+/// What `summary` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SummaryForm {
+    Screen,
+    Findings,
+    Json,
 }
 
 /// What observing takes besides the time observed: attaching, the first snapshot, the end.
@@ -200,7 +213,7 @@ impl Watched for Partial {
         let mut text = Vec::new();
         for job in &jobs {
             // It fails at the end, if it does.
-            let _ = write_job(&mut text, false, job, Some(width), true);
+            let _ = write_job(&mut text, SummaryForm::Screen, job, Some(width), true);
         }
         Some(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
     }
@@ -212,16 +225,16 @@ impl Watched for Partial {
     }
 }
 
-fn print(json: bool, job: &ObservedJob) -> Result<()> {
+fn print(form: SummaryForm, job: &ObservedJob) -> Result<()> {
     if job.state().process.is_none() {
         bail!("process {} could not be read in this time: --for 60s gives more", job.pid);
     }
-    output::write(Path::new("-"), false, |out| write_job(out, json, job, output::width(), false))
+    output::write(Path::new("-"), false, |out| write_job(out, form, job, output::width(), false))
 }
 
 fn write_job(
     out: &mut dyn Write,
-    json: bool,
+    form: SummaryForm,
     job: &ObservedJob,
     width: Option<usize>,
     is_partial: bool,
@@ -230,12 +243,16 @@ fn write_job(
     let Some(process) = &state.process else { return Ok(()) };
     let gpus = state.gpus();
     let growth = state.growth.owners();
+    let host = HostUse::new(&state.host, state.last.as_ref());
     let facts = FindingFacts {
         gpus: &gpus,
         snapshot: state.last.as_ref().filter(|snapshot| snapshot.has_all_tensors()),
         groups: state.growth.last(),
         growth: &growth,
         devices: &state.devices,
+        lasting: Some(&state.lasting),
+        host: Some(&host),
+        threads: Some(&state.threads),
     };
     let found = findings(&facts);
     let texts: Vec<FindingText> =
@@ -251,10 +268,12 @@ fn write_job(
         lines: &state.lines,
         devices: &state.devices,
         findings: &texts,
+        host: &host,
+        only_findings: form == SummaryForm::Findings,
         is_partial,
         needs_time: state.failed.as_ref().is_none_or(|(_, needs_time)| *needs_time),
     };
-    if json {
+    if form == SummaryForm::Json {
         return render::job_summary_json(out, &summary).map_err(into_io);
     }
     if let Some(label) = &job.label {

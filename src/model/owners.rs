@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::blocks::{AllocatorSnapshot, PoolId};
+use super::cpp_memory::CppMemory;
 use super::tensors::TensorInfo;
 
 /// A tensor's purpose. A storage counts in its first category.
@@ -229,6 +230,8 @@ pub struct OwnershipSnapshot {
     pub copied: Option<CopiedTensors>,
     /// CUDA graphs and `MemPool`s with private pools.
     pub pool_users: Vec<PoolUser>,
+    /// What PyTorch's C++ keeps.
+    pub cpp: Vec<CppMemory>,
 }
 
 impl OwnershipSnapshot {

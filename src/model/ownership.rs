@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::cpp_memory::CppKeeper;
 use super::gpu::CudaIndex;
 use super::owners::TensorCategory;
 use super::record::Nanos;
@@ -50,8 +51,10 @@ pub struct DeviceOwnership {
     pub releasable: u64,
     /// Bytes of the allocator's rounding.
     pub rounding: u64,
-    /// Allocated blocks without a known tensor: work spaces, C++ tensors.
+    /// Allocated blocks without a known tensor, and without a known keeper.
     pub without_tensor: OwnedBytes,
+    /// Allocated blocks without a known tensor that a structure of C++ keeps.
+    pub in_cpp: BTreeMap<CppKeeper, OwnedBytes>,
     /// Freed, but perhaps used by another stream.
     pub pending_free: OwnedBytes,
     /// In private pools, but in no used block: memory of a CUDA graph's replay.

@@ -7,6 +7,7 @@
 
 mod allocator_blocks;
 mod copy_stop;
+mod cpp_memory;
 mod cpp_references;
 mod error;
 mod far_paths;

@@ -258,7 +258,8 @@ impl<'a> PendingSnapshot<'a> {
         blocks: Vec<AllocatorSnapshot>,
     ) -> Result<OwnershipSnapshot, OwnerError> {
         let WalkResult { tensors, nodes, referrers, counting, models, optimizers, .. } = walked;
-        let WalkResult { objects, unreadable, misfits, missing, garbage, pool_users, .. } = walked;
+        let WalkResult { objects, unreadable, misfits, missing, garbage, pool_users, cpp, .. } =
+            walked;
         let limit = self.memory.exceeded().map(|error| self.limit(error));
         let limit = limit.unwrap_or_else(|| self.limit_of_copy());
         if tensors.is_empty() && !missing.is_empty() {
@@ -285,6 +286,7 @@ impl<'a> PendingSnapshot<'a> {
             optimizers,
             garbage,
             pool_users,
+            cpp,
             copied: None,
         })
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::cpp_memory;
 use super::error::OwnerError;
 use super::far_paths;
 use super::garbage::{self, Garbage};
@@ -13,8 +14,8 @@ use super::referrers;
 use super::rows::TensorRows;
 use super::tensor_source::TensorSource;
 use crate::model::{
-    AllocatorSnapshot, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot, Optimizer,
-    PoolId, PoolUser, RootModule, StepCounterKind, TensorReferrers, TensorRow,
+    AllocatorSnapshot, CountingObject, CppMemory, GarbageCycle, GraphNode, IncompleteSnapshot,
+    Optimizer, PoolId, PoolUser, RootModule, StepCounterKind, TensorReferrers, TensorRow,
 };
 use crate::ownership::InUse;
 use crate::python::{HeapListing, HeapObject, InterpreterReader, ObjectHeap, PyClass};
@@ -76,6 +77,7 @@ pub(super) struct WalkResult {
     pub(super) optimizers: Vec<Optimizer>,
     pub(super) garbage: Vec<GarbageCycle>,
     pub(super) pool_users: Vec<PoolUser>,
+    pub(super) cpp: Vec<CppMemory>,
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
@@ -193,6 +195,8 @@ impl WalkSources<'_> {
         parts.end("the state of optimizers");
         let pool_users = self.pool_users(&heap, &tensors, &found, &named);
         parts.end("CUDA graphs");
+        let cpp = cpp_memory::find(&heap, self.tensors, &tensors, &found);
+        parts.end("what C++ keeps");
         let wrapped = paths::parts(&heap, &rows.wrappers(), &found);
         parts.end("what wrapper tensors wrap");
         if self.asked.is_none() {
@@ -213,6 +217,7 @@ impl WalkSources<'_> {
             optimizers: named.optimizers,
             garbage: garbage.cycles,
             pool_users,
+            cpp,
             objects: heap.objects().len() as u64,
             unreadable: heap.unreadable(),
             misfits: source.misfits(),

@@ -6,10 +6,11 @@
 mod active_blocks;
 mod breakdown;
 mod called;
+mod cpp_blocks;
 mod graph_roots;
 mod name_pattern;
 
-pub use active_blocks::InUse;
+pub use active_blocks::{InUse, cuda as cuda_device};
 pub use breakdown::{breakdown, held_storages, is_garbage, owner_label, storages, summarize};
 pub use called::{NamedTensors, called};
 pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};

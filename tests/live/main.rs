@@ -35,6 +35,7 @@ mod exact_torch;
 mod export;
 mod export_readers;
 mod exporter;
+mod findings;
 mod flight_numbers;
 mod follow_stacks;
 mod holders;

@@ -5,9 +5,11 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::{GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
-use crate::model::{DeviceOwners, DeviceOwnership, PoolUser, TensorCategory};
-use crate::ownership::name_pattern;
+use crate::analysis::{
+    GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, cpp_label,
+    raw_group_label, users_label, with_attributes,
+};
+use crate::model::{DeviceOwners, DeviceOwnership, PoolUser};
 use crate::render::shared::{bytes, count, one_line, percent, signed_bytes};
 
 /// Storages whose owners belong together: one model, one optimizer, one variable, one autograd
@@ -78,66 +80,7 @@ pub(crate) struct GroupRow {
 
 /// `parameters of main: model`, `server: sessions[*].keys`.
 pub fn group_label(group: &OwnerGroup) -> String {
-    let members = |what: &str| match group.members {
-        0 | 1 => String::new(),
-        members => format!(" ({} {what})", count(members)),
-    };
-    let of = |what: &str| match group.owner.is_empty() {
-        true => group.category.name().to_owned(),
-        false => format!("{} of {}{}", group.category.name(), group.owner, members(what)),
-    };
-    let category = group.category.name();
-    let label = match &group.kind {
-        OwnerKind::Model => of("models"),
-        OwnerKind::Optimizer => of("optimizers"),
-        OwnerKind::Graph => format!("{category}, alive by {}{}", group.owner, members("graphs")),
-        OwnerKind::UnknownGraph if group.owner.is_empty() => {
-            format!("{category}, no variable leads to the graph")
-        }
-        OwnerKind::UnknownGraph => format!("{category}, {}", group.owner),
-        OwnerKind::Garbage if group.owner.is_empty() => "garbage in reference cycles".to_owned(),
-        OwnerKind::Garbage => {
-            format!("garbage in reference cycles of {}: {category}", group.owner)
-        }
-        OwnerKind::NoTensor => group.owner.clone(),
-        OwnerKind::Variable => {
-            let tail = match group.patterns.as_slice() {
-                [only] => only.tail.as_str(),
-                _ => "",
-            };
-            let prefix = match group.category {
-                TensorCategory::Other => String::new(),
-                _ => format!("{category}: "),
-            };
-            let shape = match &group.largest_shape {
-                Some(shape) if group.owner.starts_with('[') => format!(", largest {shape}"),
-                _ => String::new(),
-            };
-            format!("{prefix}{}{tail}{shape}", group.owner)
-        }
-    };
-    one_line(&with_attributes(&label))
-}
-
-/// `model.layers[1].act` for `model._modules["layers"]._modules["1"]._modules["act"]`.
-fn with_attributes(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    let mut rest = name;
-    while let Some((before, after)) = rest.split_once("._modules[") {
-        text.push_str(before);
-        let Some((key, behind)) = after.split_once(']') else {
-            text.push_str("._modules[");
-            rest = after;
-            continue;
-        };
-        let child = key.trim_matches('"');
-        match child == "*" || child.bytes().all(|b| b.is_ascii_digit()) {
-            true => text.push_str(&format!("[{child}]")),
-            false => text.push_str(&format!(".{child}")),
-        }
-        rest = behind;
-    }
-    text + rest
+    one_line(&raw_group_label(group))
 }
 
 /// The label of a pattern whose group has no row.
@@ -241,11 +184,13 @@ pub(crate) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
         Some(not_read) => format!("[{not_read}]"),
         None => NO_TENSOR.to_owned(),
     };
-    vec![
+    let mut all = vec![
         (without, sums.without_tensor.bytes),
         ("[rounding of the allocator]".to_owned(), sums.rounding),
         ("[freed, used by other streams]".to_owned(), sums.pending_free.bytes),
-    ]
+    ];
+    all.extend(sums.in_cpp.iter().map(|(keeper, held)| (cpp_label(*keeper), held.bytes)));
+    all
 }
 
 pub(crate) fn outside_recorded(device: &DeviceOwners) -> Vec<(String, u64)> {
@@ -358,15 +303,7 @@ fn kind(kind: &OwnerKind) -> &'static str {
     }
 }
 
-/// `runners[4096].graph`, `12 graphs from step: graphs[0]`.
+/// See [`users_label`].
 pub(crate) fn pool_users(users: &[PoolUser]) -> String {
-    let name = |user: &PoolUser| match &user.name {
-        Some(name) => name.to_string(),
-        None => format!("a {} without a name", user.class),
-    };
-    match users {
-        [] => "of no CUDA graph or MemPool that was found".to_owned(),
-        [only] => name(only),
-        [first, ..] => format!("{} of {} sharing it", users.len(), name_pattern(&name(first))),
-    }
+    users_label(users)
 }

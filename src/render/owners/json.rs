@@ -203,6 +203,9 @@ pub struct DeviceOwnersJson {
     pub rounding: u64,
     /// Allocated and in no tensor that was found: work spaces, tensors that only C++ holds.
     pub in_no_tensor: u64,
+    /// Allocated and in no tensor, but in a structure of PyTorch's C++: by `autocast_cache`,
+    /// `ddp_buckets`, `cublas_workspaces`, `graph_pools` and `other_pools`; those with any.
+    pub in_cpp: BTreeMap<String, u64>,
     /// Freed by the program, while another stream may still use it.
     pub pending_free: u64,
     /// Tensors in private pools whose block is free: what CUDA graphs write to when they are
@@ -367,6 +370,11 @@ fn device_sums(sums: &DeviceOwnership) -> DeviceOwnersJson {
         unnamed: sums.unnamed.bytes,
         rounding: sums.rounding,
         in_no_tensor: sums.without_tensor.bytes,
+        in_cpp: sums
+            .in_cpp
+            .iter()
+            .map(|(keeper, held)| (keeper.key().to_owned(), held.bytes))
+            .collect(),
         pending_free: sums.pending_free.bytes,
         in_graph_pools: sums.in_pools.bytes,
         elsewhere: sums.elsewhere.bytes,

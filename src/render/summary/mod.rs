@@ -3,6 +3,7 @@
 mod device_lines;
 mod findings;
 mod growth;
+mod host_line;
 mod json;
 mod text;
 

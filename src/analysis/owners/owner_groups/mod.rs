@@ -4,14 +4,16 @@
 
 mod change;
 mod items;
+mod label;
 mod tree;
 
 use crate::model::{
-    DeviceOwners, DeviceOwnership, OwnedBytes, OwnershipSnapshot, TensorCategory, TensorDevice,
+    CppKeeper, DeviceOwners, OwnedBytes, OwnershipSnapshot, TensorCategory, TensorDevice,
 };
 use crate::ownership::breakdown;
 
 pub use change::{OwnerChange, owner_changes};
+pub use label::{raw_group_label, with_attributes};
 
 /// Name of memory in no tensor.
 pub const NO_TENSOR: &str = "[in no tensor: work spaces, C++]";
@@ -90,16 +92,21 @@ pub fn owner_groups(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     tree::group(items::of_snapshot(snapshot))
 }
 
+/// `[work spaces of cuBLAS]`.
+pub fn cpp_label(keeper: CppKeeper) -> String {
+    format!("[{}]", keeper.name())
+}
+
 /// Memory in no tensor, per GPU.
 pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
-    let of = |(device, sums): (TensorDevice, DeviceOwnership)| {
-        let OwnedBytes { bytes, storages } = sums.without_tensor;
+    let of = |device: TensorDevice, name: &str, held: OwnedBytes| {
+        let OwnedBytes { bytes, storages } = held;
         let size = GroupSize { bytes, storages, range: None };
         OwnerGroup {
             device,
             category: TensorCategory::Other,
             kind: OwnerKind::NoTensor,
-            owner: NO_TENSOR.to_owned(),
+            owner: name.to_owned(),
             size,
             members: 0,
             largest: String::new(),
@@ -107,14 +114,20 @@ pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
             example: None,
             largest_shape: None,
             patterns: vec![OwnerPattern {
-                pattern: NO_TENSOR.to_owned(),
+                pattern: name.to_owned(),
                 tail: String::new(),
                 size,
                 held: Vec::new(),
             }],
         }
     };
-    breakdown(snapshot).into_iter().filter(|(device, _)| device.is_cuda()).map(of).collect()
+    let mut groups = Vec::new();
+    for (device, sums) in breakdown(snapshot).iter().filter(|(device, _)| device.is_cuda()) {
+        groups.push(of(*device, NO_TENSOR, sums.without_tensor));
+        let of_cpp = sums.in_cpp.iter();
+        groups.extend(of_cpp.map(|(keeper, held)| of(*device, &cpp_label(*keeper), *held)));
+    }
+    groups
 }
 
 /// The same for a recorded snapshot.
