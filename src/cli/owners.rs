@@ -15,11 +15,11 @@ use crate::sampler::{
     OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers, watch_owners,
 };
 
-use super::args::{GraphArgs, PeerTool, ReadArgs, ReferrersArgs, TensorsArgs};
+use super::args::{GraphArgs, PeerTool, ReadArgs, TensorsArgs, WhyArgs};
 use super::members::{for_each_member, refuse_launcher};
 use super::output::into_io;
 use super::signals::StopSignals;
-use super::{eprint_line, hints, output};
+use super::{eprint_line, hints, output, summary};
 
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     if args.read_args.subprocesses {
@@ -169,19 +169,20 @@ fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<V
     Ok(rows)
 }
 
-pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
+pub(super) fn why(args: &WhyArgs) -> Result<()> {
+    let Some(tensor) = &args.tensor else { return summary::largest_findings(&args.read_args) };
     let pid = args.read_args.pid;
     if args.read_args.subprocesses {
         // Only one rank may have that name.
         return of_members(&args.read_args, false, &|read_args| {
-            referrers(&ReferrersArgs { read_args, ..args.clone() })
+            why(&WhyArgs { read_args, ..args.clone() })
         });
     }
     let mut readers = attached(args.read_args.pid, &AtomicBool::new(false))?;
-    let snapshot = read_referrers(&mut readers, args.read_args.cost.options(), &args.tensor)
+    let snapshot = read_referrers(&mut readers, args.read_args.cost.options(), tensor)
         .map_err(|error| refused(error, pid))?
         .snapshot;
-    let asked = matching_tensors(&snapshot, &args.tensor, pid).or_else(|error| {
+    let asked = matching_tensors(&snapshot, tensor, pid).or_else(|error| {
         refuse_launcher(&readers)?;
         Err(error)
     })?;
@@ -190,7 +191,7 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
         return show(&args.read_args, &snapshot, &|_, _| Ok(()));
     }
     let mut text = Vec::new();
-    render::referrers_text(&mut text, &snapshot, &asked)?;
+    render::why_text(&mut text, &snapshot, &asked)?;
     output::print(|out| out.write_all(&text))
 }
 

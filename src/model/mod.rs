@@ -21,6 +21,7 @@ mod ownership;
 mod quantity;
 mod record;
 mod record_size;
+mod retained;
 mod sink_error;
 mod sleep_tags;
 mod source_file;
@@ -70,6 +71,7 @@ pub use record::{
     RecordingGap, RecordingStart, RecordingTotals, SourceText, StackSample, StepSource,
     TargetRuntime, ThreadSample, TrainingStep,
 };
+pub use retained::{FreedBytes, KeptWay, RetainedReference, WayStep};
 pub use sink_error::{SinkError, SinkResult};
 pub use sleep_tags::{SleepTags, TaggedMemory};
 pub(crate) use source_file::in_standard_library;

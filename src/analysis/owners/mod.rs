@@ -13,8 +13,8 @@ pub use growth::{GrowthRise, GrowthWatch, LineGrowth, OwnerGrowth};
 #[cfg(test)]
 pub(crate) use owner_groups::tests::groups;
 pub use owner_groups::{
-    GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, in_no_tensor,
-    owner_changes, owner_groups, recorded_owner_groups,
+    GroupSize, NO_TENSOR, OwnerChange, OwnerFrees, OwnerGroup, OwnerKind, OwnerPattern,
+    in_no_tensor, owner_changes, owner_groups, recorded_owner_groups,
 };
 pub(crate) use ownership::OwnershipHistory;
 pub use ownership::{OwnerPart, OwnerStacks};

@@ -68,6 +68,11 @@ impl ObjectHeap<'_> {
         found
     }
 
+    /// Whether it may have references that are not known: of a C type, or a class.
+    pub fn is_opaque(&self, class: &PyClass) -> bool {
+        matches!(class.kind, ClassKind::Type | ClassKind::Capsule) || self.has_unknown_part(class)
+    }
+
     /// Whether it is at least partly C, with unknown fields.
     fn has_unknown_part(&self, class: &PyClass) -> bool {
         let is_unknown = |base: &PyClass| {

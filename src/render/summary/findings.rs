@@ -1,8 +1,12 @@
 //! Findings as sentences with a command.
 
+use std::io::Write;
+
 use crate::analysis::{Finding, HoldingCycle, OwnerGroup, OwnerGrowth, PrivatePool, ReservedIn};
 use crate::render::owners::{group_label, pool_users};
-use crate::render::shared::{bytes, count, number, one_line, suggestion, suggestion_on};
+use crate::render::shared::{
+    EscapeGuard, OutputError, bytes, count, number, one_line, suggestion, suggestion_on, wrapped,
+};
 
 const MAX_NAMES: usize = 3;
 const MAX_CYCLES: usize = 3;
@@ -29,6 +33,25 @@ pub fn finding_text(finding: &Finding, pid: u32) -> FindingText {
         text: one_line(&sentence(finding)),
         command: command(finding, pid),
     }
+}
+
+/// Writes findings, each with its command.
+pub fn findings_text(
+    out: &mut dyn Write,
+    findings: &[FindingText],
+    width: Option<usize>,
+) -> Result<(), OutputError> {
+    let out = &mut EscapeGuard::text(out);
+    if findings.is_empty() {
+        writeln!(out, "no findings")?;
+    }
+    for FindingText { text, command, .. } in findings {
+        for line in wrapped(&format!("* {text}"), width) {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out, "    {command}")?;
+    }
+    Ok(())
 }
 
 fn kind(finding: &Finding) -> &'static str {
@@ -221,7 +244,7 @@ fn reserved_grew(grown: &ReservedIn) -> String {
 /// The command that shows what keeps a growing owner alive, or first whether it grows.
 fn why(growth: &OwnerGrowth, pid: u32) -> String {
     match growth.group.example.as_ref().filter(|_| !growth.may_be_one_step()) {
-        Some(name) => suggestion_on(pid, "referrers", &[name]),
+        Some(name) => suggestion_on(pid, "why", &[name]),
         None => suggestion_on(pid, "growth", &["--for", "60s"]),
     }
 }

@@ -2,8 +2,8 @@
 
 use super::classes::{CppClasses, CppKind};
 use super::layout::{
-    AUTOGRAD_LEN, AUTOGRAD_NAME, AutogradLayout, INLINE_DIMENSIONS, NAME_BUFFER, ObjectsLayout,
-    autograd,
+    AUTOGRAD_LEN, AUTOGRAD_NAME, AutogradLayout, INLINE_DIMENSIONS, IS_VIEW, NAME_BUFFER,
+    ObjectsLayout, VIEW_INFO, VIEW_INFO_LENS, autograd,
 };
 use crate::abi::ObjectHeader;
 use crate::model::{DType, Storage, TensorDevice, TensorInfo};
@@ -165,6 +165,30 @@ impl<'a> TensorDecoder<'a> {
             self.autograd.grad_fn.in_target(Some(meta).filter(|meta| meta.is_plausible())?),
         );
         node.ok().filter(|node| node.is_plausible())
+    }
+
+    /// Tensors that a view keeps: those that it is a view of for backward and for forward mode.
+    pub fn bases_of(&self, at: Addr) -> Vec<Addr> {
+        self.bases(at).unwrap_or_default()
+    }
+
+    fn bases(&self, at: Addr) -> Option<Vec<Addr>> {
+        let meta = self.memory.pointer(self.layout.tensor.autograd_meta().in_target(at)).ok()?;
+        let flags = self.autograd.requires_grad.in_target(Some(meta).filter(|m| m.is_plausible())?);
+        if self.memory.bytes::<1>(flags + IS_VIEW as u64).ok()? != [1] {
+            return None;
+        }
+        let first = flags + VIEW_INFO as u64;
+        let info = self.memory.vec(first, 2 * (VIEW_INFO_LENS[0] + 8)).ok()?;
+        let base =
+            |at: usize| Field::<Addr>::at(at).get(&info).filter(|base| self.is_tensor(*base));
+        let is_set = |at: usize| info.get(at).is_some_and(|byte| *byte == 1);
+        // Without the flag it is what was there before.
+        let len = VIEW_INFO_LENS.into_iter().find(|len| is_set(*len));
+        let backward = len.and_then(|_| base(0));
+        let of_forward = |len: usize| is_set(2 * len + 8).then(|| base(len + 8)).flatten();
+        let forward = len.and_then(of_forward);
+        Some(backward.into_iter().chain(forward).collect())
     }
 
     /// Whether `at` has a `TensorImpl`.
