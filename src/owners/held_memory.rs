@@ -17,6 +17,8 @@ const MAX_UNTRACKED: usize = 1 << 16;
 /// From an object over its dictionary (of dictionaries: `threading.local`).
 const MAX_DEPTH_OF_DICTS: usize = 3;
 const MAX_IN_DICTS: usize = 4096;
+const LRU_CACHE: &str = "functools._lru_cache_wrapper";
+const LRU_RESULT: &str = "functools._lru_list_elem";
 
 /// Bytes that come back when all of these storages go.
 #[derive(Debug)]
@@ -170,15 +172,31 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
         self.references.number_of(Addr(key)).or_else(|| self.numbers.get(&key).copied())
     }
 
-    /// The counted reference of a name's step; `None` if it is not found.
-    pub(super) fn removed(&self, named: &NamedReference) -> Option<Removed> {
+    /// The counted references of a name's step; `None` if one is not found.
+    pub(super) fn removed(&self, named: &NamedReference) -> Option<Vec<Removed>> {
         let to = self.number_of(named.to.0)?;
         let from = match named.place {
             NamedPlace::Frame(frame) => self.references.number_of(frame),
             NamedPlace::Tensor(tensor) => Some(self.number_of(tensor)?),
             NamedPlace::In(holder) => Some(self.holder(self.number_of(holder.0)?, to)?),
         };
-        Some(Removed { from, to })
+        let mut removed = vec![Removed { from, to }];
+        if let Some(cache) = from.filter(|from| self.is_cache(*from)) {
+            // `cache_clear()`.
+            let all = self.graph.counted(cache).iter();
+            let results = all.filter(|it| **it != to && **it as usize >= self.tracked().len());
+            removed.extend(results.map(|it| Removed { from, to: *it }));
+        }
+        Some(removed)
+    }
+
+    fn tracked(&self) -> &[HeapObject] {
+        self.references.objects()
+    }
+
+    fn is_cache(&self, number: u32) -> bool {
+        let object = self.tracked().get(number as usize);
+        object.is_some_and(|object| &*object.class.name == LRU_CACHE)
     }
 
     /// The object, or its dictionary, that refers to `to`.
@@ -200,7 +218,7 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
     }
 
     fn is_dict(&self, number: u32) -> bool {
-        let object = self.references.objects().get(number as usize);
+        let object = self.tracked().get(number as usize);
         object.is_some_and(|object| object.class.kind == ClassKind::Dict)
     }
 
@@ -236,7 +254,7 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
 
     /// Whether it may hold what is not known.
     fn is_opaque(&self, number: u32) -> bool {
-        let object = self.references.objects().get(number as usize);
+        let object = self.tracked().get(number as usize);
         object.is_some_and(|object| {
             !self.known_parts.contains(&number) && self.heap.is_opaque(&object.class)
         })
@@ -281,43 +299,77 @@ fn add_untracked(
         let class = heap.class_of(at)?;
         Some(HeapObject { at, class, references: 0 })
     };
-    let mut added: Vec<HeapObject> = Vec::new();
-    for holder in holders {
-        let Some(holder) = object(holder) else { continue };
-        let mut dicts = vec![holder.at];
-        dicts.extend(heap.dict_of_instance(holder.at, &holder.class));
-        for from in dicts {
-            let Some(number) = tracked(from).or_else(|| builder.numbers.get(&from.0).copied())
-            else {
-                continue;
-            };
-            let Some(from) = object(from) else { continue };
+    let mut added: Vec<Addr> = Vec::new();
+    let of_frames = on_ways.iter().filter(|named| matches!(named.place, NamedPlace::Frame(_)));
+    for to in of_frames.map(|named| named.to).filter(|to| tracked(*to).is_none()) {
+        let is_new = !builder.numbers.contains_key(&to.0);
+        if is_new && object(to).is_some_and(|it| !is_plain(it.class.kind)) {
+            builder.add(to.0, || heap.count_of(to));
+            added.push(to);
+        }
+    }
+    let mut next = 0;
+    while let Some(from) = holders.get(next).or_else(|| added.get(next - holders.len())).copied() {
+        next += 1;
+        let Some(from) = object(from) else { continue };
+        let is_added = next > holders.len();
+        let dict = heap.dict_of_instance(from.at, &from.class).filter(|_| !is_added);
+        let dict = dict.and_then(|dict| object(dict));
+        for from in std::iter::once(from).chain(dict) {
+            let number = tracked(from.at).or_else(|| builder.numbers.get(&from.at.0).copied());
+            let Some(number) = number else { continue };
             let mut owned = Vec::new();
             heap.owned(&from, &mut |to| owned.push(to));
-            for to in owned.into_iter().filter(|to| tracked(*to).is_none()) {
-                if added.len() >= MAX_UNTRACKED || heap.is_leaf(to) {
-                    continue;
-                }
-                let Some(target) = object(to).filter(|it| !is_plain(it.class.kind)) else {
-                    continue;
+            for to in owned {
+                let target = match tracked(to) {
+                    // Its edges from tracked objects are known.
+                    Some(target) if is_added => target,
+                    Some(_) => continue,
+                    None if added.len() >= MAX_UNTRACKED || heap.is_leaf(to) => continue,
+                    None if object(to).is_none_or(|it| is_plain(it.class.kind)) => continue,
+                    None => {
+                        if !builder.numbers.contains_key(&to.0) {
+                            builder.add(to.0, || heap.count_of(to));
+                            added.push(to);
+                        }
+                        builder.numbers[&to.0]
+                    }
                 };
-                if !builder.numbers.contains_key(&to.0) {
-                    builder.add(to.0, || heap.count_of(to));
-                    added.push(target);
-                }
-                let to = builder.numbers[&to.0];
-                builder.edges.push((number, to, ReferenceSide::Python));
+                builder.edges.push((number, target, ReferenceSide::Python));
             }
         }
     }
-    for object in added {
-        let from = builder.numbers[&object.at.0];
-        let mut owned = Vec::new();
-        heap.owned(&object, &mut |to| owned.push(to));
-        for to in owned {
-            if let Some(to) = tracked(to).or_else(|| builder.numbers.get(&to.0).copied()) {
-                builder.edges.push((from, to, ReferenceSide::Python));
-            }
+    add_cached(heap, references, builder, &holders);
+}
+
+/// A cache's results are owned by its dictionary, and once more by a list (Modules/_functoolsmodule.c).
+fn add_cached(
+    heap: &ObjectHeap<'_>,
+    references: &ReferenceGraph<'_>,
+    builder: &mut GraphBuilder,
+    holders: &[Addr],
+) {
+    for holder in holders {
+        let (Some(number), Some(class)) = (references.number_of(*holder), heap.class_of(*holder))
+        else {
+            continue;
+        };
+        if &*class.name != LRU_CACHE {
+            continue;
+        }
+        let mut dicts = Vec::new();
+        heap.owned(&HeapObject { at: *holder, class, references: 0 }, &mut |to| dicts.push(to));
+        for dict in dicts {
+            let Some(class) = heap.class_of(dict).filter(|it| it.kind == ClassKind::Dict) else {
+                continue;
+            };
+            heap.owned(&HeapObject { at: dict, class, references: 0 }, &mut |to| {
+                if heap.class_of(to).is_some_and(|class| &*class.name == LRU_RESULT)
+                    && let Some(&to) = builder.numbers.get(&to.0)
+                {
+                    builder.edges.push((number, to, ReferenceSide::Python));
+                }
+            });
         }
     }
 }
@@ -362,6 +414,12 @@ fn add_tensors(
         kept.chain(tensor.grad_fn).for_each(|to| builder.cpp(from, to));
         for base in held.bases_of(Addr(tensor.at)) {
             builder.cpp(from, base.0);
+        }
+        // A leaf's `AutogradMeta` has its hooks once more; other tensors' nodes have them.
+        if let Some(object) = row.object.filter(|_| tensor.grad_fn.is_none()) {
+            for hooks in held.hooks_of(Addr(object)).into_iter().filter_map(|at| number_of(at.0)) {
+                builder.edges.push((from, hooks, ReferenceSide::Cpp));
+            }
         }
         if let (Some(storage), Some(device)) = (tensor.storage, tensor.device) {
             let is_new = !builder.numbers.contains_key(&storage.at);

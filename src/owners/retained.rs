@@ -18,7 +18,7 @@ use crate::ownership::{graph_roots, reference_of, references_in};
 use crate::target::Addr;
 
 /// Models and optimizers first, then those of the most bytes.
-const MAX_REFERENCES: usize = 128;
+const MAX_REFERENCES: usize = 160;
 const MAX_OF_MODELS: usize = 32;
 /// References looked at, for all figures: some tenths of a second.
 const ROOM: usize = 1 << 23;
@@ -74,9 +74,7 @@ pub(super) fn find(
     let held = HeldMemory::new(known.sources.heap, parts, known.blocks, &on_ways);
     let mut asked: Vec<AskedReference> = named
         .into_iter()
-        .filter_map(|(name, named)| {
-            Some(AskedReference { name, removed: vec![held.removed(&named)?] })
-        })
+        .filter_map(|(name, named)| Some(AskedReference { name, removed: held.removed(&named)? }))
         .collect();
     asked.extend(gradients(&held, known.named, rows));
     asked.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -164,7 +162,7 @@ fn candidates(named: &ObjectNames, rows: &[TensorRow], nodes: &[GraphNode]) -> V
         let saved = row.saved.iter().filter(|_| row.category == TensorCategory::Saved);
         let roots = saved.filter_map(|saved| roots.get(saved.node).copied().flatten());
         let root = roots.min().and_then(|root| rows[root].names.first());
-        for name in row.names.iter().take(1).chain(root) {
+        for name in row.names.iter().chain(root) {
             for reference in references_in(name) {
                 *bytes.entry(reference).or_default() += storage.memory();
             }

@@ -2,8 +2,8 @@
 
 use super::name_pattern::name_parts;
 
-/// References that a name passes through, outermost first: what a program can delete. Without those
-/// in the middle of attributes (`.a.b`), which hold the same as the next one.
+/// References that a name passes through, outermost first: what a program can delete. None is
+/// behind a step whose key is unknown.
 pub fn references_in(name: &str) -> Vec<&str> {
     let mut found = Vec::new();
     if !is_variable(name) {
@@ -11,8 +11,8 @@ pub fn references_in(name: &str) -> Vec<&str> {
     }
     let mut end = 0;
     for part in name_parts(name) {
-        let is_key = part.text.starts_with(['[', '.']) && part.wildcard.is_some();
-        if end > 0 && is_key {
+        // The number in `x_1` belongs to the word.
+        if end > 0 && part.text.starts_with(['.', '[']) {
             found.push(&name[..end]);
         }
         if let Some(unclear) = part.text.find(['{', '…']) {
@@ -54,16 +54,18 @@ mod tests {
                 r#"server: sessions["u: [1]"].layers[3].keys"#,
                 &[
                     "server: sessions",
+                    r#"server: sessions["u: [1]"]"#,
                     r#"server: sessions["u: [1]"].layers"#,
+                    r#"server: sessions["u: [1]"].layers[3]"#,
                     r#"server: sessions["u: [1]"].layers[3].keys"#,
                 ][..],
             ),
-            ("__main__.x", &["__main__.x"]),
+            ("__main__.x", &["__main__", "__main__.x"]),
             ("main: x_1", &["main: x_1"]),
             ("main: kept{…}.x", &["main: kept"]),
-            ("main: head.next….buf", &["main: head.next"]),
+            ("main: head.next….buf", &["main: head", "main: head.next"]),
             ("main: cache[…].x", &["main: cache"]),
-            ("main: m.0.weight", &["main: m", "main: m.0.weight"]),
+            ("main: m.0.weight", &["main: m", "main: m.0", "main: m.0.weight"]),
             ("[result of AddBackward0]", &[]),
             ("no variable: <list>[0]", &[]),
             ("", &[]),

@@ -418,6 +418,14 @@ def cached_calls():
 
 
 @situation
+def cached_function():
+    table = functools.lru_cache(lambda size: mib(size))
+    table(1), table(2)
+    stand("cached_function: table")
+    del table
+
+
+@situation
 def cycle():
     head = Linked(4)
     stand("cycle: head")
@@ -436,9 +444,9 @@ def behind_cycle():
     left, right = Plain(), Plain()
     left.right, right.left = right, left
     right.buffers = {"x": mib(5)}
-    stand("behind_cycle: left")
-    del left, right.left
-    gone(right)
+    del left
+    stand("behind_cycle: right")
+    del right
 
 
 @situation
@@ -495,9 +503,9 @@ def context_variable():
     variable = contextvars.ContextVar("held")
     context = contextvars.copy_context()
     context.run(variable.set, mib(2))
-    stand("context_variable: context")
-    del context
-    gone(variable)
+    stand("context_variable: variable")
+    del variable
+    gone(context)
 
 
 @situation

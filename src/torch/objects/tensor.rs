@@ -3,7 +3,7 @@
 use super::classes::{CppClasses, CppKind};
 use super::layout::{
     AUTOGRAD_LEN, AUTOGRAD_NAME, AutogradLayout, INLINE_DIMENSIONS, IS_VIEW, NAME_BUFFER,
-    ObjectsLayout, VIEW_INFO, VIEW_INFO_LENS, autograd,
+    ObjectsLayout, VIEW_INFO_LENS, VIEW_INFOS, VIEW_INFOS_END, autograd,
 };
 use crate::abi::ObjectHeader;
 use crate::model::{DType, Storage, TensorDevice, TensorInfo};
@@ -178,16 +178,16 @@ impl<'a> TensorDecoder<'a> {
         if self.memory.bytes::<1>(flags + IS_VIEW as u64).ok()? != [1] {
             return None;
         }
-        let first = flags + VIEW_INFO as u64;
-        let info = self.memory.vec(first, 2 * (VIEW_INFO_LENS[0] + 8)).ok()?;
-        let base =
-            |at: usize| Field::<Addr>::at(at).get(&info).filter(|base| self.is_tensor(*base));
-        let is_set = |at: usize| info.get(at).is_some_and(|byte| *byte == 1);
-        // Without the flag it is what was there before.
-        let len = VIEW_INFO_LENS.into_iter().find(|len| is_set(*len));
-        let backward = len.and_then(|_| base(0));
-        let of_forward = |len: usize| is_set(2 * len + 8).then(|| base(len + 8)).flatten();
-        let forward = len.and_then(of_forward);
+        let info = self.memory.vec(flags, VIEW_INFOS_END).ok()?;
+        let base = |at: usize| Field::<Addr>::at(at).get(&info).filter(|it| self.is_tensor(*it));
+        // Without its flag, it is what was in this memory before.
+        let is_set = |at: usize| info.get(at) == Some(&1);
+        let places = VIEW_INFOS.into_iter().flat_map(|at| VIEW_INFO_LENS.map(|len| (at, len)));
+        let is_it = |(at, len): &(usize, usize)| base(*at).is_some() && is_set(at + len);
+        let (at, len) = places.into_iter().find(is_it)?;
+        let forward = at + len + 8;
+        let forward = is_set(forward + len).then(|| base(forward)).flatten();
+        let backward = base(at);
         Some(backward.into_iter().chain(forward).collect())
     }
 
