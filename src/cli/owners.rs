@@ -21,6 +21,9 @@ use super::output::into_io;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, output, summary};
 
+/// Of a snapshot in which a little changed.
+const MAX_READS: u32 = 3;
+
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     if args.read_args.subprocesses {
         if args.every.is_some() {
@@ -179,9 +182,9 @@ pub(super) fn why(args: &WhyArgs) -> Result<()> {
         });
     }
     let mut readers = attached(args.read_args.pid, &AtomicBool::new(false))?;
-    let snapshot = read_referrers(&mut readers, args.read_args.cost.options(), tensor)
-        .map_err(|error| refused(error, pid))?
-        .snapshot;
+    let options = args.read_args.cost.options();
+    let read = &mut || read_referrers(&mut readers, options, tensor);
+    let snapshot = with_figures(read).map_err(|error| refused(error, pid))?;
     let asked = matching_tensors(&snapshot, tensor, pid).or_else(|error| {
         refuse_launcher(&readers)?;
         Err(error)
@@ -227,12 +230,29 @@ pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
 
 /// Prints the stop to standard error if the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &ReadArgs) -> Result<OwnershipSnapshot> {
-    let read =
-        read_owners(readers, args.cost.options()).map_err(|error| refused(error, args.pid))?;
+    let read = &mut || read_owners(readers, args.cost.options());
+    let snapshot = with_figures(read).map_err(|error| refused(error, args.pid))?;
     if args.json {
-        print_notes(&read.snapshot);
+        print_notes(&snapshot);
     }
-    Ok(read.snapshot)
+    Ok(snapshot)
+}
+
+/// Reads again where next to nothing changed, but enough to leave what references free unknown.
+fn with_figures(
+    read: &mut dyn FnMut() -> Result<OwnerReading, OwnerError>,
+) -> Result<OwnershipSnapshot, OwnerError> {
+    let mut snapshot = read()?.snapshot;
+    for _ in 1..MAX_READS {
+        let is_close = snapshot.incomplete.is_none() && render::uncertain(&snapshot).is_none();
+        if snapshot.uncertain.is_none() || !is_close {
+            break;
+        }
+        let Ok(OwnerReading { snapshot: mut next, .. }) = read() else { break };
+        next.stops.merge(snapshot.stops);
+        snapshot = next;
+    }
+    Ok(snapshot)
 }
 
 /// Standard error, as JSON hides them.

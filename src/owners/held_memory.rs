@@ -17,6 +17,8 @@ const MAX_UNTRACKED: usize = 1 << 16;
 /// From an object over its dictionary (of dictionaries: `threading.local`).
 const MAX_DEPTH_OF_DICTS: usize = 3;
 const MAX_IN_DICTS: usize = 4096;
+/// Objects that go, of which it is asked whether they may hold more.
+const MAX_OPAQUE: usize = 1 << 14;
 const LRU_CACHE: &str = "functools._lru_cache_wrapper";
 const LRU_RESULT: &str = "functools._lru_list_elem";
 
@@ -106,6 +108,14 @@ impl<'g> HeldParts<'g> {
             }
         }
         HeldParts { references, builder, known_parts, storages }
+    }
+}
+
+impl HeldParts<'_> {
+    /// Reads what [`HeldMemory::new`] would, and computes nothing.
+    pub(super) fn read_ways(mut self, heap: &ObjectHeap<'_>, on_ways: &[NamedReference]) {
+        add_untracked(heap, self.references, &mut self.builder, on_ways);
+        heap.locals().iter().for_each(|local| _ = heap.holder_of(local));
     }
 }
 
@@ -247,17 +257,24 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
             by_device.insert(*device, sum);
         }
         let all = freed.at_once.iter().chain(&freed.after_collect);
-        let is_least = self.held_by_unknown && all.into_iter().any(|it| self.is_opaque(*it));
+        let mut asked = all.take(MAX_OPAQUE);
+        let is_least = self.held_by_unknown && asked.any(|number| self.is_opaque(*number));
         let has_memory = |freed: &FreedBytes| freed.at_once + freed.after_collect > 0;
         (by_device.into_values().filter(has_memory).collect(), is_least)
     }
 
-    /// Whether it may hold what is not known.
+    /// Whether it, or an untracked object of it, may hold what is not known.
     fn is_opaque(&self, number: u32) -> bool {
-        let object = self.tracked().get(number as usize);
-        object.is_some_and(|object| {
-            !self.known_parts.contains(&number) && self.heap.is_opaque(&object.class)
-        })
+        let Some(object) = self.tracked().get(number as usize) else { return false };
+        if self.known_parts.contains(&number) {
+            return false;
+        }
+        let mut is_opaque = self.heap.is_opaque(&object.class);
+        self.heap.owned(object, &mut |to| {
+            let is_untracked = !is_opaque && self.references.number_of(to).is_none();
+            is_opaque |= is_untracked && self.heap.is_untracked_holder(to);
+        });
+        is_opaque
     }
 }
 

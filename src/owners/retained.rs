@@ -30,6 +30,8 @@ pub(super) struct FigureSources<'h, 'a> {
     pub(super) sources: PathSources<'h, 'a>,
     pub(super) blocks: &'h [AllocatorSnapshot],
     pub(super) named: &'h ObjectNames,
+    /// To find the pages that it takes.
+    pub(super) only_reads: bool,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +73,10 @@ pub(super) fn find(
     }
     let mut on_ways: Vec<NamedReference> = named.values().cloned().collect();
     on_ways.extend(ways.iter().flat_map(|way| way.steps.iter().map(|(_, step)| step.clone())));
+    if known.only_reads {
+        parts.read_ways(known.sources.heap, &on_ways);
+        return RetainedFigures::default();
+    }
     let held = HeldMemory::new(known.sources.heap, parts, known.blocks, &on_ways);
     let mut asked: Vec<AskedReference> = named
         .into_iter()

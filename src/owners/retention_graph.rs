@@ -62,7 +62,8 @@ impl RetentionGraph {
         objects: Vec<(Option<i64>, bool)>,
         mut edges: Vec<(u32, u32, ReferenceSide)>,
     ) -> RetentionGraph {
-        edges.sort_unstable_by_key(|(from, _, side)| (*from, *side));
+        // Most are in order: a stable sort finds these runs.
+        edges.sort_by_key(|(from, _, side)| (*from, *side));
         let (mut counts, is_tracked): (Vec<Option<i64>>, Vec<bool>) = objects.into_iter().unzip();
         let mut explained = vec![0i64; counts.len()];
         let mut places = vec![EdgePlace::default(); counts.len() + 1];

@@ -229,7 +229,8 @@ impl WalkSources<'_> {
             read_all();
         }
         let figures = held.map(|held| {
-            let known = FigureSources { sources, blocks: self.blocks, named: &named };
+            let only_reads = listing == HeapListing::Rough;
+            let known = FigureSources { sources, blocks: self.blocks, named: &named, only_reads };
             retained::find(known, held, (&tensors, &nodes), &asked)
         });
         Ok(WalkResult {

@@ -552,6 +552,21 @@ def sparse():
 
 
 @situation
+def in_cpp_only():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(mib(2))
+
+        def forward(self, x):
+            return x + self.weight
+
+    scripted = torch.jit.script(Model())
+    stand("in_cpp_only: scripted")
+    del scripted
+
+
+@situation
 def storage_of_tensor():
     whole = mib(2)
     storage = whole.untyped_storage()
