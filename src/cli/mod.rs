@@ -129,7 +129,7 @@ fn run_command(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Tensors(args) => owners::tensors(args).map(|()| ExitCode::SUCCESS),
-        Command::Referrers(args) => owners::referrers(args).map(|()| ExitCode::SUCCESS),
+        Command::Why(args) => owners::why(args).map(|()| ExitCode::SUCCESS),
         Command::Graph(args) => owners::graph(args).map(|()| ExitCode::SUCCESS),
         Command::Devices(args) => devices::run(args).map(|()| ExitCode::SUCCESS),
         Command::Pause(args) => checkpoint::pause(args).map(|()| ExitCode::SUCCESS),

@@ -15,11 +15,14 @@ use crate::sampler::{
     OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers, watch_owners,
 };
 
-use super::args::{GraphArgs, PeerTool, ReadArgs, ReferrersArgs, TensorsArgs};
+use super::args::{GraphArgs, PeerTool, ReadArgs, TensorsArgs, WhyArgs};
 use super::members::{for_each_member, refuse_launcher};
 use super::output::into_io;
 use super::signals::StopSignals;
-use super::{eprint_line, hints, output};
+use super::{eprint_line, hints, output, summary};
+
+/// Of a snapshot in which a little changed.
+const MAX_READS: u32 = 3;
 
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     if args.read_args.subprocesses {
@@ -169,19 +172,20 @@ fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<V
     Ok(rows)
 }
 
-pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
+pub(super) fn why(args: &WhyArgs) -> Result<()> {
+    let Some(tensor) = &args.tensor else { return summary::largest_findings(&args.read_args) };
     let pid = args.read_args.pid;
     if args.read_args.subprocesses {
         // Only one rank may have that name.
         return of_members(&args.read_args, false, &|read_args| {
-            referrers(&ReferrersArgs { read_args, ..args.clone() })
+            why(&WhyArgs { read_args, ..args.clone() })
         });
     }
     let mut readers = attached(args.read_args.pid, &AtomicBool::new(false))?;
-    let snapshot = read_referrers(&mut readers, args.read_args.cost.options(), &args.tensor)
-        .map_err(|error| refused(error, pid))?
-        .snapshot;
-    let asked = matching_tensors(&snapshot, &args.tensor, pid).or_else(|error| {
+    let options = args.read_args.cost.options();
+    let read = &mut || read_referrers(&mut readers, options, tensor);
+    let snapshot = with_figures(read).map_err(|error| refused(error, pid))?;
+    let asked = matching_tensors(&snapshot, tensor, pid).or_else(|error| {
         refuse_launcher(&readers)?;
         Err(error)
     })?;
@@ -190,7 +194,7 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
         return show(&args.read_args, &snapshot, &|_, _| Ok(()));
     }
     let mut text = Vec::new();
-    render::referrers_text(&mut text, &snapshot, &asked)?;
+    render::why_text(&mut text, &snapshot, &asked)?;
     output::print(|out| out.write_all(&text))
 }
 
@@ -226,12 +230,29 @@ pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
 
 /// Prints the stop to standard error if the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &ReadArgs) -> Result<OwnershipSnapshot> {
-    let read =
-        read_owners(readers, args.cost.options()).map_err(|error| refused(error, args.pid))?;
+    let read = &mut || read_owners(readers, args.cost.options());
+    let snapshot = with_figures(read).map_err(|error| refused(error, args.pid))?;
     if args.json {
-        print_notes(&read.snapshot);
+        print_notes(&snapshot);
     }
-    Ok(read.snapshot)
+    Ok(snapshot)
+}
+
+/// Reads again where next to nothing changed, but enough to leave what references free unknown.
+fn with_figures(
+    read: &mut dyn FnMut() -> Result<OwnerReading, OwnerError>,
+) -> Result<OwnershipSnapshot, OwnerError> {
+    let mut snapshot = read()?.snapshot;
+    for _ in 1..MAX_READS {
+        let is_close = snapshot.incomplete.is_none() && render::uncertain(&snapshot).is_none();
+        if snapshot.uncertain.is_none() || !is_close {
+            break;
+        }
+        let Ok(OwnerReading { snapshot: mut next, .. }) = read() else { break };
+        next.stops.merge(snapshot.stops);
+        snapshot = next;
+    }
+    Ok(snapshot)
 }
 
 /// Standard error, as JSON hides them.

@@ -1,5 +1,6 @@
 //! `memspy summary` and `memspy growth`.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::model::OwnershipSnapshot;
 use crate::render::{self, FindingText, GrowthKeeper, JobSummary};
 use crate::sampler::{MANY_PROCESSORS, SnapshotOptions, TargetReaders, processors, read_referrers};
 
-use super::args::{GrowthArgs, SummaryArgs};
+use super::args::{GrowthArgs, ReadArgs, SummaryArgs};
 use super::live_screen::{self, Watched};
 use super::members::{members, refuse_launcher};
 use super::observe::{JobObservation, ObserveOptions, ObservedJob, observe};
@@ -36,6 +37,9 @@ const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
 const MAX_GROWTH_SNAPSHOTS: u32 = 60;
 /// Referrers are searched for this many fastest-growing owners.
 const KEEPERS: usize = 2;
+/// `memspy why` observes as long as `memspy summary` does by default.
+const OBSERVED: Duration = Duration::from_secs(2);
+const LARGEST_FINDINGS: usize = 5;
 
 pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     let began = Instant::now();
@@ -232,6 +236,60 @@ fn print(form: SummaryForm, job: &ObservedJob) -> Result<()> {
     output::write(Path::new("-"), false, |out| write_job(out, form, job, output::width(), false))
 }
 
+/// `memspy why` without a name: what stands out, the largest first.
+pub(super) fn largest_findings(args: &ReadArgs) -> Result<()> {
+    let (began, limits) = (Instant::now(), &args.cost.limits);
+    let spare = limits.max_time.map_or_else(spare_time, |time| time.max(spare_time()));
+    let deadline = began + OBSERVED + spare;
+    let options = ObserveOptions {
+        duration: OBSERVED,
+        every: OBSERVED / SUMMARY_SNAPSHOTS,
+        limits: SnapshotOptions {
+            max_time: limits.max_time.unwrap_or(Duration::MAX),
+            ..args.cost.options()
+        },
+        deadline: Some(deadline.checked_sub((spare / 3).min(MAX_ENDING)).unwrap_or(began)),
+    };
+    let observer = Observer::new(args.pid, args.subprocesses, options)?;
+    let times = (began, deadline.checked_sub((spare / 10).min(MAX_ENDING / 3)));
+    observer.watch(&mut Partial::of(&observer, false), args.json, times)?;
+    show_each(&observer.jobs(), &|job| {
+        let mut texts = with_facts(&job.state(), |facts| {
+            let found = findings(facts);
+            found.iter().map(|it| render::finding_text(it, job.pid)).collect::<Vec<_>>()
+        });
+        texts.sort_by_key(|text| Reverse(text.bytes));
+        texts.truncate(LARGEST_FINDINGS);
+        if args.json {
+            return output::print(|out| {
+                render::findings_json(out, job.pid, &texts).map_err(into_io)
+            });
+        }
+        output::print(|out| {
+            if let Some(label) = &job.label {
+                writeln!(out, "== {} ==", render::visible(label))?;
+            }
+            render::findings_text(out, &texts, output::width()).map_err(into_io)
+        })
+    })
+}
+
+fn with_facts<T>(state: &JobObservation, with: impl FnOnce(&FindingFacts<'_>) -> T) -> T {
+    let gpus = state.gpus();
+    let growth = state.growth.owners();
+    let host = HostUse::new(&state.host, state.last.as_ref());
+    with(&FindingFacts {
+        gpus: &gpus,
+        snapshot: state.last.as_ref().filter(|snapshot| snapshot.has_all_tensors()),
+        groups: state.growth.last(),
+        growth: &growth,
+        devices: &state.devices,
+        lasting: Some(&state.lasting),
+        host: Some(&host),
+        threads: Some(&state.threads),
+    })
+}
+
 fn write_job(
     out: &mut dyn Write,
     form: SummaryForm,
@@ -242,19 +300,8 @@ fn write_job(
     let state = job.state();
     let Some(process) = &state.process else { return Ok(()) };
     let gpus = state.gpus();
-    let growth = state.growth.owners();
     let host = HostUse::new(&state.host, state.last.as_ref());
-    let facts = FindingFacts {
-        gpus: &gpus,
-        snapshot: state.last.as_ref().filter(|snapshot| snapshot.has_all_tensors()),
-        groups: state.growth.last(),
-        growth: &growth,
-        devices: &state.devices,
-        lasting: Some(&state.lasting),
-        host: Some(&host),
-        threads: Some(&state.threads),
-    };
-    let found = findings(&facts);
+    let found = with_facts(&state, |facts| findings(facts));
     let texts: Vec<FindingText> =
         found.iter().map(|finding| render::finding_text(finding, job.pid)).collect();
     let why = state.failed.as_ref().map_or("they were not read in time", |(why, _)| why);

@@ -24,6 +24,7 @@ mod ownership;
 mod quantity;
 mod record;
 mod record_size;
+mod retained;
 mod sink_error;
 mod size;
 mod sleep_tags;
@@ -77,6 +78,7 @@ pub use record::{
     RecordingGap, RecordingStart, RecordingTotals, SourceText, StackSample, StepSource,
     TargetRuntime, ThreadSample, TrainingStep,
 };
+pub use retained::{FreedBytes, KeptWay, RetainedReference, WayStep};
 pub use sink_error::{SinkError, SinkResult};
 pub use size::{bytes, count, number, optional_bytes, signed_bytes};
 pub(crate) use size::{percent, scaled, short_bytes, short_signed_bytes};

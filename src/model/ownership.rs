@@ -7,6 +7,7 @@ use super::cpp_memory::CppKeeper;
 use super::gpu::CudaIndex;
 use super::owners::TensorCategory;
 use super::record::Nanos;
+use super::retained::RetainedReference;
 use super::tensors::{Storage, TensorDevice};
 
 /// Bytes and storages.
@@ -148,6 +149,8 @@ pub struct OwnershipBreakdown {
     pub unnamed_blocks: Vec<UnnamedBlock>,
     /// Allocated blocks by address, only in the first snapshot: owners for older memory.
     pub blocks: Vec<OwnedBlock>,
+    /// What references would free, those of the most memory; empty if unknown.
+    pub retained: Vec<RetainedReference>,
 }
 
 /// An allocated block. Bytes in no storage are rounding; without storages, there is no tensor.

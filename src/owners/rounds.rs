@@ -203,7 +203,14 @@ impl PendingSnapshot<'_> {
         let resumed = stop.resumed.clone();
         newest.close_with(resumed.clone());
         let (tensors, python) = (self.tensors, self.python);
-        let ground = WalkSources { tensors, python, memory: &newest, blocks: &[], asked: None };
+        let ground = WalkSources {
+            tensors,
+            python,
+            memory: &newest,
+            blocks: &[],
+            asked: None,
+            has_figures: false,
+        };
         let until = |part: f64| CopyLimit {
             resumed: resumed.clone(),
             until: Some(since + max_pause.mul_f64(part)),
@@ -243,7 +250,11 @@ impl PendingSnapshot<'_> {
     ) -> Result<WalkResult, OwnerError> {
         self.has_walked = true;
         let are_torn = self.late_blocks || self.memory.torn_reads() > 0;
-        let mut walked = self.walk(blocks, HeapListing::Whole, &mut || stop.end());
+        // During a stop only what cannot be had without.
+        let sources = self.ground(blocks);
+        let sources =
+            WalkSources { has_figures: sources.has_figures && !kind.is_standing, ..sources };
+        let mut walked = sources.walk(HeapListing::Whole, &mut || stop.end());
         if matches!(walked, Err(OwnerError::Heap(HeapError::Changing))) && self.accepts(kind) {
             // The list of objects changed while it was read.
             walked = self.walk(blocks, HeapListing::Rough, &mut || {});
@@ -282,7 +293,12 @@ impl PendingSnapshot<'_> {
         known.failed_stops = 0;
         let (pause, age) = (stop.is_real.then_some(stop.stopped_for), stop.age());
         let copied_in_stop = self.memory.copied_standing();
-        Ok(Some(OwnershipSnapshot { pause, age, uncertain, copied_in_stop, ..snapshot }))
+        let mut snapshot = OwnershipSnapshot { pause, age, uncertain, copied_in_stop, ..snapshot };
+        if !snapshot.is_of_one_moment() {
+            snapshot.retained.clear();
+            snapshot.ways.clear();
+        }
+        Ok(Some(snapshot))
     }
 
     fn note_pages(&self, known: &mut KnownPages, kind: RoundKind, is_all: bool) {

@@ -140,6 +140,7 @@ impl<'a> Summary<'a> {
             age: Nanos(0),
             unnamed_blocks: unnamed.take(MAX_UNNAMED_BLOCKS).collect(),
             blocks: owned_blocks,
+            retained: snapshot.retained.clone(),
         }
     }
 }

@@ -75,6 +75,7 @@ mod record_waiting;
 mod record_words;
 mod recorded_history;
 mod report_page;
+mod retained;
 mod suggestions;
 mod surprises;
 mod top;

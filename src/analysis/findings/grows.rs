@@ -26,7 +26,7 @@ fn finding(growth: &OwnerGrowth) -> Finding {
     };
     // The command shows what keeps it alive, or first whether it grows.
     let found = match growth.group.example.as_ref().filter(|_| !may_be_one_step) {
-        Some(name) => found.command("referrers", &[name]),
+        Some(name) => found.command("why", &[name]),
         None => found.command("growth", &["--for", "60s"]),
     };
     match growth.group.kind {

@@ -68,6 +68,19 @@ impl ObjectHeap<'_> {
         found
     }
 
+    /// Whether it may have references that are not known: of a C type, or a class.
+    pub fn is_opaque(&self, class: &PyClass) -> bool {
+        matches!(class.kind, ClassKind::Type | ClassKind::Capsule) || self.has_unknown_part(class)
+    }
+
+    /// Whether an untracked object may have references: of a class that C++ made, or a capsule.
+    pub fn is_untracked_holder(&self, at: Addr) -> bool {
+        self.class_of(at).is_some_and(|class| match class.kind {
+            ClassKind::Capsule => true,
+            _ => class.is_heap_type() && class.name.contains('.') && self.has_unknown_part(&class),
+        })
+    }
+
     /// Whether it is at least partly C, with unknown fields.
     fn has_unknown_part(&self, class: &PyClass) -> bool {
         let is_unknown = |base: &PyClass| {

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 
+use super::frees::{COLLECT_NOTE, FreesJson, frees_text};
 use crate::analysis::{
     GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, cpp_label,
     raw_group_label, users_label, with_attributes,
@@ -43,6 +44,9 @@ pub struct OwnerGroupJson {
     pub members: u64,
     /// Its storages by name pattern, the largest first.
     pub patterns: Vec<OwnerPatternJson>,
+    /// What would come back on this device if the owner's one reference went; `null` where it is
+    /// not known.
+    pub frees: Option<FreesJson>,
 }
 
 /// Storages whose names differ only in an index, a key or a number. Sizes in bytes.
@@ -76,6 +80,8 @@ pub(crate) struct GroupRow {
     pub(crate) text: String,
     /// A part of the row above.
     pub(crate) is_part: bool,
+    /// What its reference would free; empty where that is no question.
+    pub(crate) frees: String,
 }
 
 /// `parameters of main: model`, `server: sessions[*].keys`.
@@ -124,6 +130,9 @@ pub(crate) fn group_rows(
     let left_out = heads.split_off(heads.len().min(max_heads));
     let room = most.saturating_sub(heads.len() + usize::from(!left_out.is_empty()));
     let parts = listed_parts(&heads, most, room, all);
+    // In recordings and uncertain snapshots nothing is known.
+    let has_frees =
+        groups.iter().any(|group| group.frees.is_some() && group.kind != OwnerKind::Garbage);
     let mut rows = Vec::new();
     for (number, (size, head)) in heads.iter().enumerate() {
         let (group, text) = match head {
@@ -137,11 +146,15 @@ pub(crate) fn group_rows(
             (1.., 1..) => format!("  (and {} more)", count(hidden as u64)),
             _ => String::new(),
         };
-        rows.push(GroupRow { bytes: *size, size: sums, text: text + &more, is_part: false });
+        let frees = group
+            .filter(|_| has_frees)
+            .map_or_else(String::new, |group| frees_text(group.frees.as_ref()));
+        rows.push(GroupRow { bytes: *size, size: sums, text: text + &more, is_part: false, frees });
         for (size, _, index) in parts.iter().filter(|(_, row, _)| *row == number) {
             let Some(group) = group else { continue };
             let (sums, text) = (group.patterns[*index].size, pattern_label(group, *index));
-            rows.push(GroupRow { bytes: *size, size: Some(sums), text, is_part: true });
+            let frees = String::new();
+            rows.push(GroupRow { bytes: *size, size: Some(sums), text, is_part: true, frees });
         }
     }
     if !left_out.is_empty() {
@@ -149,7 +162,8 @@ pub(crate) fn group_rows(
         let number = count(left_out.len() as u64);
         let plural = if left_out.len() == 1 { "" } else { "s" };
         let text = format!("[{number} smaller group{plural}]");
-        rows.push(GroupRow { bytes: size, size: None, text, is_part: false });
+        let frees = String::new();
+        rows.push(GroupRow { bytes: size, size: None, text, is_part: false, frees });
     }
     rows
 }
@@ -202,18 +216,29 @@ pub(crate) fn outside_recorded(device: &DeviceOwners) -> Vec<(String, u64)> {
 
 /// Shares are of `all`.
 pub(crate) fn write_rows(out: &mut dyn Write, rows: &[GroupRow], all: u64) -> std::io::Result<()> {
-    writeln!(out, "{:>11}  {:>7}  {:>8}  {:>19}  owner", "bytes", "share", "storages", "each")?;
+    let has_frees = rows.iter().any(|row| !row.frees.is_empty());
+    let frees = |text: &str| if has_frees { format!("{text:>12}  ") } else { String::new() };
+    let head = frees("frees");
+    writeln!(
+        out,
+        "{:>11}  {:>7}  {:>8}  {:>19}  {head}owner",
+        "bytes", "share", "storages", "each"
+    )?;
     for row in rows {
         let (storages, each) =
             row.size.map_or_else(Default::default, |size| (count(size.storages), each(size)));
         let indent = if row.is_part { "    " } else { "" };
         let share = format!("{:.1} %", percent(row.bytes, all));
         let line = format!(
-            "{:>11}  {share:>7}  {storages:>8}  {each:>19}  {indent}{}",
+            "{:>11}  {share:>7}  {storages:>8}  {each:>19}  {}{indent}{}",
             bytes(row.bytes),
+            frees(&row.frees),
             row.text
         );
         writeln!(out, "{}", line.trim_end())?;
+    }
+    if rows.iter().any(|row| row.frees.ends_with('*')) {
+        writeln!(out, "{COLLECT_NOTE}")?;
     }
     Ok(())
 }
@@ -287,6 +312,7 @@ impl OwnerGroupJson {
             largest_name: group.largest.clone(),
             members: group.members,
             patterns: patterns.collect(),
+            frees: group.frees.as_ref().map(FreesJson::new),
         }
     }
 }

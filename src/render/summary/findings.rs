@@ -1,8 +1,12 @@
 //! Findings as sentences with a command.
 
+use std::io::Write;
+
 pub(super) use crate::analysis::growth_rate as rate;
 use crate::analysis::{Finding, FindingCommand};
-use crate::render::shared::{bytes, one_line, suggestion, suggestion_on};
+use crate::render::shared::{
+    EscapeGuard, OutputError, bytes, one_line, suggestion, suggestion_on, wrapped,
+};
 
 /// A finding as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,4 +47,23 @@ impl FindingText {
         let back = self.frees.map_or_else(String::new, |frees| format!("{} back: ", bytes(frees)));
         [format!("* {back}{}", self.text), format!("    {}", self.command)]
     }
+}
+
+/// Writes findings, each with its command.
+pub fn findings_text(
+    out: &mut dyn Write,
+    findings: &[FindingText],
+    width: Option<usize>,
+) -> Result<(), OutputError> {
+    let out = &mut EscapeGuard::text(out);
+    if findings.is_empty() {
+        writeln!(out, "no findings")?;
+    }
+    for FindingText { text, command, .. } in findings {
+        for line in wrapped(&format!("* {text}"), width) {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out, "    {command}")?;
+    }
+    Ok(())
 }

@@ -10,7 +10,8 @@ use super::text::{JobSummary, LineBytes, LinesSource, ObservedLines};
 use crate::analysis::{GpuFacts, GrowthWatch, HighWater, HostUse, OwnerKind, TimeToFull};
 use crate::model::Nanos;
 use crate::render::owners::{
-    CopiedTensorsJson, OwnerGroupJson, copied_json as copied, group_label, incomplete, uncertain,
+    CopiedTensorsJson, FreesJson, OwnerGroupJson, copied_json as copied, group_label, incomplete,
+    uncertain,
 };
 use crate::render::shared::{JsonDocument, JsonFormat, OutputError};
 
@@ -190,7 +191,9 @@ pub struct OwnerGrowthJson {
     pub storages: i64,
     /// What it holds now, in bytes.
     pub held: u64,
-    /// A tensor of it, for `memspy referrers`; `null` where none has a name.
+    /// What would come back if its one reference went; `null` where it is not known.
+    pub frees: Option<FreesJson>,
+    /// A tensor of it, for `memspy why`; `null` where none has a name.
     pub example: Option<String>,
 }
 
@@ -305,6 +308,43 @@ impl HostUseJson {
     }
 }
 
+/// `memspy why --json` without a name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FindingsJson {
+    /// The process.
+    pub pid: u32,
+    /// At most five findings, those of the most bytes first.
+    pub findings: Vec<SummaryFindingJson>,
+}
+
+impl JsonFormat for FindingsJson {
+    const FORMAT: &'static str = "memspy-findings";
+    const VERSION: u32 = 1;
+}
+
+/// Writes findings as JSON.
+pub fn findings_json(
+    out: &mut dyn Write,
+    pid: u32,
+    findings: &[FindingText],
+) -> Result<(), OutputError> {
+    let findings = findings.iter().map(SummaryFindingJson::new).collect();
+    JsonDocument::new(FindingsJson { pid, findings }).write(out, true)
+}
+
+impl SummaryFindingJson {
+    fn new(finding: &FindingText) -> SummaryFindingJson {
+        SummaryFindingJson {
+            kind: finding.kind.to_owned(),
+            bytes: finding.bytes,
+            frees: finding.frees,
+            text: finding.text.clone(),
+            command: finding.command.clone(),
+        }
+    }
+}
+
 impl ObservedGrowthJson {
     pub(super) fn new(watch: &GrowthWatch) -> ObservedGrowthJson {
         let owners = watch.owners().into_iter().map(|growth| OwnerGrowthJson {
@@ -319,6 +359,7 @@ impl ObservedGrowthJson {
             bytes_per_second: growth.rise.rate(),
             storages: growth.storages,
             held: growth.group.size.bytes,
+            frees: growth.group.frees.as_ref().map(FreesJson::new),
             example: growth.group.example.clone(),
         });
         let lines = watch.lines().into_iter().map(|growth| LineGrowthJson {
@@ -389,13 +430,6 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
             free: gpu.free,
         }
     };
-    let finding = |finding: &FindingText| SummaryFindingJson {
-        kind: finding.kind.to_owned(),
-        bytes: finding.bytes,
-        frees: finding.frees,
-        text: finding.text.clone(),
-        command: finding.command.clone(),
-    };
     JsonDocument::new(SummaryJson {
         pid: summary.pid,
         command: summary.process.start().map(|start| start.command.clone()).unwrap_or_default(),
@@ -404,7 +438,7 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
         growth: ObservedGrowthJson::new(summary.growth),
         lines: summary.lines.into(),
         host: HostUseJson::new(summary.host),
-        findings: summary.findings.iter().map(finding).collect(),
+        findings: summary.findings.iter().map(SummaryFindingJson::new).collect(),
         copied: summary.snapshot.ok().and_then(copied),
         snapshot_error: summary.snapshot.err().map(str::to_owned),
         incomplete: summary.snapshot.ok().and_then(incomplete),

@@ -11,7 +11,7 @@ use crate::analysis::{
 use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorCategory, TensorDevice};
 use crate::ownership::breakdown;
 use crate::render::owners::{
-    GroupRow, copied, group_label, group_rows, incomplete, outside_tensors, uncertain,
+    COLLECT_NOTE, GroupRow, copied, group_label, group_rows, incomplete, outside_tensors, uncertain,
 };
 use crate::render::shared::{
     EscapeGuard, OutputError, bytes, count, indented, number, one_line, optional_bytes, percent,
@@ -258,17 +258,22 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         }
     }
     let rows = group_rows(&groups, &outside, most);
+    let has_frees = rows.iter().any(|row| !row.frees.is_empty());
     let mut lines = vec![
         String::new(),
         format!(
-            "{:>11}  {:>7}  {:>8}  held by ({})",
+            "{:>11}  {:>7}  {:>8}  {}held by ({})",
             "bytes",
             "share",
             "storages",
+            if has_frees { format!("{:>12}  ", "frees") } else { String::new() },
             suggestion_on(summary.pid, "tensors", &[])
         ),
     ];
-    lines.extend(rows.iter().map(|row| owner_line(row, all)));
+    lines.extend(rows.iter().map(|row| owner_line(row, all, has_frees)));
+    if rows.iter().any(|row| row.frees.ends_with('*')) {
+        lines.push(COLLECT_NOTE.to_owned());
+    }
     let saved = sums.values().filter_map(|sums| sums.by_category.get(&TensorCategory::Saved));
     let saved: u64 = saved.map(|held| held.bytes).sum();
     if !has_gpu && saved > 0 {
@@ -281,11 +286,12 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     lines
 }
 
-fn owner_line(row: &GroupRow, all: u64) -> String {
+fn owner_line(row: &GroupRow, all: u64, has_frees: bool) -> String {
     let storages = row.size.map_or_else(String::new, |size| count(size.storages));
     let indent = if row.is_part { "    " } else { "" };
     let share = format!("{:.1} %", percent(row.bytes, all));
-    format!("{:>11}  {share:>7}  {storages:>8}  {indent}{}", bytes(row.bytes), row.text)
+    let frees = if has_frees { format!("{:>12}  ", row.frees) } else { String::new() };
+    format!("{:>11}  {share:>7}  {storages:>8}  {frees}{indent}{}", bytes(row.bytes), row.text)
 }
 
 fn grown(summary: &JobSummary<'_>) -> Vec<String> {

@@ -3,6 +3,7 @@
 //! A group is a variable, a model, an optimizer, or the variable that keeps a graph alive.
 
 mod change;
+mod frees;
 mod items;
 mod label;
 mod tree;
@@ -13,6 +14,7 @@ use crate::model::{
 use crate::ownership::breakdown;
 
 pub use change::{OwnerChange, owner_changes};
+pub use frees::OwnerFrees;
 pub use label::{raw_group_label, with_attributes};
 
 /// Name of memory in no tensor.
@@ -85,11 +87,17 @@ pub struct OwnerGroup {
     pub largest_shape: Option<String>,
     /// Its patterns, the largest first.
     pub patterns: Vec<OwnerPattern>,
+    /// What its one reference would free; `None`: not known.
+    pub frees: Option<OwnerFrees>,
 }
 
 /// Groups of a snapshot, the largest first.
 pub fn owner_groups(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
-    tree::group(items::of_snapshot(snapshot))
+    let mut groups = tree::group(items::of_snapshot(snapshot));
+    for group in &mut groups {
+        group.frees = OwnerFrees::of(snapshot, group);
+    }
+    groups
 }
 
 /// `[work spaces of cuBLAS]`.
@@ -119,6 +127,7 @@ pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
                 size,
                 held: Vec::new(),
             }],
+            frees: None,
         }
     };
     let mut groups = Vec::new();
