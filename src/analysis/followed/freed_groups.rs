@@ -1,9 +1,9 @@
-//! Which blocks a followed change freed: their number and their sums are known, and which groups have blocks alive.
+//! Which blocks a followed change freed: their number and their sums are known, and which groups
+//! have blocks alive.
 //!
-//! The allocator counts a block as freed, and takes the bytes that had been asked for it off only some hundred instructions later. So
-//! a poll may see a free whose bytes asked for come with a later change; what is still to come is kept for each pool.
-
-use rustc_hash::FxHashMap;
+//! The allocator counts a block as freed, and takes the bytes that had been asked for it off only
+//! some hundred instructions later. So a poll may see a free whose bytes asked for come with a
+//! later change; what is still to come is kept for each pool.
 
 use crate::analysis::attribution::BlockGroup;
 use crate::model::{CounterDelta, Pool};
@@ -14,11 +14,9 @@ const MAX_FREES: u64 = 12;
 const MAX_GROUPS: usize = 64;
 /// Steps of one search.
 const MAX_SEARCH: u32 = 4000;
-/// Answers remembered.
-const MAX_REMEMBERED: usize = 1 << 14;
 
 /// What one change freed in one pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy)]
 pub(in crate::analysis) struct PoolFrees {
     pool: Pool,
     count: u64,
@@ -40,14 +38,15 @@ impl PoolFrees {
 /// Finds them, change by change.
 #[derive(Debug, Default)]
 pub(in crate::analysis) struct FreedGroups {
-    /// Bytes asked for of blocks found that no change has told yet, in the small and in the large pool.
+    /// Bytes asked for of blocks found that no change has told yet, in the small and in the large
+    /// pool.
     untold: [i64; 2],
-    remembered: FxHashMap<PoolFrees, Vec<BlockGroup>>,
 }
 
 impl FreedGroups {
-    /// The group of each block that a change freed; empty where nothing fits. `live` has how many blocks of a group are alive, `groups` the
-    /// groups of which some are, the one allocated last first.
+    /// The group of each block that a change freed; empty where nothing fits. `live` has how many
+    /// blocks of a group are alive, `groups` the groups of which some are, the one allocated last
+    /// first.
     pub(in crate::analysis) fn find(
         &mut self,
         frees: &PoolFrees,
@@ -62,32 +61,19 @@ impl FreedGroups {
             return Vec::new();
         }
         let wanted = PoolFrees { requested: frees.requested - *untold, ..*frees };
-        let mut search =
-            SubsetSearch { live: &live, groups: Vec::new(), left: MAX_SEARCH, found: None };
-        let found = match self.remembered.get(&wanted).filter(|groups| has_all(groups, &live)) {
-            Some(groups) => groups.clone(),
-            None => {
-                search.groups = groups();
-                search.groups.retain(|group| group.size <= frees.bytes);
-                search.groups.truncate(MAX_GROUPS);
-                search.run(&wanted)
-            }
-        };
+        let mut groups = groups();
+        groups.retain(|group| group.size <= frees.bytes);
+        groups.truncate(MAX_GROUPS);
+        let search = SubsetSearch { live: &live, groups, left: MAX_SEARCH, found: None };
+        let found = search.run(&wanted);
         if found.is_empty() {
             *untold = 0;
             return found;
-        }
-        if frees.count > 1 && self.remembered.len() < MAX_REMEMBERED {
-            self.remembered.insert(wanted, found.clone());
         }
         let asked: i64 = found.iter().map(|group| group.requested as i64).sum();
         *untold = asked - wanted.requested;
         found
     }
-}
-
-fn has_all(groups: &[BlockGroup], live: &impl Fn(&BlockGroup) -> usize) -> bool {
-    groups.iter().all(|group| groups.iter().filter(|g| *g == group).count() <= live(group))
 }
 
 struct SubsetSearch<'a, L> {
@@ -98,7 +84,7 @@ struct SubsetSearch<'a, L> {
 }
 
 impl<L: Fn(&BlockGroup) -> usize> SubsetSearch<'_, L> {
-    fn run(&mut self, frees: &PoolFrees) -> Vec<BlockGroup> {
+    fn run(mut self, frees: &PoolFrees) -> Vec<BlockGroup> {
         if frees.count > MAX_FREES {
             return Vec::new();
         }
