@@ -11,15 +11,13 @@ use crate::analysis;
 use crate::model::{OwnershipSnapshot, StackTable};
 use crate::ownership::{NamedTensors, called};
 use crate::render::{self, OutputError, TensorsOptions, in_sentence, suggestion_on};
-use crate::sampler::{
-    OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers, watch_owners,
-};
+use crate::sampler::{OwnerError, OwnerReading, TargetReaders, attach, read_owners, watch_owners};
 
-use super::args::{GraphArgs, PeerTool, ReadArgs, TensorsArgs, WhyArgs};
+use super::args::{GraphArgs, PeerTool, ReadArgs, TensorsArgs};
 use super::members::{for_each_member, refuse_launcher};
 use super::output::into_io;
 use super::signals::StopSignals;
-use super::{eprint_line, hints, output, summary};
+use super::{eprint_line, hints, output};
 
 /// Of a snapshot in which a little changed.
 const MAX_READS: u32 = 3;
@@ -172,33 +170,11 @@ fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<V
     Ok(rows)
 }
 
-pub(super) fn why(args: &WhyArgs) -> Result<()> {
-    let Some(tensor) = &args.tensor else { return summary::largest_findings(&args.read_args) };
-    let pid = args.read_args.pid;
-    if args.read_args.subprocesses {
-        // Only one rank may have that name.
-        return of_members(&args.read_args, false, &|read_args| {
-            why(&WhyArgs { read_args, ..args.clone() })
-        });
-    }
-    let mut readers = attached(args.read_args.pid, &AtomicBool::new(false))?;
-    let options = args.read_args.cost.options();
-    let read = &mut || read_referrers(&mut readers, options, tensor);
-    let snapshot = with_figures(read).map_err(|error| refused(error, pid))?;
-    let asked = matching_tensors(&snapshot, tensor, pid).or_else(|error| {
-        refuse_launcher(&readers)?;
-        Err(error)
-    })?;
-    if args.read_args.json {
-        print_notes(&snapshot);
-        return show(&args.read_args, &snapshot, &|_, _| Ok(()));
-    }
-    let mut text = Vec::new();
-    render::why_text(&mut text, &snapshot, &asked)?;
-    output::print(|out| out.write_all(&text))
-}
-
-fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
+pub(super) fn matching_tensors(
+    snapshot: &OwnershipSnapshot,
+    word: &str,
+    pid: u32,
+) -> Result<Vec<usize>> {
     match called(&snapshot.tensors, word) {
         NamedTensors::Rows(rows) if rows.is_empty() => bail!(
             "process {pid} has no tensor called '{word}': {} lists their names",
@@ -218,7 +194,11 @@ fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Resul
     }
 }
 
-fn of_members(args: &ReadArgs, all: bool, command: &dyn Fn(ReadArgs) -> Result<()>) -> Result<()> {
+pub(super) fn of_members(
+    args: &ReadArgs,
+    all: bool,
+    command: &dyn Fn(ReadArgs) -> Result<()>,
+) -> Result<()> {
     for_each_member(args.pid, args.json, all, &|pid| {
         command(ReadArgs { pid, subprocesses: false, ..args.clone() })
     })
@@ -239,7 +219,7 @@ fn read_snapshot(readers: &mut TargetReaders, args: &ReadArgs) -> Result<Ownersh
 }
 
 /// Reads again where next to nothing changed, but enough to leave what references free unknown.
-fn with_figures(
+pub(super) fn with_figures(
     read: &mut dyn FnMut() -> Result<OwnerReading, OwnerError>,
 ) -> Result<OwnershipSnapshot, OwnerError> {
     let mut snapshot = read()?.snapshot;
@@ -256,14 +236,14 @@ fn with_figures(
 }
 
 /// Standard error, as JSON hides them.
-fn print_notes(snapshot: &OwnershipSnapshot) {
+pub(super) fn print_notes(snapshot: &OwnershipSnapshot) {
     eprint_line(&render::pause(snapshot));
     for note in [render::incomplete(snapshot), render::uncertain(snapshot)].into_iter().flatten() {
         eprint_line(&note);
     }
 }
 
-fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
+pub(super) fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
     let advice = match &error {
         OwnerError::Stop(pause) => hints::pause(pause, pid),
         error if error.is_transient() => {
@@ -278,7 +258,11 @@ fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
 
 type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), OutputError>;
 
-fn show(args: &ReadArgs, snapshot: &OwnershipSnapshot, text: SnapshotWriter<'_>) -> Result<()> {
+pub(super) fn show(
+    args: &ReadArgs,
+    snapshot: &OwnershipSnapshot,
+    text: SnapshotWriter<'_>,
+) -> Result<()> {
     let write = |out: &mut dyn Write| -> io::Result<()> {
         match args.json {
             true => render::ownership_json(out, snapshot),

@@ -301,7 +301,7 @@ fn write_job(
     let Some(process) = &state.process else { return Ok(()) };
     let gpus = state.gpus();
     let host = HostUse::new(&state.host, state.last.as_ref());
-    let found = with_facts(&state, |facts| findings(facts));
+    let found = with_facts(&state, findings);
     let texts: Vec<FindingText> =
         found.iter().map(|finding| render::finding_text(finding, job.pid)).collect();
     let why = state.failed.as_ref().map_or("they were not read in time", |(why, _)| why);

@@ -331,7 +331,7 @@ fn add_untracked(
         let Some(from) = object(from) else { continue };
         let is_added = next > holders.len();
         let dict = heap.dict_of_instance(from.at, &from.class).filter(|_| !is_added);
-        let dict = dict.and_then(|dict| object(dict));
+        let dict = dict.and_then(&object);
         for from in std::iter::once(from).chain(dict) {
             let number = tracked(from.at).or_else(|| builder.numbers.get(&from.at.0).copied());
             let Some(number) = number else { continue };
@@ -359,7 +359,7 @@ fn add_untracked(
     add_cached(heap, references, builder, &holders);
 }
 
-/// A cache's results are owned by its dictionary, and once more by a list (Modules/_functoolsmodule.c).
+/// A cache's dictionary owns its results, and so does its list (Modules/_functoolsmodule.c).
 fn add_cached(
     heap: &ObjectHeap<'_>,
     references: &ReferenceGraph<'_>,

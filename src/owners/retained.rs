@@ -62,15 +62,7 @@ pub(super) fn find(
     let lookup = NameLookup::new(known.sources, rows);
     let names = candidates(known.named, rows, nodes);
     let ways = ways(known.sources, &lookup, rows, asked);
-    let mut named: FxHashMap<Arc<str>, NamedReference> = FxHashMap::default();
-    for name in names {
-        if let Some(reference) = lookup.references(&name).and_then(|mut way| way.pop()) {
-            named.insert(name, reference);
-        }
-    }
-    for (name, step) in ways.iter().flat_map(|way| &way.steps) {
-        named.entry(name.clone()).or_insert_with(|| step.clone());
-    }
+    let named = named_references(&lookup, names, &ways);
     let mut on_ways: Vec<NamedReference> = named.values().cloned().collect();
     on_ways.extend(ways.iter().flat_map(|way| way.steps.iter().map(|(_, step)| step.clone())));
     if known.only_reads {
@@ -97,17 +89,14 @@ pub(super) fn find(
     let all_names = references.split_off(references.len() - groups.len());
     let mut references: Vec<RetainedReference> = references.into_iter().flatten().collect();
     references.sort_by(|a, b| a.name.cmp(&b.name));
-    let of = |name: &Arc<str>| {
-        let at = references.binary_search_by(|known| known.name.cmp(name)).ok()?;
-        references.get(at).cloned()
-    };
-    let ways = ways.iter().zip(groups).zip(all_names).map(|((way, group), all_names)| {
+    let ways = ways.iter().zip(groups).zip(all_names);
+    let ways = ways.map(|((way, group), all_names)| {
         let unknown: i64 = group.iter().map(|number| held.unknown_holders(*number)).sum();
         let step = |(name, step): &(Arc<str>, NamedReference)| WayStep {
             step: step.text.clone(),
             class: class_name(known.sources, step.to),
             holds: bytes_behind(rows, name),
-            retained: of(name),
+            retained: called(&references, name).cloned(),
         };
         KeptWay {
             tensor: way.row.tensor.at,
@@ -118,6 +107,29 @@ pub(super) fn find(
     });
     let ways = ways.collect();
     RetainedFigures { references, ways }
+}
+
+fn called<'r>(sorted: &'r [RetainedReference], name: &Arc<str>) -> Option<&'r RetainedReference> {
+    let at = sorted.binary_search_by(|known| known.name.cmp(name)).ok()?;
+    sorted.get(at)
+}
+
+/// References by name: candidates, and the steps of the ways.
+fn named_references(
+    lookup: &NameLookup<'_, '_>,
+    names: Vec<Arc<str>>,
+    ways: &[AskedWay<'_>],
+) -> FxHashMap<Arc<str>, NamedReference> {
+    let mut named: FxHashMap<Arc<str>, NamedReference> = FxHashMap::default();
+    for name in names {
+        if let Some(reference) = lookup.references(&name).and_then(|mut way| way.pop()) {
+            named.insert(name, reference);
+        }
+    }
+    for (name, step) in ways.iter().flat_map(|way| &way.steps) {
+        named.entry(name.clone()).or_insert_with(|| step.clone());
+    }
+    named
 }
 
 /// In the order of `asked`; `None`: not known.

@@ -28,8 +28,8 @@ pub struct OwnershipJson {
     pub place: Option<String>,
     /// With `memspy why`: what refers to the tensors that were asked about.
     pub referrers: Vec<TensorReferrersJson>,
-    /// What references would free, of those with the most memory behind them: on all GPUs, or without
-    /// any on the CPU. Empty where that is not known.
+    /// What references would free, of those with the most memory behind them: on all GPUs, or
+    /// without any on the CPU. Empty where that is not known.
     pub retained: Vec<FreesJson>,
     /// With `memspy why`: how variables lead to them, and what each step would free; empty where
     /// that is not known.

@@ -106,15 +106,17 @@ struct PageSpans {
     count: Vec<u64>,
 }
 
+/// Category, owner, bytes, storages, opt bytes that come back if this reference goes: at once, and
+/// further after `gc.collect()`.
+type PageOwner = (&'static str, String, u64, u64, Option<(u64, u64)>);
+
 #[derive(Debug, Serialize)]
 struct PageSnapshot {
     time: u64,
     allocated: u64,
     /// They add up to the allocated bytes, except what was freed meanwhile.
     categories: Vec<(&'static str, u64)>,
-    /// Category, owner, bytes, storages, opt bytes that come back if this reference goes: at once,
-    /// and further after `gc.collect()`.
-    owners: Vec<(&'static str, String, u64, u64, Option<(u64, u64)>)>,
+    owners: Vec<PageOwner>,
     owners_left_out: usize,
 }
 
