@@ -1,6 +1,5 @@
 //! `memspy summary` and `memspy growth`.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -42,22 +41,8 @@ const OBSERVED: Duration = Duration::from_secs(2);
 const LARGEST_FINDINGS: usize = 5;
 
 pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
-    let began = Instant::now();
-    let limits = &args.cost.limits;
-    let spare = limits.max_time.map_or_else(spare_time, |time| time.max(spare_time()));
-    let deadline = began + args.duration + spare;
-    let options = ObserveOptions {
-        duration: args.duration,
-        every: args.duration / SUMMARY_SNAPSHOTS,
-        limits: SnapshotOptions {
-            max_time: limits.max_time.unwrap_or(Duration::MAX),
-            ..args.cost.options()
-        },
-        // Then probes are removed, and the text is written.
-        deadline: Some(deadline.checked_sub((spare / 3).min(MAX_ENDING)).unwrap_or(began)),
-    };
-    let observer = Observer::new(args.pid, args.subprocesses, options)?;
-    let times = (began, deadline.checked_sub((spare / 10).min(MAX_ENDING / 3)));
+    let which = (args.pid, args.subprocesses);
+    let (observer, times) = Observer::in_time(which, args.duration, &args.cost)?;
     observer.watch(&mut Partial::of(&observer, !args.findings), args.json, times)?;
     let jobs = observer.jobs();
     if args.subprocesses && !args.json {
@@ -102,6 +87,30 @@ impl Observer {
     fn new(pid: u32, has_ranks: bool, options: ObserveOptions) -> Result<Observer> {
         let (jobs, stop) = (Arc::default(), StopSignals::watch()?.stop);
         Ok(Observer { pid, has_ranks, options, keepers: None, jobs, stop })
+    }
+
+    /// One that ends in time, and when it began and has to show what it has.
+    fn in_time(
+        (pid, has_ranks): (u32, bool),
+        duration: Duration,
+        cost: &SnapshotArgs,
+    ) -> Result<(Observer, (Instant, Option<Instant>))> {
+        let began = Instant::now();
+        let max_time = cost.limits.max_time;
+        let spare = max_time.map_or_else(spare_time, |time| time.max(spare_time()));
+        let deadline = began + duration + spare;
+        let options = ObserveOptions {
+            duration,
+            every: duration / SUMMARY_SNAPSHOTS,
+            limits: SnapshotOptions {
+                max_time: max_time.unwrap_or(Duration::MAX),
+                ..cost.options()
+            },
+            // Then probes are removed, and the text is written.
+            deadline: Some(deadline.checked_sub((spare / 3).min(MAX_ENDING)).unwrap_or(began)),
+        };
+        let times = (began, deadline.checked_sub((spare / 10).min(MAX_ENDING / 3)));
+        Ok((Observer::new(pid, has_ranks, options)?, times))
     }
 
     fn jobs(&self) -> Vec<Arc<ObservedJob>> {
@@ -238,27 +247,14 @@ fn print(form: SummaryForm, job: &ObservedJob) -> Result<()> {
 
 /// `memspy why` without a name: what stands out, the largest first.
 pub(super) fn largest_findings(args: &ReadArgs) -> Result<()> {
-    let (began, limits) = (Instant::now(), &args.cost.limits);
-    let spare = limits.max_time.map_or_else(spare_time, |time| time.max(spare_time()));
-    let deadline = began + OBSERVED + spare;
-    let options = ObserveOptions {
-        duration: OBSERVED,
-        every: OBSERVED / SUMMARY_SNAPSHOTS,
-        limits: SnapshotOptions {
-            max_time: limits.max_time.unwrap_or(Duration::MAX),
-            ..args.cost.options()
-        },
-        deadline: Some(deadline.checked_sub((spare / 3).min(MAX_ENDING)).unwrap_or(began)),
-    };
-    let observer = Observer::new(args.pid, args.subprocesses, options)?;
-    let times = (began, deadline.checked_sub((spare / 10).min(MAX_ENDING / 3)));
+    let which = (args.pid, args.subprocesses);
+    let (observer, times) = Observer::in_time(which, OBSERVED, &args.cost)?;
     observer.watch(&mut Partial::of(&observer, false), args.json, times)?;
     show_each(&observer.jobs(), &|job| {
         let mut texts = with_facts(&job.state(), |facts| {
             let found = findings(facts);
             found.iter().map(|it| render::finding_text(it, job.pid)).collect::<Vec<_>>()
         });
-        texts.sort_by_key(|text| Reverse(text.bytes));
         texts.truncate(LARGEST_FINDINGS);
         if args.json {
             return output::print(|out| {

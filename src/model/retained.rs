@@ -59,7 +59,8 @@ pub struct WayStep {
     pub step: String,
     /// Class of the object that it leads to.
     pub class: Arc<str>,
-    /// Bytes of tensors whose names begin with the way so far.
+    /// Bytes that this object leads to, shared ones too, but not over modules and classes; on GPUs,
+    /// or without any on the CPU.
     pub holds: u64,
     /// What it alone keeps; its name is the way so far. `None`: unknown.
     pub retained: Option<RetainedReference>,

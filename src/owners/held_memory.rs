@@ -17,6 +17,8 @@ const MAX_UNTRACKED: usize = 1 << 16;
 /// From an object over its dictionary (of dictionaries: `threading.local`).
 const MAX_DEPTH_OF_DICTS: usize = 3;
 const MAX_IN_DICTS: usize = 4096;
+/// Objects behind a step of a way.
+const MAX_BEHIND: usize = 1 << 20;
 /// Objects that go, of which it is asked whether they may hold more.
 const MAX_OPAQUE: usize = 1 << 14;
 const LRU_CACHE: &str = "functools._lru_cache_wrapper";
@@ -156,6 +158,26 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
     pub(super) fn unknown_holders(&self, number: u32) -> i64 {
         let locals = self.locals.get(&number).copied().unwrap_or_default();
         (self.graph.unexplained(number) - locals).max(0)
+    }
+
+    /// Bytes of the storages that an object leads to, but not over modules and classes.
+    pub(super) fn holds(&self, key: u64, has_gpu: bool) -> u64 {
+        let Some(first) = self.number_of(key) else { return 0 };
+        let modules = self.heap.modules().into_iter();
+        let mut seen: FxHashSet<u32> =
+            modules.filter_map(|(_, dict)| self.references.number_of(dict)).collect();
+        let mut waiting = vec![first];
+        let mut places: FxHashSet<u32> = FxHashSet::default();
+        while let Some(number) = waiting.pop() {
+            let class = self.tracked().get(number as usize).map(|object| object.class.kind);
+            let leads_away = matches!(class, Some(ClassKind::Module | ClassKind::Type));
+            if !leads_away && seen.len() < MAX_BEHIND && seen.insert(number) {
+                places.extend(self.place_of.get(&number));
+                waiting.extend(self.graph.counted(number));
+            }
+        }
+        let places = places.into_iter().map(|place| &self.places[place as usize]);
+        places.filter(|it| it.device.is_cuda() || !has_gpu).map(|it| it.bytes).sum()
     }
 
     /// All known references to these, except from one to another.

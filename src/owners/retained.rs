@@ -18,7 +18,7 @@ use crate::ownership::{graph_roots, reference_of, references_in};
 use crate::target::Addr;
 
 /// Models and optimizers first, then those of the most bytes.
-const MAX_REFERENCES: usize = 160;
+const MAX_REFERENCES: usize = 512;
 const MAX_OF_MODELS: usize = 32;
 /// References looked at, for all figures: some tenths of a second.
 const ROOM: usize = 1 << 23;
@@ -95,7 +95,7 @@ pub(super) fn find(
         let step = |(name, step): &(Arc<str>, NamedReference)| WayStep {
             step: step.text.clone(),
             class: class_name(known.sources, step.to),
-            holds: bytes_behind(rows, name),
+            holds: held.holds(step.to.0, has_gpu),
             retained: called(&references, name).cloned(),
         };
         KeptWay {
@@ -254,19 +254,6 @@ fn sharing(held: &HeldMemory<'_, '_>, rows: &[TensorRow], of: &TensorRow) -> FxH
     let data = |row: &TensorRow| Some((row.tensor.device?, row.tensor.storage?.data));
     let shares = |row: &&TensorRow| row.tensor.at == of.tensor.at || data(row) == data(of);
     rows.iter().filter(shares).filter_map(|row| held.number_of(row.tensor.at)).collect()
-}
-
-/// Bytes of tensors whose names begin with this one, each storage once.
-fn bytes_behind(rows: &[TensorRow], name: &str) -> u64 {
-    let mut seen = FxHashSet::default();
-    let begins = |row: &&TensorRow| {
-        row.names.iter().any(|other| {
-            let rest = other.strip_prefix(name);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[', '{', '…']))
-        })
-    };
-    let storages = rows.iter().filter(begins).filter_map(|row| row.tensor.storage);
-    storages.filter(|storage| seen.insert(storage.data)).map(|storage| storage.memory()).sum()
 }
 
 fn class_name(sources: PathSources<'_, '_>, at: Addr) -> Arc<str> {

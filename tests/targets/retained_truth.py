@@ -1,7 +1,7 @@
 """Jobs that delete a reference: what `memspy` says that it frees, and what it frees.
 
-A line with the name of one of `SITUATIONS` sets it up: the target prints the reference, as memspy names it, and READY.
-At the next line the reference is really removed, and the target prints the bytes by which
+All of `SITUATIONS` stand at the same time: the target prints their references, as memspy names them, and READY. At the
+next line one after the other is really removed, and the target prints the bytes by which
 `torch.cuda.memory_allocated()` fell, and by which it fell further with `gc.collect()`.
 """
 import collections
@@ -76,7 +76,30 @@ class KeepsOutput(torch.autograd.Function):
 
 
 SITUATIONS = {}
-before = None
+CURRENT = threading.local()
+
+
+class Situation:
+    """One on a thread of its own, where its variables are those of a running function."""
+
+    def __init__(self, function):
+        self.function = function
+        self.reference = self.freed = self.before = None
+        self.stands, self.may_go = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+        self.stands.wait()
+
+    def run(self):
+        CURRENT.situation = self
+        self.function()
+        gone()
+
+    def remove(self):
+        self.may_go.set()
+        self.thread.join()
+        gc.collect()
+        return self.freed
 
 
 def situation(function):
@@ -85,20 +108,19 @@ def situation(function):
 
 
 def stand(name):
-    global before
-    handshake.ready(name)
-    handshake.hold()
-    before = torch.cuda.memory_allocated()
+    own = CURRENT.situation
+    own.reference = name
+    own.stands.set()
+    own.may_go.wait()
+    own.before = torch.cuda.memory_allocated()
 
 
 def gone(*still_there):
-    global before
-    if before is None:
-        return
-    at_once = torch.cuda.memory_allocated()
-    gc.collect()
-    handshake.ready([before - at_once, at_once - torch.cuda.memory_allocated()])
-    before = None
+    own = CURRENT.situation
+    if own.freed is None:
+        at_once = torch.cuda.memory_allocated()
+        gc.collect()
+        own.freed = [own.before - at_once, at_once - torch.cuda.memory_allocated()]
 
 
 # Each names the reference once it stands, removes it, and says when that is done; what is given to `gone` is there
@@ -595,11 +617,11 @@ def checkpointed():
 def main():
     gc.disable()
     torch.empty(1, device="cuda")
-    handshake.ready(list(SITUATIONS))
-    for words in handshake.requests():
-        SITUATIONS[words[0]]()
-        gone()
-        gc.collect()
+    situations = {name: Situation(function) for name, function in SITUATIONS.items()}
+    handshake.ready({name: own.reference for name, own in situations.items()})
+    handshake.hold()
+    handshake.ready({name: own.remove() for name, own in situations.items()})
+    handshake.hold()
 
 
 main()

@@ -48,7 +48,7 @@ pub struct WayStepJson {
     pub step: String,
     /// Class of the object that it leads to.
     pub class: String,
-    /// Bytes of tensors whose names begin with the steps so far.
+    /// Bytes that the object leads to, shared ones too, but not over modules and classes.
     pub holds: u64,
     /// What comes back if this reference goes, over all devices; `null` where it is not known.
     pub frees: Option<FreesJson>,

@@ -44,7 +44,8 @@ fn changes(row: &TensorRow, way: &KeptWay) -> Vec<String> {
     let freed = |step: &&WayStep| step.retained.as_ref().map_or((0, 0), sum);
     let all = |step: &&WayStep| freed(step).0 + freed(step).1;
     let enough = way.steps.iter().rev().find(|step| size > 0 && all(step) >= size);
-    let most = way.steps.iter().max_by_key(|step| all(step)).filter(|step| all(step) > 0);
+    // The outermost of those that free as much.
+    let most = way.steps.iter().rev().max_by_key(|step| all(step)).filter(|step| all(step) > 0);
     let change = |step: &WayStep| {
         let (at_once, after_collect) = freed(&step);
         let name = step.retained.as_ref().map_or("", |retained| &retained.name);
