@@ -10,9 +10,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::attribution::{
-    AllocationOrigin, BlockAttribution, BlockGroup, CANDIDATES_WITHIN,
-};
+use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
@@ -205,25 +203,21 @@ impl<'a> FollowReplay<'a> {
         let of_group = |(&kind, group): (&BlockGroup, &GroupReplay)| {
             let alive = |block: &ReplayedBlock| -> (_, AliveBlock) {
                 let sign = |is_one, sign| if is_one { sign } else { FreeSign::None };
-                let is_late = block.attribution.span.is_none_or(|span| span > CANDIDATES_WITHIN);
-                let (age, address, sign, is_unseen) = match block.from {
+                let (age, address, sign) = match block.from {
                     BlockSource::Snapshot(address) => {
-                        (0, Some(address), sign(block.is_gone, FreeSign::Gone), false)
+                        (0, Some(address), sign(block.is_gone, FreeSign::Gone))
                     }
                     BlockSource::Change(change) => {
-                        (change, None, sign(block.given.is_none(), FreeSign::NoAddress), is_late)
+                        (change, None, sign(block.given.is_none(), FreeSign::NoAddress))
                     }
                 };
                 let attribution = block.attribution.clone();
                 let at = attribution.allocated_at;
-                (
-                    (age, at, block.address()),
-                    AliveBlock { kind, attribution, address, sign, is_unseen },
-                )
+                ((age, at, block.address()), AliveBlock { kind, attribution, address, sign })
             };
             let freed = group.frees.iter().filter(|free| free.time > since);
             let freed = freed.map(|free| &free.block);
-            group.alive().into_iter().chain(freed).map(alive).collect::<Vec<_>>()
+            group.live.iter().chain(freed).map(alive).collect::<Vec<_>>()
         };
         let mut blocks: Vec<_> = self.groups.iter().flat_map(of_group).collect();
         blocks.sort_by_key(|(age, block)| (*age, block.kind.size, block.kind.requested));

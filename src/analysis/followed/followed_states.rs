@@ -1,9 +1,12 @@
-//! What was alive at a moment of the program, known from an iteration in which every change was followed.
+//! What was alive at a moment of the program, known from an iteration in which every change was
+//! followed.
 //!
-//! Polls of a busy job rest for most of the time (`sampler/follow/slices.rs`). A change is dozens of blocks then, and which of
-//! blocks that are alike it freed is a guess. But the program has been where it is now: in an earlier iteration as many bytes were alive in both
-//! pools, in as many blocks of each kind. Who had made these is known better, for their changes were seen one by one. So the blocks of a map at the
-//! end of such a time are charged as they were there, kind by kind. That is likely, never certain.
+//! Polls of a busy job rest for most of the time (`sampler/follow/slices.rs`). A change is dozens
+//! of blocks then, and which of blocks that are alike it freed is a guess. But the program has been
+//! where it is now: in an earlier iteration as many bytes were alive in both pools, in as many
+//! blocks of each kind. Who had made these is known better, for their changes were seen one by one.
+//! So the blocks of a map at the end of such a time are charged as they were there, kind by kind.
+//! That is likely, never certain.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,19 +25,17 @@ const MAX_STEPS: usize = 1 << 17;
 const MAX_BLOCKS: usize = 1 << 18;
 /// Moments kept: a loop comes to the same few levels when maps are read.
 const MAX_KNOWN: usize = 32;
-/// Moments tried for one level.
-const MAX_TRIED: usize = 4;
 /// A change that allocates more than this was not followed: polls are 300 µs apart while they rest.
 const FOLLOWED_ALLOCATIONS: i64 = 3;
 /// So many blocks are the last ones.
 const LAST_ALLOCATED: i64 = 1024;
-/// If less than this part of the last blocks came in changes that were not followed, polls did not rest.
+/// If less than this part of the last blocks came in changes that were not followed, polls did not
+/// rest.
 const LEAST_RESTED: f64 = 0.02;
 /// If more, the moment tells nothing of others.
 const MOST_RESTED: f64 = 0.2;
-/// Least part of the bytes that have to be of kinds of which as many blocks were alive; with as much no better moment is looked for.
+/// Least part of the bytes that have to be of kinds of which as many blocks were alive.
 const LEAST_ALIKE: f64 = 0.5;
-const MOSTLY_ALIKE: f64 = 0.9;
 
 /// The blocks alive at a moment, by kind.
 pub(super) type AliveKinds = FxHashMap<BlockGroup, Vec<AliveBlock>>;
@@ -65,7 +66,8 @@ impl FollowedStretch {
     }
 }
 
-/// The part of the last blocks allocated in these changes that came while polls rested; `None` where they did not.
+/// The part of the last blocks allocated in these changes that came while polls rested; `None`
+/// where they did not.
 pub(super) fn rested_part(steps: &[FollowedStep]) -> Option<f64> {
     let (mut all, mut rested) = (0_i64, 0_i64);
     for step in steps.iter().rev() {
@@ -79,7 +81,8 @@ pub(super) fn rested_part(steps: &[FollowedStep]) -> Option<f64> {
 }
 
 impl FollowedStates {
-    /// Keeps the changes between two maps; where there is no room for more, those are forgotten first in which polls rested.
+    /// Keeps the changes between two maps; where there is no room for more, those are forgotten
+    /// first in which polls rested.
     pub(super) fn keep(&mut self, stretch: FollowedStretch) {
         if !stretch.has_rested {
             // What was not known may be known now.
@@ -115,16 +118,13 @@ impl FollowedStates {
         self.known.push_back((live, alive));
     }
 
-    /// Where so much was alive: after which changes of which time between two maps. `rested` is the part of the last blocks of which it is asked. Those come
-    /// first before which polls rested least since the map, for what a replay takes for alive by mistake stays so; of these the last ones.
-    pub(super) fn moments(
-        &self,
-        live: LiveBytes,
-        rested: f64,
-    ) -> impl Iterator<Item = (&FollowedStretch, usize)> {
+    /// Where so much was alive: after which change of which time between two maps. `rested` is the
+    /// part of the last blocks of which it is asked. It is where polls rested least since the map,
+    /// for what a replay takes for alive by mistake stays so; of such ones the last.
+    pub(super) fn moment(&self, live: LiveBytes, rested: f64) -> Option<(&FollowedStretch, usize)> {
         let most = (rested / 2.0).min(MOST_RESTED);
-        let mut moments: Vec<_> = Vec::new();
-        for stretch in self.stretches.iter().rev() {
+        let mut best: Option<(i64, &FollowedStretch, usize)> = None;
+        for stretch in &self.stretches {
             let steps = &stretch.until.steps;
             if !steps.iter().any(|step| step.live == live) {
                 continue;
@@ -133,14 +133,14 @@ impl FollowedStates {
             let is_followed = |at: &usize| {
                 steps[*at].live == live && rested_part(&steps[..=*at]).unwrap_or(0.0) <= most
             };
-            let known = stretch.until.known_moments().filter(is_followed);
-            let mut of_stretch: Vec<_> =
-                known.map(|at| (rested[at] / LAST_ALLOCATED, stretch, at)).collect();
-            of_stretch.reverse();
-            moments.append(&mut of_stretch);
+            for at in stretch.until.known_moments().filter(is_followed) {
+                let rested = rested[at] / LAST_ALLOCATED;
+                if best.is_none_or(|(least, ..)| rested <= least) {
+                    best = Some((rested, stretch, at));
+                }
+            }
         }
-        moments.sort_by_key(|(rested, ..)| *rested);
-        moments.into_iter().map(|(_, stretch, at)| (stretch, at)).take(MAX_TRIED)
+        best.map(|(_, stretch, at)| (stretch, at))
     }
 }
 
@@ -163,29 +163,12 @@ fn allocated_at_rest(step: &FollowedStep) -> i64 {
     if allocated > FOLLOWED_ALLOCATIONS { allocated } else { 0 }
 }
 
-/// Of moments the one that is most like a map which has so many blocks of each kind.
-pub(super) fn most_alike(
-    moments: impl Iterator<Item = Vec<AliveBlock>>,
+/// The blocks alive at a moment, of kinds of which the map has as many: `None` if these are too few
+/// bytes.
+pub(super) fn alike_kinds(
+    alive: Vec<AliveBlock>,
     in_map: &FxHashMap<BlockGroup, usize>,
 ) -> Option<AliveKinds> {
-    let bytes = |kind: &BlockGroup, count: usize| kind.size as f64 * count as f64;
-    let all: f64 = in_map.iter().map(|(kind, count)| bytes(kind, *count)).sum();
-    let mut best: Option<(f64, AliveKinds)> = None;
-    for alive in moments {
-        let kinds = alike_kinds(alive, in_map);
-        let alike: f64 = kinds.iter().map(|(kind, of)| bytes(kind, of.len())).sum();
-        if alike >= all * LEAST_ALIKE && best.as_ref().is_none_or(|(most, _)| alike > *most) {
-            best = Some((alike, kinds));
-        }
-        if alike >= all * MOSTLY_ALIKE {
-            break;
-        }
-    }
-    best.map(|(_, kinds)| kinds)
-}
-
-/// The blocks alive at a moment, of kinds of which the map has as many.
-fn alike_kinds(alive: Vec<AliveBlock>, in_map: &FxHashMap<BlockGroup, usize>) -> AliveKinds {
     let mut kinds = AliveKinds::default();
     for block in alive {
         kinds.entry(block.kind).or_default().push(block);
@@ -203,11 +186,15 @@ fn alike_kinds(alive: Vec<AliveBlock>, in_map: &FxHashMap<BlockGroup, usize>) ->
         }
     }
     kinds.retain(|kind, blocks| in_map.get(kind) == Some(&blocks.len()));
-    kinds
+    let bytes = |kind: &BlockGroup, count: usize| kind.size as f64 * count as f64;
+    let all: f64 = in_map.iter().map(|(kind, count)| bytes(kind, *count)).sum();
+    let alike: f64 = kinds.iter().map(|(kind, of)| bytes(kind, of.len())).sum();
+    (alike >= all * LEAST_ALIKE).then_some(kinds)
 }
 
-/// Charges the blocks of one kind in a map as those that were alive at such a moment; gives what is changed, `None` where they cannot be the same.
-/// Blocks that are older than the recording become fewer, never more: those of which the moment had fewer were freed since the map before.
+/// Charges the blocks of one kind in a map as those that were alive at such a moment; gives what is
+/// changed, `None` where they cannot be the same. Blocks that are older than the recording become
+/// fewer, never more: those of which the moment had fewer were freed since the map before.
 pub(super) fn charge_alike(
     blocks: &[(u64, Arc<BlockAttribution>)],
     alive: &[AliveBlock],
@@ -246,7 +233,8 @@ mod tests {
     use super::*;
     use crate::analysis::followed::highest_moment::tests::moment_of;
 
-    /// Blocks that these stacks made, of so many bytes each; stack 0 is the time before the recording.
+    /// Blocks that these stacks made, of so many bytes each; stack 0 is the time before the
+    /// recording.
     fn alive(blocks: &[(u32, u64)]) -> Vec<AliveBlock> {
         moment_of(7, blocks, 0).blocks
     }
@@ -291,22 +279,21 @@ mod tests {
     }
 
     #[test]
-    fn the_moment_with_the_most_blocks_of_the_same_kinds_tells() {
+    fn a_moment_tells_of_kinds_of_which_as_many_blocks_were_alive() {
         let map = counts(&[(1, 8), (1, 8), (1, 4)]);
-        let kinds = |moments: Vec<Vec<AliveBlock>>| {
-            let kinds = most_alike(moments.into_iter(), &map)?;
+        let kinds = |alive: Vec<AliveBlock>| {
+            let kinds = alike_kinds(alive, &map)?;
             let mut sizes: Vec<_> = kinds.iter().map(|(k, of)| (k.size, of.len())).collect();
             sizes.sort_unstable();
             Some(sizes)
         };
-        let all = alive(&[(1, 4), (2, 8), (3, 8)]);
+        assert_eq!(kinds(alive(&[(1, 4), (2, 8), (3, 8)])), Some(vec![(4, 1), (8, 2)]));
         let most = alive(&[(4, 8), (4, 8), (4, 2)]);
-        assert_eq!(kinds(vec![most.clone(), all]), Some(vec![(4, 1), (8, 2)]));
-        assert_eq!(kinds(vec![most]), Some(vec![(8, 2)]), "most of the bytes");
-        assert_eq!(kinds(vec![alive(&[(1, 8), (1, 4)])]), None, "too few are alike");
+        assert_eq!(kinds(most), Some(vec![(8, 2)]), "most of the bytes");
+        assert_eq!(kinds(alive(&[(1, 8), (1, 4)])), None, "too few are alike");
         let mut more = alive(&[(1, 4), (2, 8), (3, 8), (5, 8)]);
-        assert_eq!(kinds(vec![more.clone()]), None);
+        assert_eq!(kinds(more.clone()), None);
         more[3].sign = FreeSign::NoAddress;
-        assert_eq!(kinds(vec![more]), Some(vec![(4, 1), (8, 2)]), "it was freed");
+        assert_eq!(kinds(more), Some(vec![(4, 1), (8, 2)]), "it was freed");
     }
 }

@@ -1,8 +1,9 @@
 //! The highest moment between two maps: which blocks were alive then.
 //!
-//! Maps are read some milliseconds apart, and a job is at its peak for less: its forward pass fills what its backward pass frees
-//! again. The changes between the maps tell how many bytes were alive after each of them, and the replay which blocks those were most likely.
-//! What it does not know is not made up: bytes that no block accounts for are `[not seen]`.
+//! Maps are read some milliseconds apart, and a job is at its peak for less: its forward pass fills
+//! what its backward pass frees again. The changes between the maps tell how many bytes were alive
+//! after each of them, and the replay which blocks those were most likely. What it does not know is
+//! not made up: bytes that no block accounts for are `[not seen]`.
 
 use std::sync::Arc;
 
@@ -11,14 +12,16 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
 use crate::model::Pool;
 
-/// If more than this part of the bytes alive is not known, the map nearest below the peak tells more. A peak that is known in part tells more than a
-/// map far below it: of a detector with images of other sizes at every step, most of that map was older than the recording.
+/// If more than this part of the bytes alive is not known, the map nearest below the peak tells
+/// more. A peak that is known in part tells more than a map far below it: of a detector with images
+/// of other sizes at every step, most of that map was older than the recording.
 const MOST_UNKNOWN: u64 = 4;
 
 /// What says that a block which a replay has alive may have been freed, the most telling first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FreeSign {
-    /// It was allocated, and the tables of the allocator that were read afterwards had no address that can be its own.
+    /// It was allocated, and the tables of the allocator that were read afterwards had no address
+    /// that can be its own.
     NoAddress,
     /// The next map does not have it.
     Gone,
@@ -34,8 +37,6 @@ pub(crate) struct AliveBlock {
     /// Where the map before has it; `None` for one that was allocated since.
     pub(crate) address: Option<u64>,
     pub(super) sign: FreeSign,
-    /// Whether no poll saw near it who allocated it.
-    pub(super) is_unseen: bool,
 }
 
 /// A moment between two maps.
@@ -68,12 +69,10 @@ impl HighestMoment {
         }
     }
 
-    /// Makes the blocks add up to what the counters say, and tells how many bytes are not known; `None` if these are too many.
+    /// Makes the blocks add up to what the counters say, and tells how many bytes are not known;
+    /// `None` if these are too many.
     pub(super) fn add_up(mut self) -> Option<HighestMoment> {
-        // Whose these are is a guess from others of their kind, if that.
-        let unseen =
-            self.blocks.iter().filter(|block| block.is_unseen).map(|block| block.kind.size);
-        let mut unknown: u64 = unseen.sum();
+        let mut unknown = 0;
         for (pool, live) in [(Pool::Small, self.live[0]), (Pool::Large, self.live[1])] {
             let (mut kept, mut of_pool): (Vec<_>, Vec<_>) =
                 self.blocks.into_iter().partition(|block| block.kind.pool != pool);
@@ -93,15 +92,16 @@ impl HighestMoment {
                 });
                 let kind = BlockGroup { size, requested: size, pool };
                 let (address, sign) = (None, FreeSign::None);
-                self.blocks.push(AliveBlock { kind, attribution, address, sign, is_unseen: false });
+                self.blocks.push(AliveBlock { kind, attribution, address, sign });
             }
         }
         (unknown <= self.allocated() / MOST_UNKNOWN).then_some(HighestMoment { unknown, ..self })
     }
 }
 
-/// Leaves `over` bytes out: frees that the replay could not place. Gives how many are left over, which are less than 0 where a block was left
-/// out that is larger; `None` where nothing can be left out. Bytes for which nothing speaks are added to `unknown`.
+/// Leaves `over` bytes out: frees that the replay could not place. Gives how many are left over,
+/// which are less than 0 where a block was left out that is larger; `None` where nothing can be
+/// left out. Bytes for which nothing speaks are added to `unknown`.
 fn leave_out(blocks: &mut Vec<AliveBlock>, mut over: i64, unknown: &mut u64) -> Option<i64> {
     // The oldest first, but where nothing speaks for any of them: the youngest live shortest.
     for sign in [FreeSign::NoAddress, FreeSign::Gone] {
@@ -135,7 +135,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::model::{StackId, ThreadId};
 
-    /// A moment of blocks that these stacks made, of so many bytes each; stack 0 is the time before the recording.
+    /// A moment of blocks that these stacks made, of so many bytes each; stack 0 is the time before
+    /// the recording.
     pub(crate) fn moment_of(time: u64, blocks: &[(u32, u64)], unknown: u64) -> HighestMoment {
         let made = |&(stack, size): &(u32, u64)| {
             let attribution = match stack {
@@ -163,7 +164,7 @@ pub(crate) mod tests {
     fn block(size: u64, certain: bool) -> AliveBlock {
         let attribution = made_by(1, certain);
         let kind = BlockGroup { size, requested: size, pool: Pool::Large };
-        AliveBlock { kind, attribution, address: None, sign: FreeSign::None, is_unseen: false }
+        AliveBlock { kind, attribution, address: None, sign: FreeSign::None }
     }
 
     fn moment(live: i64, blocks: Vec<AliveBlock>) -> HighestMoment {

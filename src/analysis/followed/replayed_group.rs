@@ -50,11 +50,6 @@ impl ReplayedBlock {
             BlockSource::Change(_) => self.given,
         }
     }
-
-    /// Whether the map with which the replay began has it.
-    pub(super) fn is_from_map(&self) -> bool {
-        matches!(self.from, BlockSource::Snapshot(_))
-    }
 }
 
 /// A block that was taken for the one that was freed.
@@ -96,30 +91,9 @@ pub(super) struct GroupReplay {
     pub(super) gone: FxHashMap<usize, usize>,
     /// The batch of each address of the map before.
     pub(super) batches: FxHashMap<u64, usize>,
-    /// Blocks freed of which nothing is known.
-    unplaced: usize,
 }
 
 impl GroupReplay {
-    /// The blocks that are most likely alive now: in the place of those freed of which nothing is
-    /// known, blocks of the map before are left out, whose addresses others have got until the next
-    /// map.
-    pub(super) fn alive(&self) -> Vec<&ReplayedBlock> {
-        let mut alive: Vec<&ReplayedBlock> = self.live.iter().collect();
-        let mut left = self.unplaced;
-        for lasts in [false, true] {
-            while left > 0
-                && let Some(at) =
-                    alive.iter().rposition(|block| block.is_from_map() && block.lasts == lasts)
-            {
-                alive.remove(at);
-                left -= 1;
-            }
-        }
-        alive.truncate(alive.len().saturating_sub(left));
-        alive
-    }
-
     /// Adds a block that `change` allocated.
     pub(super) fn push(
         &mut self,
@@ -152,10 +126,7 @@ impl GroupReplay {
     }
 
     pub(super) fn free(&mut self, moment: &FreeMoment) {
-        let Some(at) = self.choose(moment) else {
-            self.unplaced += 1;
-            return;
-        };
+        let Some(at) = self.choose(moment) else { return };
         let differs = |other: &ReplayedBlock| {
             self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
         };

@@ -9,7 +9,7 @@ use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
 };
 use crate::analysis::followed::followed_states::{
-    AliveKinds, FollowedStretch, charge_alike, most_alike, rested_part,
+    AliveKinds, FollowedStretch, alike_kinds, charge_alike, rested_part,
 };
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite};
 use crate::analysis::followed::highest_moment::HighestMoment;
@@ -34,7 +34,7 @@ impl FollowedSteps {
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
         (is_complete, above): (bool, u64),
-    ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Vec<HighestMoment>) {
+    ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Option<HighestMoment>) {
         let known: FxHashSet<(BlockGroup, u64)> = blocks
             .iter()
             .flat_map(|(group, of_group)| of_group.known.iter().map(|(at, _)| (*group, *at)))
@@ -53,7 +53,7 @@ impl FollowedSteps {
         let mut replay = FollowReplay::new(before, &self.sites);
         let above = is_complete.then_some(above);
         let mut highest = until.replay(&mut replay, above);
-        for moment in &mut highest {
+        if let Some(moment) = &mut highest {
             let time = moment.time;
             moment.keep_proven(|size| self.proof.none_freed(size, time));
         }
@@ -71,7 +71,7 @@ impl FollowedSteps {
             }
             until.charge_left(left, lived_on, &mut attributions);
         }
-        (attributions, highest.into_iter().filter_map(HighestMoment::add_up).collect())
+        (attributions, highest.and_then(HighestMoment::add_up))
     }
 
     /// Charges the blocks of a complete map as those that were alive where the program was in an
@@ -114,13 +114,12 @@ impl FollowedSteps {
         if let Some(known) = self.states.known(live) {
             return known;
         }
-        let FollowedSteps { states, sites, .. } = self;
-        let moments = states.moments(live, rested).filter_map(|(stretch, at)| {
+        let moment = self.states.moment(live, rested).and_then(|(stretch, at)| {
             let blocks = stretch.blocks.iter().cloned();
-            let mut replay = FollowReplay::new(blocks, sites);
+            let mut replay = FollowReplay::new(blocks, &self.sites);
             stretch.until.alive_at(at, &mut replay)
         });
-        let alive = most_alike(moments, counts).map(Arc::new);
+        let alive = moment.and_then(|alive| alike_kinds(alive, counts)).map(Arc::new);
         self.states.remember(live, alive.clone());
         alive
     }

@@ -17,9 +17,6 @@ use crate::analysis::followed::pool_change::PoolChange;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
 use crate::model::{CounterDelta, Pool};
 
-/// Moments that are as high as any.
-const MAX_MOMENTS: usize = 8;
-
 /// Changes up to a map.
 #[derive(Debug)]
 pub(crate) struct UntilMap {
@@ -29,16 +26,16 @@ pub(crate) struct UntilMap {
 }
 
 impl UntilMap {
-    /// Replays them. The highest moments, if they are asked for and higher than `above` bytes: a
-    /// loop is as high in each iteration.
+    /// Replays them. The last of the highest moments, if it is asked for and higher than `above`
+    /// bytes.
     pub(super) fn replay(
         &self,
         replay: &mut FollowReplay<'_>,
         above: Option<u64>,
-    ) -> Vec<HighestMoment> {
+    ) -> Option<HighestMoment> {
         let windows = self.windows();
-        let highest = above.map_or_else(Vec::new, |above| self.highest(&windows, above));
-        self.replay_to(self.steps.len(), replay, &highest, &windows)
+        let highest = above.and_then(|above| self.highest(&windows, above));
+        self.replay_to(self.steps.len(), replay, highest, &windows)
     }
 
     /// The blocks alive after change `at`, one of [`Self::known_moments`].
@@ -47,19 +44,18 @@ impl UntilMap {
         at: usize,
         replay: &mut FollowReplay<'_>,
     ) -> Option<Vec<AliveBlock>> {
-        let moments = self.replay_to(at + 1, replay, &[at], &self.windows());
-        Some(moments.into_iter().next()?.blocks)
+        Some(self.replay_to(at + 1, replay, Some(at), &self.windows())?.blocks)
     }
 
-    /// Replays the first `count` of them, and tells of the moments after the changes `wanted`.
+    /// Replays the first `count` of them, and tells of the moment after the change `wanted`.
     fn replay_to(
         &self,
         count: usize,
         replay: &mut FollowReplay<'_>,
-        wanted: &[usize],
+        wanted: Option<usize>,
         windows: &[Option<usize>],
-    ) -> Vec<HighestMoment> {
-        let mut moments = Vec::new();
+    ) -> Option<HighestMoment> {
+        let mut moment = None;
         let mut at = 0;
         while let Some(step) = self.steps.get(at).filter(|_| at < count) {
             let end = windows.get(at).copied().flatten();
@@ -73,7 +69,9 @@ impl UntilMap {
                     .map(|(step, parts)| self.replayed(step, parts.as_deref()))
                     .collect();
                 replay.addressed_changes(&changes, addresses);
-                moments.extend((at..=end).filter_map(|at| self.moment(at, wanted, replay)));
+                if let Some(wanted) = wanted.filter(|wanted| (at..=end).contains(wanted)) {
+                    moment = self.moment(wanted, replay);
+                }
                 at = end + 1;
                 continue;
             }
@@ -83,31 +81,26 @@ impl UntilMap {
                 None => replay.change(&pools),
                 Some(_) => replay.guessed_changes(&parts),
             }
-            moments.extend(self.moment(at, wanted, replay));
+            if wanted == Some(at) {
+                moment = self.moment(at, replay);
+            }
             at += 1;
         }
-        moments
+        moment
     }
 
-    /// The moment after change `at`, if it is one of those wanted. After those replayed since,
-    /// nothing was allocated.
-    fn moment(
-        &self,
-        at: usize,
-        wanted: &[usize],
-        replay: &FollowReplay<'_>,
-    ) -> Option<HighestMoment> {
+    /// The moment after change `at`. After those replayed since, nothing was allocated.
+    fn moment(&self, at: usize, replay: &FollowReplay<'_>) -> Option<HighestMoment> {
         // Without addresses too many frees are guessed in the midst of an iteration: of a job on
         // the simulated device less than half of what was drawn was right.
-        let is_wanted = replay.is_addressed && wanted.contains(&at);
-        let FollowedStep { to: time, live, .. } = *self.steps.get(at).filter(|_| is_wanted)?;
+        let step = self.steps.get(at).filter(|_| replay.is_addressed)?;
+        let FollowedStep { to: time, live, .. } = *step;
         Some(HighestMoment { time, live, blocks: replay.alive_since(time), unknown: 0 })
     }
 
-    /// After which changes most was alive, if that is more than `above` bytes: the first of them
-    /// that was followed, the last, and some in between. Within a window the tables tell what was
-    /// alive if only frees follow.
-    fn highest(&self, windows: &[Option<usize>], above: u64) -> Vec<usize> {
+    /// The last change after which most was alive, if that is more than `above` bytes. Within a
+    /// window the tables tell what was alive if only frees follow.
+    fn highest(&self, windows: &[Option<usize>], above: u64) -> Option<usize> {
         let height = |at: usize| self.steps[at].live.iter().sum::<i64>();
         let open = self.steps.iter().position(|step| step.open).unwrap_or(self.steps.len());
         let frees_follow = |at: usize| {
@@ -117,17 +110,8 @@ impl UntilMap {
                 |step: &FollowedStep| step.allocations() == 0 && step.to > self.steps[at].to;
             self.steps[at + 1..=end].iter().all(is_free)
         };
-        let known: Vec<usize> = (0..open).filter(|at| frees_follow(*at)).collect();
-        let Some(most) = known.iter().map(|at| height(*at)).max() else { return Vec::new() };
-        if most.max(0) as u64 <= above {
-            return Vec::new();
-        }
-        let mut highest: Vec<usize> = known.into_iter().filter(|at| height(*at) == most).collect();
-        if highest.iter().any(|at| is_known(windows, *at)) {
-            highest.retain(|at| is_known(windows, *at));
-        }
-        let count = highest.len().min(MAX_MOMENTS);
-        (1..=count).map(|nth| highest[(nth * highest.len()).div_ceil(count) - 1]).collect()
+        let known = (0..open).filter(|at| frees_follow(*at));
+        known.max_by_key(|at| height(*at)).filter(|at| height(*at).max(0) as u64 > above)
     }
 
     /// The changes after which it is known which came before.

@@ -56,21 +56,16 @@ impl HighestBetween {
         if self.pace.is_next() { highest - about } else { highest + about }
     }
 
-    pub(super) fn keep(&mut self, moments: Vec<HighestMoment>) {
-        if moments.is_empty() {
-            return;
-        }
-        for moment in moments {
-            let moment = KeptMoment::new(moment);
-            let height = moment.snapshot.allocated;
-            self.moments
-                .retain(|kept| height <= kept.snapshot.allocated + kept.snapshot.allocated / ABOUT);
-            self.moments.push(moment);
-            if self.moments.len() > MAX_KEPT {
-                let scores = self.scores().into_iter().enumerate();
-                if let Some((worst, _)) = scores.max_by_key(|(_, score)| *score) {
-                    self.moments.remove(worst);
-                }
+    pub(super) fn keep(&mut self, moment: HighestMoment) {
+        let moment = KeptMoment::new(moment);
+        let height = moment.snapshot.allocated;
+        self.moments
+            .retain(|kept| height <= kept.snapshot.allocated + kept.snapshot.allocated / ABOUT);
+        self.moments.push(moment);
+        if self.moments.len() > MAX_KEPT {
+            let scores = self.scores().into_iter().enumerate();
+            if let Some((worst, _)) = scores.max_by_key(|(_, score)| *score) {
+                self.moments.remove(worst);
             }
         }
         let scores = self.scores();
@@ -183,7 +178,7 @@ mod tests {
         let mut between = HighestBetween::default();
         for moment in moments {
             assert!(moment.allocated() > between.above());
-            between.keep(vec![moment]);
+            between.keep(moment);
         }
         between.best().unwrap().time.0
     }
@@ -224,8 +219,8 @@ mod tests {
     fn a_higher_moment_replaces_lower_ones() {
         let mut between = HighestBetween::default();
         assert_eq!(between.above(), 0);
-        between.keep(vec![moment_of(1, &[(1, 1000)], 0)]);
-        between.keep(vec![moment_of(2, &[(2, 2000)], 1500)]);
+        between.keep(moment_of(1, &[(1, 1000)], 0));
+        between.keep(moment_of(2, &[(2, 2000)], 1500));
         assert_eq!(between.best().unwrap().time.0, 2);
         assert_eq!(between.kept().count(), 1);
         assert_eq!(between.above(), 1993);
@@ -239,7 +234,7 @@ mod tests {
         for time in 0..10_000 {
             if wants(&mut between) {
                 looked_at += 1;
-                between.keep(vec![moment_of(time, &[(1 + time as u32 % 7, 1000)], 0)]);
+                between.keep(moment_of(time, &[(1 + time as u32 % 7, 1000)], 0));
             }
         }
         assert_eq!(between.kept().count(), MAX_KEPT);

@@ -147,7 +147,9 @@ impl DeviceProfile {
         let above = snapshot.allocated().max(self.top).max(self.between.above());
         let (charges, highest) =
             followed.charge(&until, before, groups, kept, (is_complete, above));
-        self.between.keep(highest);
+        if let Some(highest) = highest {
+            self.between.keep(highest);
+        }
         take_charges(snapshot, charges);
         let proven = self.prove(snapshot);
         let Some(followed) = &mut self.followed else { return };
