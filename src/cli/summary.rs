@@ -15,7 +15,7 @@ use crate::model::OwnershipSnapshot;
 use crate::render::{self, FindingText, GrowthKeeper, JobSummary};
 use crate::sampler::{MANY_PROCESSORS, SnapshotOptions, TargetReaders, processors, read_referrers};
 
-use super::args::{GrowthArgs, ReadArgs, SummaryArgs};
+use super::args::{GrowthArgs, ReadArgs, SnapshotArgs, SummaryArgs};
 use super::live_screen::{self, Watched};
 use super::members::{members, refuse_launcher};
 use super::observe::{JobObservation, ObserveOptions, ObservedJob, observe};
