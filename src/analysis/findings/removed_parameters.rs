@@ -34,11 +34,14 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
             return None;
         }
         let parameters: Vec<u64> = gone.iter().map(|index| optimizer.parameters[*index]).collect();
+        // `AdamW.exp_avg[PARAMETER]`; other names lead through the optimizer to any state.
+        let class = format!("{}.", optimizer.class);
+        let is_of_gone = |name: &str| {
+            name.starts_with(&class) && OF_OPTIMIZER.iter().any(|part| name.contains(part))
+        };
         let of_state = |row: &&TensorRow| {
-            let object = row.object.filter(|object| optimizer.state.contains(object));
-            object.is_some_and(|_| {
-                row.names.iter().any(|name| OF_OPTIMIZER.iter().any(|part| name.contains(part)))
-            })
+            row.object.is_some_and(|object| optimizer.state.contains(&object))
+                && row.names.iter().any(|name| is_of_gone(name))
         };
         let state = snapshot.tensors.iter().filter(of_state).filter_map(|row| row.object);
         let objects: Vec<u64> = parameters.iter().copied().chain(state).collect();

@@ -148,16 +148,18 @@ fn weights_that_nobody_needs_are_found() {
     assert_eq!(found(&of("main: ema.shadow")), []);
     let name = "main: optimizer.state.keys()";
     let state = tensor(48, 4, 4, TensorCategory::OptimizerState, &format!("SGD.buffer[{name}]"));
+    let mut of_kept = tensor(64, 4, 4, TensorCategory::OptimizerState, "SGD.buffer[fc.weight]");
+    of_kept.names.push("main: optimizer.state[0][\"buffer\"]".into());
     let optimizer = Optimizer {
         variable: Some("main: optimizer".into()),
         class: "SGD".into(),
         parameters: vec![16, 32],
-        state: vec![48],
+        state: vec![48, 64],
     };
     let removed = OwnershipSnapshot {
         models: vec![model("main: model", 16, true)],
         optimizers: vec![optimizer],
-        ..snapshot(vec![weight(16, "fc.weight"), weight(32, name), state])
+        ..snapshot(vec![weight(16, "fc.weight"), weight(32, name), state, of_kept])
     };
     let expected = [("state of removed parameters", 8 * MIB, Some(8 * MIB))];
     assert_eq!(seen(&found(&removed)), expected);
