@@ -87,7 +87,7 @@ fn an_address_reused_within_one_delta_has_a_new_block() {
 }
 
 /// A delta that also frees one block.
-pub(crate) fn and_frees(allocations: i64, allocated_mib: u64, freed_mib: i64) -> CounterDelta {
+fn and_frees(allocations: i64, allocated_mib: u64, freed_mib: i64) -> CounterDelta {
     CounterDelta {
         frees: 1,
         freed_bytes: freed_mib << 20,

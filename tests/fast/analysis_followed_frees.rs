@@ -99,56 +99,6 @@ fn a_parameter_is_not_freed_and_allocated_again() {
     assert_eq!(stacks, in_mib(&[("g f", 2)]));
 }
 
-/// An optimizer's state in the first snapshot after its allocation: 96 MB of transformers' Trainer
-/// on `[autograd thread]`. A line that goes on to allocate blocks of that size may well have the
-/// same address again.
-#[test]
-fn state_that_nobody_makes_anew_was_said_to_be_freed() {
-    let (gradient, state) = (1, 0);
-    for (goes_on, stacks) in [(false, in_mib(&[("f", 2)])), (true, in_mib(&[("g f g", 2)]))] {
-        let mut script = Script::new();
-        script.allocates(2, 3_000, stood(state));
-        script.blocks = vec![(0, 2)];
-        script.map();
-        if goes_on {
-            script.allocates(2, 3_000, stood(state));
-            script.frees_at(2, stood(state));
-        }
-        script.change(allocated(2, 5), 3_000, stood(gradient));
-        script.frees_at(2, stood(gradient));
-        script.allocates(2, 3_000, stood(5));
-        script.change(freed(2, 5), 3_000, stood(gradient));
-        let (found, known) = script.end(&[(0, 2)]);
-        assert_eq!(found, stacks);
-        assert_eq!(known.certain, Some(0));
-    }
-}
-
-/// Three snapshots of a rest had gradients, whose address a later gradient has: instead, the
-/// optimizer's state, allocated just before the last of these snapshots, seemed freed.
-#[test]
-fn blocks_in_several_snapshots_of_a_rest_need_not_stay() {
-    let (gradient, state, zero_grad) = (1, 0, 3);
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(gradient));
-    script.blocks = vec![(0, 2)];
-    for _ in 0..3 {
-        script.allocates(6, 3_000, stood(5));
-        script.frees_at(6, stood(5));
-        script.map();
-    }
-    script.allocates(2, 3_000, stood(state));
-    script.blocks = vec![(0, 2), (2, 2)];
-    script.map();
-    for _ in 0..2 {
-        script.frees_at(2, stood(zero_grad));
-        script.allocates(2, 3_000, stood(gradient));
-    }
-    let (stacks, known) = script.end(&[(0, 2), (2, 2)]);
-    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
-    assert_eq!(known.certain, Some(2 * MIB), "all that can be at the first address are gradients");
-}
-
 /// Which of two new blocks has which address is unknown; the guess was kept when one address was
 /// gone.
 #[test]

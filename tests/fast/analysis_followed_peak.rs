@@ -1,7 +1,6 @@
 //! The peak of a followed recording between two snapshots.
 
 use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood};
-use crate::analysis_followed_addresses::and_frees;
 use memspy::analysis::{FoldOptions, FoldedProfile, Moment};
 use memspy::model::{AddressedBlock, FollowedAddresses, SnapshotConsistency};
 
@@ -147,29 +146,6 @@ fn a_peak_of_which_little_is_known_is_not_drawn() {
     script.change(freed(3, 10), 3_000, stood(1));
     script.map();
     assert_eq!(peak(&script).0, in_mib(&[("f", 20)]));
-}
-
-/// One of two like blocks was freed, and a smaller one has its address: the tables are unchanged
-/// until the rest of it is a block as well.
-#[test]
-fn a_block_overlapped_by_another_is_freed_at_the_peak() {
-    let mut script = two_mib();
-    reads_address(&mut script, 100, 16);
-    script.allocates(16, 3_000, stood(1));
-    reads_address(&mut script, 120, 16);
-    script.allocates(16, 3_000, stood(0));
-    script.addresses =
-        Some(FollowedAddresses { changes: 1, allocated: Vec::new(), freed: Vec::new() });
-    script.change(and_frees(1, 4, 16), 3_000, stood(1));
-    reads_address(&mut script, 104, 4);
-    script.allocates(4, 3_000, stood(1));
-    reads_address(&mut script, 200, 30);
-    script.allocates(30, 3_000, stood(0));
-    for mib in [30, 4, 4, 16] {
-        script.frees(mib);
-    }
-    script.map();
-    assert_eq!(peak(&script).0, in_mib(&[("f", 48), ("g", 8)]));
 }
 
 /// Two snapshots that the job disturbed: what the first has and the second has not was not in the

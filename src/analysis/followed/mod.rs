@@ -19,8 +19,8 @@
 //!    of a delta's frees say which kinds it freed (`freed_groups.rs`); `replayed_group.rs` chooses
 //!    the block of a kind; `group_settlement.rs` corrects that by the snapshot at the end.
 //!    Addresses read after a delta say which block was allocated and which freed
-//!    (`addressed_changes.rs`). A block at one address in both snapshots is the
-//!    same one where the counters allow that. `free_sites.rs` corrects early choices.
+//!    (`addressed_changes.rs`). A block at one address in both snapshots is the same one where the
+//!    counters allow that. `free_sites.rs` corrects early choices.
 //! 6. *New blocks* of a snapshot get the allocations of their kind that the replay left alive.
 //!    Where polls rested on the way, its blocks are charged as they were where the program was in
 //!    an iteration that was followed (`followed_states.rs`). Blocks of which no single allocation
