@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::garbage::CombinedReferences;
-use super::name_lookup::{NamedPlace, NamedReference, is_plain};
+use super::name_lookup::{NamedPlace, NamedReference};
 use super::retention_graph::{FreedObjects, ReferenceSide, Removed, RetentionGraph};
+use super::untracked_objects::{LRU_CACHE, add_untracked};
 use crate::model::{AllocatorSnapshot, BlockState, FreedBytes, SavedIn, TensorDevice};
 use crate::python::{ClassKind, HeapObject, ObjectHeap, ReferenceGraph, VariableHolder};
 use crate::target::Addr;
 
-/// Objects that the collector does not track, such as what `lru_cache` keeps.
-const MAX_UNTRACKED: usize = 1 << 16;
 /// From an object over its dictionary (of dictionaries: `threading.local`).
 const MAX_DEPTH_OF_DICTS: usize = 3;
 const MAX_IN_DICTS: usize = 4096;
@@ -21,8 +20,6 @@ const MAX_IN_DICTS: usize = 4096;
 const MAX_BEHIND: usize = 1 << 20;
 /// Objects that go, of which it is asked whether they may hold more.
 const MAX_OPAQUE: usize = 1 << 14;
-const LRU_CACHE: &str = "functools._lru_cache_wrapper";
-const LRU_RESULT: &str = "functools._lru_list_elem";
 
 /// Bytes that come back when all of these storages go.
 #[derive(Debug)]
@@ -48,14 +45,15 @@ pub(super) struct HeldMemory<'h, 'a> {
     held_by_unknown: bool,
 }
 
-struct GraphBuilder {
+/// Objects and references so far.
+pub(super) struct GraphBuilder {
     objects: Vec<(Option<i64>, bool)>,
-    edges: Vec<(u32, u32, ReferenceSide)>,
-    numbers: FxHashMap<u64, u32>,
+    pub(super) edges: Vec<(u32, u32, ReferenceSide)>,
+    pub(super) numbers: FxHashMap<u64, u32>,
 }
 
 impl GraphBuilder {
-    fn add(&mut self, key: u64, count: impl FnOnce() -> Option<i64>) -> u32 {
+    pub(super) fn add(&mut self, key: u64, count: impl FnOnce() -> Option<i64>) -> u32 {
         if let Some(&number) = self.numbers.get(&key) {
             return number;
         }
@@ -293,8 +291,8 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
         }
         let mut is_opaque = self.heap.is_opaque(&object.class);
         self.heap.owned(object, &mut |to| {
-            let is_untracked = !is_opaque && self.references.number_of(to).is_none();
-            is_opaque |= is_untracked && self.heap.is_untracked_holder(to);
+            let is_unknown = !is_opaque && self.number_of(to.0).is_none();
+            is_opaque |= is_unknown && self.heap.is_untracked_holder(to);
         });
         is_opaque
     }
@@ -315,102 +313,6 @@ fn local_counts(
         }
     }
     counts
-}
-
-/// Adds what names pass through and the collector does not track, with the others beside it.
-fn add_untracked(
-    heap: &ObjectHeap<'_>,
-    references: &ReferenceGraph<'_>,
-    builder: &mut GraphBuilder,
-    on_ways: &[NamedReference],
-) {
-    let tracked = |at: Addr| references.number_of(at);
-    let mut holders: Vec<Addr> = Vec::new();
-    for named in on_ways {
-        if tracked(named.to).is_none()
-            && let NamedPlace::In(holder) = named.place
-            && !holders.contains(&holder)
-        {
-            holders.push(holder);
-        }
-    }
-    let object = |at: Addr| {
-        let class = heap.class_of(at)?;
-        Some(HeapObject { at, class, references: 0 })
-    };
-    let mut added: Vec<Addr> = Vec::new();
-    let of_frames = on_ways.iter().filter(|named| matches!(named.place, NamedPlace::Frame(_)));
-    for to in of_frames.map(|named| named.to).filter(|to| tracked(*to).is_none()) {
-        let is_new = !builder.numbers.contains_key(&to.0);
-        if is_new && object(to).is_some_and(|it| !is_plain(it.class.kind)) {
-            builder.add(to.0, || heap.count_of(to));
-            added.push(to);
-        }
-    }
-    let mut next = 0;
-    while let Some(from) = holders.get(next).or_else(|| added.get(next - holders.len())).copied() {
-        next += 1;
-        let Some(from) = object(from) else { continue };
-        let is_added = next > holders.len();
-        let dict = heap.dict_of_instance(from.at, &from.class).filter(|_| !is_added);
-        let dict = dict.and_then(&object);
-        for from in std::iter::once(from).chain(dict) {
-            let number = tracked(from.at).or_else(|| builder.numbers.get(&from.at.0).copied());
-            let Some(number) = number else { continue };
-            let mut owned = Vec::new();
-            heap.owned(&from, &mut |to| owned.push(to));
-            for to in owned {
-                let target = match tracked(to) {
-                    // Its edges from tracked objects are known.
-                    Some(target) if is_added => target,
-                    Some(_) => continue,
-                    None if added.len() >= MAX_UNTRACKED || heap.is_leaf(to) => continue,
-                    None if object(to).is_none_or(|it| is_plain(it.class.kind)) => continue,
-                    None => {
-                        if !builder.numbers.contains_key(&to.0) {
-                            builder.add(to.0, || heap.count_of(to));
-                            added.push(to);
-                        }
-                        builder.numbers[&to.0]
-                    }
-                };
-                builder.edges.push((number, target, ReferenceSide::Python));
-            }
-        }
-    }
-    add_cached(heap, references, builder, &holders);
-}
-
-/// A cache's dictionary owns its results, and so does its list (Modules/_functoolsmodule.c).
-fn add_cached(
-    heap: &ObjectHeap<'_>,
-    references: &ReferenceGraph<'_>,
-    builder: &mut GraphBuilder,
-    holders: &[Addr],
-) {
-    for holder in holders {
-        let (Some(number), Some(class)) = (references.number_of(*holder), heap.class_of(*holder))
-        else {
-            continue;
-        };
-        if &*class.name != LRU_CACHE {
-            continue;
-        }
-        let mut dicts = Vec::new();
-        heap.owned(&HeapObject { at: *holder, class, references: 0 }, &mut |to| dicts.push(to));
-        for dict in dicts {
-            let Some(class) = heap.class_of(dict).filter(|it| it.kind == ClassKind::Dict) else {
-                continue;
-            };
-            heap.owned(&HeapObject { at: dict, class, references: 0 }, &mut |to| {
-                if heap.class_of(to).is_some_and(|class| &*class.name == LRU_RESULT)
-                    && let Some(&to) = builder.numbers.get(&to.0)
-                {
-                    builder.edges.push((number, to, ReferenceSide::Python));
-                }
-            });
-        }
-    }
 }
 
 struct StorageNumber {

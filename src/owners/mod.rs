@@ -28,6 +28,7 @@ mod rounds;
 mod rows;
 mod tensor_source;
 mod torch_version;
+mod untracked_objects;
 mod vllm_tags;
 mod walk;
 
