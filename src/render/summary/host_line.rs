@@ -3,6 +3,9 @@
 use crate::analysis::HostUse;
 use crate::render::shared::{bytes, count};
 
+/// Less page-locked memory is not worth a word.
+const MIN_PAGE_LOCKED: u64 = 1 << 20;
+
 /// `host: 1.10 GiB resident (+12.00 MiB in 3.3 s), page-locked 384.00 MiB for 198.00 MiB asked`;
 /// `None` if nothing is known.
 pub(super) fn host_line(host: &HostUse) -> Option<String> {
@@ -10,7 +13,7 @@ pub(super) fn host_line(host: &HostUse) -> Option<String> {
     if let Some((grown, seconds)) = host.grown.filter(|_| host.growth_a_second().is_some()) {
         text.push_str(&format!(" (+{} in {seconds:.1} s)", bytes(grown.max(0) as u64)));
     }
-    if let Some(locked) = host.page_locked.filter(|it| it.in_use + it.cached > 0) {
+    if let Some(locked) = host.page_locked.filter(|it| it.in_use + it.cached >= MIN_PAGE_LOCKED) {
         text.push_str(&format!(", {} page-locked", bytes(locked.in_use + locked.cached)));
         if locked.asked < locked.in_use {
             text.push_str(&format!(" for {} asked", bytes(locked.asked)));
