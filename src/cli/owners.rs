@@ -19,9 +19,6 @@ use super::output::into_io;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 
-/// Of a snapshot in which a little changed.
-const MAX_READS: u32 = 3;
-
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     if args.read_args.subprocesses {
         if args.every.is_some() {
@@ -218,19 +215,21 @@ fn read_snapshot(readers: &mut TargetReaders, args: &ReadArgs) -> Result<Ownersh
     Ok(snapshot)
 }
 
-/// Reads again where next to nothing changed, but enough to leave what references free unknown.
+/// Reads once more where what references free is not known, although all else is.
 pub(super) fn with_figures(
     read: &mut dyn FnMut() -> Result<OwnerReading, OwnerError>,
 ) -> Result<OwnershipSnapshot, OwnerError> {
     let mut snapshot = read()?.snapshot;
-    for _ in 1..MAX_READS {
-        let is_close = snapshot.incomplete.is_none() && render::uncertain(&snapshot).is_none();
-        if snapshot.uncertain.is_none() || !is_close {
-            break;
-        }
-        let Ok(OwnerReading { snapshot: mut next, .. }) = read() else { break };
-        next.stops.merge(snapshot.stops);
-        snapshot = next;
+    let is_close = snapshot.incomplete.is_none() && render::uncertain(&snapshot).is_none();
+    let lacks_figures = snapshot.retained.is_empty() && !snapshot.tensors.is_empty();
+    if is_close
+        && lacks_figures
+        && snapshot.pause.is_some()
+        && let Ok(again) = read()
+    {
+        let stops = snapshot.stops;
+        snapshot = again.snapshot;
+        snapshot.stops.merge(stops);
     }
     Ok(snapshot)
 }

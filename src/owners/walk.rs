@@ -86,6 +86,8 @@ pub(super) struct WalkResult {
     pub(super) pool_users: Vec<PoolUser>,
     pub(super) cpp: Vec<CppMemory>,
     pub(super) figures: RetainedFigures,
+    /// Without those that only the figures need: they are worth no further stop.
+    pub(super) torn_pages: TornPages,
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
@@ -95,6 +97,28 @@ pub(super) struct WalkResult {
     pub(super) missing: Vec<&'static str>,
     /// Parts with bytes that changed while they were read.
     pub(super) torn: Vec<&'static str>,
+}
+
+/// How many pages were torn, and how many of these were read late.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct TornPages {
+    pub(super) all: usize,
+    pub(super) late: usize,
+}
+
+impl TornPages {
+    pub(super) fn of(memory: &PageCache) -> TornPages {
+        TornPages { all: memory.torn_pages(), late: memory.late_pages() }
+    }
+
+    fn add(&mut self, before: TornPages, after: TornPages) {
+        self.all += after.all.saturating_sub(before.all);
+        self.late += after.late.saturating_sub(before.late);
+    }
+}
+
+fn has_all(memory: &PageCache) -> bool {
+    memory.refused() == 0 && memory.torn_pages() == 0
 }
 
 struct LimitedParts<'a> {
@@ -218,6 +242,7 @@ impl WalkSources<'_> {
         if self.asked.is_none() {
             read_all();
         }
+        let mut torn = TornPages::of(memory);
         let held = self.has_figures.then(|| {
             let graph = graph.get_or_init(|| heap.reference_graph());
             let held = CombinedReferences::new(graph, &tensors, &rows);
@@ -226,10 +251,12 @@ impl WalkSources<'_> {
         let (tensors, nodes) = rows.finish(&named, &garbage.tensors, &wrapped);
         let (mut referrers, mut asked) = (Vec::new(), Vec::new());
         if let Some(name) = self.asked {
+            let before = TornPages::of(memory);
             asked = referrers::asked(name, &tensors);
             let objects = asked.iter().filter_map(|row| tensors[*row].object.map(Addr));
             referrers = referrers::find(sources, &objects.collect::<Vec<_>>());
             parts.end("referrers");
+            torn.add(before, TornPages::of(memory));
             read_all();
         }
         let figures = held.map(|held| {
@@ -246,7 +273,8 @@ impl WalkSources<'_> {
             garbage: garbage.cycles,
             pool_users,
             cpp,
-            figures: figures.filter(|_| memory.refused() == 0).unwrap_or_default(),
+            figures: figures.filter(|_| has_all(memory)).unwrap_or_default(),
+            torn_pages: torn,
             objects: heap.objects().len() as u64,
             unreadable: heap.unreadable(),
             misfits: source.misfits(),
