@@ -29,16 +29,17 @@ pub use autograd::{
     model_sizes, results, saved,
 };
 pub use blocks::{
-    BlockEvent, BlocksBuilder, DeviceBlocks, Fragmentation, FreeBlocks, FreeFit, IdleStreams,
-    MomentBlocks, PrivatePool, SegmentSum, SizeClass, StreamMemory, UnusableBlocks, UnusableReason,
-    private_pools,
+    BlockEvent, BlocksBuilder, CacheReason, DeviceBlocks, Fragmentation, FreeBlocks, FreeFit,
+    IdleStreams, MomentBlocks, PrivatePool, SegmentSum, SizeClass, StreamMemory, UnusableBlocks,
+    UnusableReason, cache_reasons, private_pools, users_label,
 };
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, LineDoubt, RecordingWarning, RefusalTotals,
     UnknownReason,
 };
 pub use findings::{
-    CacheFacts, Finding, FindingFacts, GpuFacts, HoldingCycle, ReservedIn, findings,
+    CacheFacts, Finding, FindingCommand, FindingFacts, GpuFacts, KINDS, LastingCopies, findings,
+    growth_rate,
 };
 pub use flame::TimeRange;
 pub use folded::{
@@ -55,10 +56,10 @@ pub use lines::{
     RankedLine, StackStep, function_changes, line_changes, ownership_changes, stack_changes,
 };
 pub use live::{
-    DeviceBreakdown, DeviceSnapshot, FailureCount, IsLibrary, LiveCounts, LiveLine, LiveProfile,
-    LiveRows, LiveStack, ObservedDevice, OddRank, OutsideTorch, PeakUsage, ProcessSnapshot,
-    RankHolding, ReservedGrowth, SharedProfile, SleepState, TagShare, ThreadSnapshot, TimeToFull,
-    UsageHistory, odd_rank,
+    DeviceBreakdown, DeviceSnapshot, FailureCount, HostUse, IsLibrary, LiveCounts, LiveLine,
+    LiveProfile, LiveRows, LiveStack, ObservedDevice, OddRank, OutsideTorch, PageLocked, PeakUsage,
+    ProcessSnapshot, RankHolding, ReservedGrowth, SharedProfile, SleepState, TagShare,
+    ThreadSnapshot, TimeToFull, UsageHistory, odd_rank,
 };
 pub use oom::{
     AllocatorCache, FreeClass, OomBuilder, OomDevice, OomMoment, OomReport, OomThread,
@@ -66,9 +67,10 @@ pub use oom::{
     requested_bytes,
 };
 pub use owners::{
-    GroupSize, GrowthRise, GrowthWatch, LineGrowth, NO_TENSOR, OwnerChange, OwnerGroup,
+    GroupSize, GrowthRise, GrowthWatch, LineGrowth, NO_TENSOR, OwnerChange, OwnerFrees, OwnerGroup,
     OwnerGrowth, OwnerKind, OwnerPart, OwnerPattern, OwnerStacks, StorageChange, changes,
-    in_no_tensor, owner_changes, owner_groups, recorded_owner_groups,
+    cpp_label, in_no_tensor, owner_changes, owner_groups, raw_group_label, recorded_owner_groups,
+    with_attributes,
 };
 pub use peak::{HighestLevel, KnownMoment};
 pub use profile::{

@@ -50,7 +50,7 @@ pub use record::{FreesArg, ModeArg, ProbesArg, RecordArgs, RecordFormat};
 pub use report::ReportArgs;
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
-pub use tensors::{GraphArgs, PeerTool, ReadArgs, ReferrersArgs, TensorsArgs};
+pub use tensors::{GraphArgs, PeerTool, ReadArgs, TensorsArgs, WhyArgs};
 pub use top::TopArgs;
 use values::{file_mode, gpu, marker, pid};
 
@@ -58,7 +58,7 @@ use values::{file_mode, gpu, marker, pid};
 ///
 /// memspy attaches to a Python job that is already running, with no change to its code, no restart
 /// and nothing injected, and records where its GPU memory comes from. It only reads: to list
-/// tensors (summary, growth, tensors, graph, referrers, dump, h in top) it stops the job for some
+/// tensors (summary, growth, tensors, graph, why, dump, h in top) it stops the job for some
 /// milliseconds, says for how many, and always resumes it. Only pause and resume change a job: they
 /// move its GPU memory to the host and back.
 #[derive(Debug, Parser)]
@@ -144,8 +144,9 @@ pub enum Command {
     Dump(DumpArgs),
     /// List the tensors of a job: owner, name, shape, bytes, category, shared storages
     Tensors(TensorsArgs),
-    /// Show what refers to a tensor, and so why it is still alive
-    Referrers(ReferrersArgs),
+    /// Show why a tensor is still alive: the way that keeps it, and what each step would free
+    #[command(visible_alias = "referrers")]
+    Why(WhyArgs),
     /// Show what the autograd graph of a job keeps for the backward pass
     Graph(GraphArgs),
     /// List the GPUs, the processes on them, and the memory of a job on each

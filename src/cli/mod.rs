@@ -40,6 +40,7 @@ mod summary;
 mod terminal_host;
 mod top;
 mod usage_error;
+mod why;
 
 use std::cell::RefCell;
 use std::io;
@@ -129,7 +130,7 @@ fn run_command(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Tensors(args) => owners::tensors(args).map(|()| ExitCode::SUCCESS),
-        Command::Referrers(args) => owners::referrers(args).map(|()| ExitCode::SUCCESS),
+        Command::Why(args) => why::why(args).map(|()| ExitCode::SUCCESS),
         Command::Graph(args) => owners::graph(args).map(|()| ExitCode::SUCCESS),
         Command::Devices(args) => devices::run(args).map(|()| ExitCode::SUCCESS),
         Command::Pause(args) => checkpoint::pause(args).map(|()| ExitCode::SUCCESS),

@@ -11,11 +11,9 @@ use crate::analysis;
 use crate::model::{OwnershipSnapshot, StackTable};
 use crate::ownership::{NamedTensors, called};
 use crate::render::{self, OutputError, TensorsOptions, in_sentence, suggestion_on};
-use crate::sampler::{
-    OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers, watch_owners,
-};
+use crate::sampler::{OwnerError, OwnerReading, TargetReaders, attach, read_owners, watch_owners};
 
-use super::args::{GraphArgs, PeerTool, ReadArgs, ReferrersArgs, TensorsArgs};
+use super::args::{GraphArgs, PeerTool, ReadArgs, TensorsArgs};
 use super::members::{for_each_member, refuse_launcher};
 use super::output::into_io;
 use super::signals::StopSignals;
@@ -169,32 +167,11 @@ fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<V
     Ok(rows)
 }
 
-pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
-    let pid = args.read_args.pid;
-    if args.read_args.subprocesses {
-        // Only one rank may have that name.
-        return of_members(&args.read_args, false, &|read_args| {
-            referrers(&ReferrersArgs { read_args, ..args.clone() })
-        });
-    }
-    let mut readers = attached(args.read_args.pid, &AtomicBool::new(false))?;
-    let snapshot = read_referrers(&mut readers, args.read_args.cost.options(), &args.tensor)
-        .map_err(|error| refused(error, pid))?
-        .snapshot;
-    let asked = matching_tensors(&snapshot, &args.tensor, pid).or_else(|error| {
-        refuse_launcher(&readers)?;
-        Err(error)
-    })?;
-    if args.read_args.json {
-        print_notes(&snapshot);
-        return show(&args.read_args, &snapshot, &|_, _| Ok(()));
-    }
-    let mut text = Vec::new();
-    render::referrers_text(&mut text, &snapshot, &asked)?;
-    output::print(|out| out.write_all(&text))
-}
-
-fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
+pub(super) fn matching_tensors(
+    snapshot: &OwnershipSnapshot,
+    word: &str,
+    pid: u32,
+) -> Result<Vec<usize>> {
     match called(&snapshot.tensors, word) {
         NamedTensors::Rows(rows) if rows.is_empty() => bail!(
             "process {pid} has no tensor called '{word}': {} lists their names",
@@ -214,7 +191,11 @@ fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Resul
     }
 }
 
-fn of_members(args: &ReadArgs, all: bool, command: &dyn Fn(ReadArgs) -> Result<()>) -> Result<()> {
+pub(super) fn of_members(
+    args: &ReadArgs,
+    all: bool,
+    command: &dyn Fn(ReadArgs) -> Result<()>,
+) -> Result<()> {
     for_each_member(args.pid, args.json, all, &|pid| {
         command(ReadArgs { pid, subprocesses: false, ..args.clone() })
     })
@@ -226,23 +207,42 @@ pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
 
 /// Prints the stop to standard error if the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &ReadArgs) -> Result<OwnershipSnapshot> {
-    let read =
-        read_owners(readers, args.cost.options()).map_err(|error| refused(error, args.pid))?;
+    let read = &mut || read_owners(readers, args.cost.options());
+    let snapshot = with_figures(read).map_err(|error| refused(error, args.pid))?;
     if args.json {
-        print_notes(&read.snapshot);
+        print_notes(&snapshot);
     }
-    Ok(read.snapshot)
+    Ok(snapshot)
+}
+
+/// Reads once more where what references free is not known, although all else is.
+pub(super) fn with_figures(
+    read: &mut dyn FnMut() -> Result<OwnerReading, OwnerError>,
+) -> Result<OwnershipSnapshot, OwnerError> {
+    let mut snapshot = read()?.snapshot;
+    let is_close = snapshot.incomplete.is_none() && render::uncertain(&snapshot).is_none();
+    let lacks_figures = snapshot.retained.is_empty() && !snapshot.tensors.is_empty();
+    if is_close
+        && lacks_figures
+        && snapshot.pause.is_some()
+        && let Ok(again) = read()
+    {
+        let stops = snapshot.stops;
+        snapshot = again.snapshot;
+        snapshot.stops.merge(stops);
+    }
+    Ok(snapshot)
 }
 
 /// Standard error, as JSON hides them.
-fn print_notes(snapshot: &OwnershipSnapshot) {
+pub(super) fn print_notes(snapshot: &OwnershipSnapshot) {
     eprint_line(&render::pause(snapshot));
     for note in [render::incomplete(snapshot), render::uncertain(snapshot)].into_iter().flatten() {
         eprint_line(&note);
     }
 }
 
-fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
+pub(super) fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
     let advice = match &error {
         OwnerError::Stop(pause) => hints::pause(pause, pid),
         error if error.is_transient() => {
@@ -257,7 +257,11 @@ fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
 
 type SnapshotWriter<'a> = &'a dyn Fn(&mut dyn Write, &OwnershipSnapshot) -> Result<(), OutputError>;
 
-fn show(args: &ReadArgs, snapshot: &OwnershipSnapshot, text: SnapshotWriter<'_>) -> Result<()> {
+pub(super) fn show(
+    args: &ReadArgs,
+    snapshot: &OwnershipSnapshot,
+    text: SnapshotWriter<'_>,
+) -> Result<()> {
     let write = |out: &mut dyn Write| -> io::Result<()> {
         match args.json {
             true => render::ownership_json(out, snapshot),

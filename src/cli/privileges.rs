@@ -51,7 +51,7 @@ fn kept_by(command: &Command) -> Option<CapabilitySet> {
         Command::Dump(args) if args.pid.is_none() => FILES,
         Command::Dump(_)
         | Command::Tensors(_)
-        | Command::Referrers(_)
+        | Command::Why(_)
         | Command::Graph(_)
         | Command::History(_)
         | Command::Exporter(_) => JOB,

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use parking_lot::Mutex;
 
-use crate::analysis::{FindingFacts, RankHolding, findings, odd_rank};
+use crate::analysis::{FindingFacts, HostUse, RankHolding, findings, odd_rank};
 use crate::model::OwnershipSnapshot;
 use crate::render::{self, FindingText, GrowthKeeper, JobSummary};
 use crate::sampler::{MANY_PROCESSORS, SnapshotOptions, TargetReaders, processors, read_referrers};
 
-use super::args::{GrowthArgs, SummaryArgs};
+use super::args::{GrowthArgs, ReadArgs, SnapshotArgs, SummaryArgs};
 use super::live_screen::{self, Watched};
 use super::members::{members, refuse_launcher};
 use super::observe::{JobObservation, ObserveOptions, ObservedJob, observe};
@@ -36,25 +36,14 @@ const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
 const MAX_GROWTH_SNAPSHOTS: u32 = 60;
 /// Referrers are searched for this many fastest-growing owners.
 const KEEPERS: usize = 2;
+/// `memspy why` observes as long as `memspy summary` does by default.
+const OBSERVED: Duration = Duration::from_secs(2);
+const LARGEST_FINDINGS: usize = 5;
 
 pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
-    let began = Instant::now();
-    let limits = &args.cost.limits;
-    let spare = limits.max_time.map_or_else(spare_time, |time| time.max(spare_time()));
-    let deadline = began + args.duration + spare;
-    let options = ObserveOptions {
-        duration: args.duration,
-        every: args.duration / SUMMARY_SNAPSHOTS,
-        limits: SnapshotOptions {
-            max_time: limits.max_time.unwrap_or(Duration::MAX),
-            ..args.cost.options()
-        },
-        // Then probes are removed, and the text is written.
-        deadline: Some(deadline.checked_sub((spare / 3).min(MAX_ENDING)).unwrap_or(began)),
-    };
-    let observer = Observer::new(args.pid, args.subprocesses, options)?;
-    let times = (began, deadline.checked_sub((spare / 10).min(MAX_ENDING / 3)));
-    observer.watch(&mut Partial::of(&observer, true), args.json, times)?;
+    let which = (args.pid, args.subprocesses);
+    let (observer, times) = Observer::in_time(which, args.duration, &args.cost)?;
+    observer.watch(&mut Partial::of(&observer, !args.findings), args.json, times)?;
     let jobs = observer.jobs();
     if args.subprocesses && !args.json {
         let ranks: Vec<RankHolding> = jobs.iter().filter_map(|job| holding(job)).collect();
@@ -63,7 +52,20 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
             output::print(|out| writeln!(out, "{}\n", render::visible(&text)))?;
         }
     }
-    show_each(&jobs, &|job| print(args.json, job))
+    let form = match (args.json, args.findings) {
+        (true, _) => SummaryForm::Json,
+        (false, true) => SummaryForm::Findings,
+        (false, false) => SummaryForm::Screen,
+    };
+    show_each(&jobs, &|job| print(form, job))
+}
+
+/// What `summary` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SummaryForm {
+    Screen,
+    Findings,
+    Json,
 }
 
 /// What observing takes besides the time observed: attaching, the first snapshot, the end.
@@ -85,6 +87,30 @@ impl Observer {
     fn new(pid: u32, has_ranks: bool, options: ObserveOptions) -> Result<Observer> {
         let (jobs, stop) = (Arc::default(), StopSignals::watch()?.stop);
         Ok(Observer { pid, has_ranks, options, keepers: None, jobs, stop })
+    }
+
+    /// One that ends in time, and when it began and has to show what it has.
+    fn in_time(
+        (pid, has_ranks): (u32, bool),
+        duration: Duration,
+        cost: &SnapshotArgs,
+    ) -> Result<(Observer, (Instant, Option<Instant>))> {
+        let began = Instant::now();
+        let max_time = cost.limits.max_time;
+        let spare = max_time.map_or_else(spare_time, |time| time.max(spare_time()));
+        let deadline = began + duration + spare;
+        let options = ObserveOptions {
+            duration,
+            every: duration / SUMMARY_SNAPSHOTS,
+            limits: SnapshotOptions {
+                max_time: max_time.unwrap_or(Duration::MAX),
+                ..cost.options()
+            },
+            // Then probes are removed, and the text is written.
+            deadline: Some(deadline.checked_sub((spare / 3).min(MAX_ENDING)).unwrap_or(began)),
+        };
+        let times = (began, deadline.checked_sub((spare / 10).min(MAX_ENDING / 3)));
+        Ok((Observer::new(pid, has_ranks, options)?, times))
     }
 
     fn jobs(&self) -> Vec<Arc<ObservedJob>> {
@@ -200,7 +226,7 @@ impl Watched for Partial {
         let mut text = Vec::new();
         for job in &jobs {
             // It fails at the end, if it does.
-            let _ = write_job(&mut text, false, job, Some(width), true);
+            let _ = write_job(&mut text, SummaryForm::Screen, job, Some(width), true);
         }
         Some(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
     }
@@ -212,16 +238,57 @@ impl Watched for Partial {
     }
 }
 
-fn print(json: bool, job: &ObservedJob) -> Result<()> {
+fn print(form: SummaryForm, job: &ObservedJob) -> Result<()> {
     if job.state().process.is_none() {
         bail!("process {} could not be read in this time: --for 60s gives more", job.pid);
     }
-    output::write(Path::new("-"), false, |out| write_job(out, json, job, output::width(), false))
+    output::write(Path::new("-"), false, |out| write_job(out, form, job, output::width(), false))
+}
+
+/// `memspy why` without a name: what stands out, the largest first.
+pub(super) fn largest_findings(args: &ReadArgs) -> Result<()> {
+    let which = (args.pid, args.subprocesses);
+    let (observer, times) = Observer::in_time(which, OBSERVED, &args.cost)?;
+    observer.watch(&mut Partial::of(&observer, false), args.json, times)?;
+    show_each(&observer.jobs(), &|job| {
+        let mut texts = with_facts(&job.state(), |facts| {
+            let found = findings(facts);
+            found.iter().map(|it| render::finding_text(it, job.pid)).collect::<Vec<_>>()
+        });
+        texts.truncate(LARGEST_FINDINGS);
+        if args.json {
+            return output::print(|out| {
+                render::findings_json(out, job.pid, &texts).map_err(into_io)
+            });
+        }
+        output::print(|out| {
+            if let Some(label) = &job.label {
+                writeln!(out, "== {} ==", render::visible(label))?;
+            }
+            render::findings_text(out, &texts, output::width()).map_err(into_io)
+        })
+    })
+}
+
+fn with_facts<T>(state: &JobObservation, with: impl FnOnce(&FindingFacts<'_>) -> T) -> T {
+    let gpus = state.gpus();
+    let growth = state.growth.owners();
+    let host = HostUse::new(&state.host, state.last.as_ref());
+    with(&FindingFacts {
+        gpus: &gpus,
+        snapshot: state.last.as_ref().filter(|snapshot| snapshot.has_all_tensors()),
+        groups: state.growth.last(),
+        growth: &growth,
+        devices: &state.devices,
+        lasting: Some(&state.lasting),
+        host: Some(&host),
+        threads: Some(&state.threads),
+    })
 }
 
 fn write_job(
     out: &mut dyn Write,
-    json: bool,
+    form: SummaryForm,
     job: &ObservedJob,
     width: Option<usize>,
     is_partial: bool,
@@ -229,15 +296,8 @@ fn write_job(
     let state = job.state();
     let Some(process) = &state.process else { return Ok(()) };
     let gpus = state.gpus();
-    let growth = state.growth.owners();
-    let facts = FindingFacts {
-        gpus: &gpus,
-        snapshot: state.last.as_ref().filter(|snapshot| snapshot.has_all_tensors()),
-        groups: state.growth.last(),
-        growth: &growth,
-        devices: &state.devices,
-    };
-    let found = findings(&facts);
+    let host = HostUse::new(&state.host, state.last.as_ref());
+    let found = with_facts(&state, findings);
     let texts: Vec<FindingText> =
         found.iter().map(|finding| render::finding_text(finding, job.pid)).collect();
     let why = state.failed.as_ref().map_or("they were not read in time", |(why, _)| why);
@@ -251,10 +311,12 @@ fn write_job(
         lines: &state.lines,
         devices: &state.devices,
         findings: &texts,
+        host: &host,
+        only_findings: form == SummaryForm::Findings,
         is_partial,
         needs_time: state.failed.as_ref().is_none_or(|(_, needs_time)| *needs_time),
     };
-    if json {
+    if form == SummaryForm::Json {
         return render::job_summary_json(out, &summary).map_err(into_io);
     }
     if let Some(label) = &job.label {

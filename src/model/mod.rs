@@ -6,11 +6,14 @@
 mod allocator;
 mod blocks;
 mod core_origin;
+mod cpp_memory;
 mod events;
 mod followed;
 mod gpu;
 mod history;
+mod host_memory;
 mod job_cost;
+mod job_threads;
 mod keyframe;
 mod machine;
 mod native;
@@ -21,7 +24,9 @@ mod ownership;
 mod quantity;
 mod record;
 mod record_size;
+mod retained;
 mod sink_error;
+mod size;
 mod sleep_tags;
 mod source_file;
 mod stack;
@@ -32,6 +37,7 @@ pub use allocator::{
 };
 pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
 pub use core_origin::CoreOrigin;
+pub use cpp_memory::{CppKeeper, CppMemory};
 pub use events::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, DriverEvent, Event, EventBatch,
     EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, NativeFrames, ProbeBackend,
@@ -45,7 +51,9 @@ pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
 pub use history::{
     AllocationHistory, DeviceHistory, HistoryAction, HistoryEvent, HistoryFrame, HistoryStack,
 };
+pub use host_memory::{HostReading, PageLockedBlock, RecorderState};
 pub use job_cost::{JobCost, MeasuredCost};
+pub use job_threads::{HandledError, JobThreads, RunningThread};
 pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };
@@ -70,7 +78,10 @@ pub use record::{
     RecordingGap, RecordingStart, RecordingTotals, SourceText, StackSample, StepSource,
     TargetRuntime, ThreadSample, TrainingStep,
 };
+pub use retained::{FreedBytes, KeptWay, RetainedReference, WayStep};
 pub use sink_error::{SinkError, SinkResult};
+pub use size::{bytes, count, number, optional_bytes, signed_bytes};
+pub(crate) use size::{percent, scaled, short_bytes, short_signed_bytes};
 pub use sleep_tags::{SleepTags, TaggedMemory};
 pub(crate) use source_file::in_standard_library;
 pub use source_file::is_library;

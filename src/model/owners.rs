@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::blocks::{AllocatorSnapshot, PoolId};
+use super::cpp_memory::CppMemory;
+use super::retained::{KeptWay, RetainedReference};
 use super::tensors::TensorInfo;
 
 /// A tensor's purpose. A storage counts in its first category.
@@ -229,6 +231,12 @@ pub struct OwnershipSnapshot {
     pub copied: Option<CopiedTensors>,
     /// CUDA graphs and `MemPool`s with private pools.
     pub pool_users: Vec<PoolUser>,
+    /// What PyTorch's C++ keeps.
+    pub cpp: Vec<CppMemory>,
+    /// What references would free, those of the most memory; empty if unknown.
+    pub retained: Vec<RetainedReference>,
+    /// How variables lead to the requested tensors.
+    pub ways: Vec<KeptWay>,
 }
 
 impl OwnershipSnapshot {

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::cpp_memory::CppKeeper;
 use super::gpu::CudaIndex;
 use super::owners::TensorCategory;
 use super::record::Nanos;
+use super::retained::RetainedReference;
 use super::tensors::{Storage, TensorDevice};
 
 /// Bytes and storages.
@@ -50,8 +52,10 @@ pub struct DeviceOwnership {
     pub releasable: u64,
     /// Bytes of the allocator's rounding.
     pub rounding: u64,
-    /// Allocated blocks without a known tensor: work spaces, C++ tensors.
+    /// Allocated blocks without a known tensor, and without a known keeper.
     pub without_tensor: OwnedBytes,
+    /// Allocated blocks without a known tensor that a structure of C++ keeps.
+    pub in_cpp: BTreeMap<CppKeeper, OwnedBytes>,
     /// Freed, but perhaps used by another stream.
     pub pending_free: OwnedBytes,
     /// In private pools, but in no used block: memory of a CUDA graph's replay.
@@ -145,6 +149,8 @@ pub struct OwnershipBreakdown {
     pub unnamed_blocks: Vec<UnnamedBlock>,
     /// Allocated blocks by address, only in the first snapshot: owners for older memory.
     pub blocks: Vec<OwnedBlock>,
+    /// What references would free, those of the most memory; empty if unknown.
+    pub retained: Vec<RetainedReference>,
 }
 
 /// An allocated block. Bytes in no storage are rounding; without storages, there is no tensor.

@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::garbage_cycles;
 use super::rows::TensorRows;
 use super::walk::RelevantObjects;
-use crate::model::GarbageCycle;
+use crate::model::{GarbageCycle, TensorRow};
 use crate::python::{ObjectHeap, ReferenceGraph};
 use crate::target::Addr;
 use crate::torch::{AutogradNode, TensorDecoder};
@@ -56,12 +56,12 @@ pub(super) struct CombinedReferences<'a> {
 }
 
 impl<'a> CombinedReferences<'a> {
-    fn new(
+    pub(super) fn new(
         graph: &'a ReferenceGraph<'a>,
         tensors: &'a TensorDecoder<'a>,
         rows: &'a TensorRows<'a, 'a>,
     ) -> CombinedReferences<'a> {
-        let impl_of = |row: &crate::model::TensorRow| Some((Addr(row.object?), row.tensor.at));
+        let impl_of = |row: &TensorRow| Some((Addr(row.object?), row.tensor.at));
         CombinedReferences {
             graph,
             tensors,
@@ -75,6 +75,27 @@ impl<'a> CombinedReferences<'a> {
         self.impls.get(&object).copied().unwrap_or(object.0)
     }
 
+    pub(super) fn rows(&self) -> &'a [TensorRow] {
+        self.rows.all()
+    }
+
+    pub(super) fn nodes(&self) -> &'a [AutogradNode] {
+        self.rows.nodes()
+    }
+
+    pub(super) fn hooks_of(&self, object: Addr) -> Vec<Addr> {
+        self.tensors.hooks_of(object).into_iter().map(|(_, hooks)| hooks).collect()
+    }
+
+    pub(super) fn bases_of(&self, tensor: Addr) -> Vec<Addr> {
+        self.tensors.bases_of(tensor)
+    }
+
+    /// A `StorageImpl` is counted as a `TensorImpl` is.
+    pub(super) fn counts_of_storage(&self, storage: Addr) -> Option<i64> {
+        self.tensors.references_of_tensor(storage)
+    }
+
     pub(super) fn is_tensor(&self, key: u64) -> bool {
         self.rows.row_at(key).is_some()
     }
@@ -86,7 +107,7 @@ impl<'a> CombinedReferences<'a> {
     /// References that the collector follows through C++ (`THPVariable_subclass_traverse` in
     /// torch/csrc/autograd/python_variable.cpp): a tensor's hooks, and its node's `ctx` if nothing
     /// else references tensor and node.
-    fn through_cpp(&self, found: &RelevantObjects) -> Vec<(Addr, Addr)> {
+    pub(super) fn through_cpp(&self, found: &RelevantObjects) -> Vec<(Addr, Addr)> {
         let mut through = Vec::new();
         for &object in &found.tensors {
             through.extend(self.tensors.hooks_of(object).into_iter().map(|(_, at)| (object, at)));
@@ -105,7 +126,7 @@ impl<'a> CombinedReferences<'a> {
     }
 
     /// `None` if unknown or immortal.
-    fn references(&self, key: u64) -> Option<i64> {
+    pub(super) fn references(&self, key: u64) -> Option<i64> {
         if let Some(row) = self.rows.row_at(key) {
             let in_cpp = self.tensors.references_of_tensor(Addr(key))?;
             let Some(object) = row.object.map(Addr) else { return Some(in_cpp) };

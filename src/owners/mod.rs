@@ -7,11 +7,14 @@
 
 mod allocator_blocks;
 mod copy_stop;
+mod cpp_memory;
 mod cpp_references;
 mod error;
 mod far_paths;
 mod garbage;
 mod garbage_cycles;
+mod held_memory;
+mod name_lookup;
 mod names;
 mod options;
 mod page_choice;
@@ -19,10 +22,13 @@ mod paths;
 mod reader;
 mod referrers;
 mod repeats;
+mod retained;
+mod retention_graph;
 mod rounds;
 mod rows;
 mod tensor_source;
 mod torch_version;
+mod untracked_objects;
 mod vllm_tags;
 mod walk;
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::allocator_blocks::blocks;
 use super::error::OwnerError;
 use super::options::{SnapshotRequest, StopPolicy};
+use super::retained::RetainedFigures;
 use super::rounds::{FOR_CHANGES, KnownPages, MAX_RUNNING_ATTEMPTS, RoundKind};
 use super::walk::{WalkResult, WalkSources};
 use crate::model::{
@@ -219,7 +220,7 @@ impl<'a> PendingSnapshot<'a> {
 
     pub(super) fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> WalkSources<'g> {
         let PendingSnapshot { tensors, python, memory, request, .. } = self;
-        WalkSources { tensors, python, memory, blocks, asked: request.asked }
+        WalkSources { tensors, python, memory, blocks, asked: request.asked, has_figures: true }
     }
 
     pub(super) fn explain(&self, error: OwnerError) -> OwnerError {
@@ -258,7 +259,14 @@ impl<'a> PendingSnapshot<'a> {
         blocks: Vec<AllocatorSnapshot>,
     ) -> Result<OwnershipSnapshot, OwnerError> {
         let WalkResult { tensors, nodes, referrers, counting, models, optimizers, .. } = walked;
-        let WalkResult { objects, unreadable, misfits, missing, garbage, pool_users, .. } = walked;
+        let WalkResult { objects, unreadable, misfits, missing, garbage, pool_users, cpp, .. } =
+            walked;
+        // What runs may have changed: a figure would be of no moment.
+        let is_still =
+            self.process.is_core() || self.request.options.stop_policy == StopPolicy::Stop;
+        let is_known = is_still && missing.is_empty() && unreadable == 0 && misfits == 0;
+        let RetainedFigures { references: retained, ways } =
+            if is_known { walked.figures } else { RetainedFigures::default() };
         let limit = self.memory.exceeded().map(|error| self.limit(error));
         let limit = limit.unwrap_or_else(|| self.limit_of_copy());
         if tensors.is_empty() && !missing.is_empty() {
@@ -285,7 +293,10 @@ impl<'a> PendingSnapshot<'a> {
             optimizers,
             garbage,
             pool_users,
+            cpp,
             copied: None,
+            retained,
+            ways,
         })
     }
 

@@ -14,11 +14,10 @@ use crate::target::Addr;
 
 const MAX_REFERRERS: usize = 256;
 
-pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
+/// Numbers of rows.
+pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<usize> {
     match called(rows, word) {
-        NamedTensors::Rows(meant) => {
-            meant.into_iter().filter_map(|row| rows[row].object.map(Addr)).collect()
-        }
+        NamedTensors::Rows(meant) => meant,
         NamedTensors::Ambiguous(_) => Vec::new(),
     }
 }

@@ -10,7 +10,7 @@ use super::error::OwnerError;
 use super::options::StopPolicy;
 use super::page_choice::remember;
 use super::reader::PendingSnapshot;
-use super::walk::{WalkResult, WalkSources};
+use super::walk::{TornPages, WalkResult, WalkSources};
 use crate::model::{AllocatorSnapshot, OwnershipSnapshot, ReachedLimit, UncertainSnapshot};
 use crate::python::{HeapError, HeapListing};
 use crate::target::{
@@ -203,7 +203,14 @@ impl PendingSnapshot<'_> {
         let resumed = stop.resumed.clone();
         newest.close_with(resumed.clone());
         let (tensors, python) = (self.tensors, self.python);
-        let ground = WalkSources { tensors, python, memory: &newest, blocks: &[], asked: None };
+        let ground = WalkSources {
+            tensors,
+            python,
+            memory: &newest,
+            blocks: &[],
+            asked: None,
+            has_figures: false,
+        };
         let until = |part: f64| CopyLimit {
             resumed: resumed.clone(),
             until: Some(since + max_pause.mul_f64(part)),
@@ -243,8 +250,14 @@ impl PendingSnapshot<'_> {
     ) -> Result<WalkResult, OwnerError> {
         self.has_walked = true;
         let are_torn = self.late_blocks || self.memory.torn_reads() > 0;
-        let mut walked = self.walk(blocks, HeapListing::Whole, &mut || stop.end());
-        if matches!(walked, Err(OwnerError::Heap(HeapError::Changing))) && self.accepts(kind) {
+        // During a stop only what cannot be had without.
+        let sources = self.ground(blocks);
+        let sources =
+            WalkSources { has_figures: sources.has_figures && !kind.is_standing, ..sources };
+        let mut walked = sources.walk(HeapListing::Whole, &mut || stop.end());
+        if matches!(walked, Err(OwnerError::Heap(HeapError::Changing)))
+            && self.accepts(kind, self.memory.late_pages())
+        {
             // The list of objects changed while it was read.
             walked = self.walk(blocks, HeapListing::Rough, &mut || {});
         }
@@ -262,18 +275,19 @@ impl PendingSnapshot<'_> {
         blocks: Vec<AllocatorSnapshot>,
         stop: &CopyStop,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
-        let is_mixed = self.memory.torn_pages() > 0 || self.late_blocks;
+        let torn = walked.as_ref().map_or(TornPages::of(&self.memory), |walked| walked.torn_pages);
+        let is_mixed = torn.all > 0 || self.late_blocks;
         let is_all = walked.as_ref().is_ok_and(|walked| walked.missing.is_empty());
         self.note_pages(known, kind, is_all && !is_mixed);
         let is_cut = kind.is_standing && self.memory.refused() > 0;
         // The result may be an error because it is mixed.
-        let is_enough = self.accepts(kind) && (walked.is_ok() || kind.is_last);
+        let is_enough = self.accepts(kind, torn.late) && (walked.is_ok() || kind.is_last);
         if is_cut || is_mixed && !is_enough && self.memory.exceeded().is_none() {
             return Ok(None);
         }
         let walked = walked.map_err(|error| self.explain(error))?;
         let uncertain = is_mixed.then(|| UncertainSnapshot {
-            bytes: (self.memory.torn_pages() * PAGE) as u64,
+            bytes: (torn.all * PAGE) as u64,
             of: (self.memory.pages().len() * PAGE) as u64,
             parts: walked.torn.clone(),
             left_out: walked.torn_tensors,
@@ -282,7 +296,12 @@ impl PendingSnapshot<'_> {
         known.failed_stops = 0;
         let (pause, age) = (stop.is_real.then_some(stop.stopped_for), stop.age());
         let copied_in_stop = self.memory.copied_standing();
-        Ok(Some(OwnershipSnapshot { pause, age, uncertain, copied_in_stop, ..snapshot }))
+        let mut snapshot = OwnershipSnapshot { pause, age, uncertain, copied_in_stop, ..snapshot };
+        if !snapshot.is_of_one_moment() {
+            snapshot.retained.clear();
+            snapshot.ways.clear();
+        }
+        Ok(Some(snapshot))
     }
 
     fn note_pages(&self, known: &mut KnownPages, kind: RoundKind, is_all: bool) {
@@ -291,8 +310,8 @@ impl PendingSnapshot<'_> {
     }
 
     /// Whether what is mixed now is good enough.
-    fn accepts(&self, kind: RoundKind) -> bool {
-        let from = if self.memory.late_pages() > 0 { SLOW_LATE } else { SLOW_TORN };
+    fn accepts(&self, kind: RoundKind, late_pages: usize) -> bool {
+        let from = if late_pages > 0 { SLOW_LATE } else { SLOW_TORN };
         kind.is_last || kind.is_slow && kind.number >= from
     }
 
@@ -314,7 +333,7 @@ impl PendingSnapshot<'_> {
         let read = blocks_of(torch, Some(&self.memory), StopPolicy::Stop);
         known.blocks_took = began.elapsed();
         match self.memory.torn_reads() > 0 {
-            true if !self.accepts(kind) => Ok(None),
+            true if !self.accepts(kind, self.memory.late_pages()) => Ok(None),
             // Those of a moment after the stop are at least of one moment.
             true if read.is_err() => {
                 self.late_blocks = true;

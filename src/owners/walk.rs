@@ -1,23 +1,29 @@
 //! The walk from Python's lists to a snapshot's rows.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::cpp_memory;
 use super::error::OwnerError;
 use super::far_paths;
-use super::garbage::{self, Garbage};
+use super::garbage::{self, CombinedReferences, Garbage};
+use super::held_memory::HeldParts;
 use super::names::{self, ObjectNames};
 use super::paths::{self, PathSources};
 use super::referrers;
+use super::retained::{self, FigureSources, RetainedFigures};
 use super::rows::TensorRows;
 use super::tensor_source::TensorSource;
 use crate::model::{
-    AllocatorSnapshot, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot, Optimizer,
-    PoolId, PoolUser, RootModule, StepCounterKind, TensorReferrers, TensorRow,
+    AllocatorSnapshot, CountingObject, CppMemory, GarbageCycle, GraphNode, IncompleteSnapshot,
+    Optimizer, PoolId, PoolUser, RootModule, StepCounterKind, TensorReferrers, TensorRow,
 };
 use crate::ownership::InUse;
-use crate::python::{HeapListing, HeapObject, InterpreterReader, ObjectHeap, PyClass};
+use crate::python::{
+    HeapListing, HeapObject, InterpreterReader, ObjectHeap, PyClass, ReferenceGraph,
+};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 
@@ -64,6 +70,8 @@ pub(super) struct WalkSources<'a> {
     pub(super) memory: &'a PageCache,
     pub(super) blocks: &'a [AllocatorSnapshot],
     pub(super) asked: Option<&'a str>,
+    /// Whether to compute what references would free: it takes longer than a stop may.
+    pub(super) has_figures: bool,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +84,10 @@ pub(super) struct WalkResult {
     pub(super) optimizers: Vec<Optimizer>,
     pub(super) garbage: Vec<GarbageCycle>,
     pub(super) pool_users: Vec<PoolUser>,
+    pub(super) cpp: Vec<CppMemory>,
+    pub(super) figures: RetainedFigures,
+    /// Without those that only the figures need: they are worth no further stop.
+    pub(super) torn_pages: TornPages,
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
@@ -85,6 +97,28 @@ pub(super) struct WalkResult {
     pub(super) missing: Vec<&'static str>,
     /// Parts with bytes that changed while they were read.
     pub(super) torn: Vec<&'static str>,
+}
+
+/// How many pages were torn, and how many of these were read late.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct TornPages {
+    pub(super) all: usize,
+    pub(super) late: usize,
+}
+
+impl TornPages {
+    pub(super) fn of(memory: &PageCache) -> TornPages {
+        TornPages { all: memory.torn_pages(), late: memory.late_pages() }
+    }
+
+    fn add(&mut self, before: TornPages, after: TornPages) {
+        self.all += after.all.saturating_sub(before.all);
+        self.late += after.late.saturating_sub(before.late);
+    }
+}
+
+fn has_all(memory: &PageCache) -> bool {
+    memory.refused() == 0 && memory.torn_pages() == 0
 }
 
 struct LimitedParts<'a> {
@@ -187,24 +221,49 @@ impl WalkSources<'_> {
         let locals = heap.locals();
         let cpp = rows.cpp_references(&found);
         let sources = PathSources { heap: &heap, found: &found, locals: &locals, cpp: &cpp };
-        let search = NameSearch { sources, tensors: &tensors, memory, listing, in_use: &in_use };
+        let graph = OnceCell::new();
+        let search = NameSearch {
+            sources,
+            tensors: &tensors,
+            memory,
+            listing,
+            in_use: &in_use,
+            graph: &graph,
+        };
         let garbage = search.names(&mut rows, &mut named, &mut parts);
         names::finish(&heap, &found, &mut named);
         parts.end("the state of optimizers");
         let pool_users = self.pool_users(&heap, &tensors, &found, &named);
         parts.end("CUDA graphs");
+        let cpp = cpp_memory::find(&heap, self.tensors, &tensors, &found);
+        parts.end("what C++ keeps");
         let wrapped = paths::parts(&heap, &rows.wrappers(), &found);
         parts.end("what wrapper tensors wrap");
         if self.asked.is_none() {
             read_all();
         }
+        let mut torn = TornPages::of(memory);
+        let held = self.has_figures.then(|| {
+            let graph = graph.get_or_init(|| heap.reference_graph());
+            let held = CombinedReferences::new(graph, &tensors, &rows);
+            HeldParts::read(graph, &held, &held.through_cpp(&found))
+        });
         let (tensors, nodes) = rows.finish(&named, &garbage.tensors, &wrapped);
-        let mut referrers = Vec::new();
+        let (mut referrers, mut asked) = (Vec::new(), Vec::new());
         if let Some(name) = self.asked {
-            referrers = referrers::find(sources, &referrers::asked(name, &tensors));
+            let before = TornPages::of(memory);
+            asked = referrers::asked(name, &tensors);
+            let objects = asked.iter().filter_map(|row| tensors[*row].object.map(Addr));
+            referrers = referrers::find(sources, &objects.collect::<Vec<_>>());
             parts.end("referrers");
+            torn.add(before, TornPages::of(memory));
             read_all();
         }
+        let figures = held.map(|held| {
+            let only_reads = listing == HeapListing::Rough;
+            let known = FigureSources { sources, blocks: self.blocks, named: &named, only_reads };
+            retained::find(known, held, (&tensors, &nodes), &asked)
+        });
         Ok(WalkResult {
             tensors,
             nodes,
@@ -213,6 +272,9 @@ impl WalkSources<'_> {
             optimizers: named.optimizers,
             garbage: garbage.cycles,
             pool_users,
+            cpp,
+            figures: figures.filter(|_| has_all(memory)).unwrap_or_default(),
+            torn_pages: torn,
             objects: heap.objects().len() as u64,
             unreadable: heap.unreadable(),
             misfits: source.misfits(),
@@ -272,6 +334,7 @@ struct NameSearch<'h, 'a> {
     memory: &'h PageCache,
     listing: HeapListing,
     in_use: &'h InUse,
+    graph: &'h OnceCell<ReferenceGraph<'h>>,
 }
 
 /// Tensors that no short path from a variable reaches.
@@ -282,7 +345,7 @@ struct UnnamedTensors {
     others: Vec<Addr>,
 }
 
-impl NameSearch<'_, '_> {
+impl<'h> NameSearch<'h, '_> {
     fn names(
         &self,
         rows: &mut TensorRows<'_, '_>,
@@ -341,15 +404,15 @@ impl NameSearch<'_, '_> {
             }
             return Garbage::default();
         }
-        let graph = heap.reference_graph();
-        let mut garbage = garbage::find(heap, &graph, self.tensors, rows, found);
+        let graph = self.graph.get_or_init(|| heap.reference_graph());
+        let mut garbage = garbage::find(heap, graph, self.tensors, rows, found);
         // What changed while it was read proves nothing.
         if self.memory.torn_reads() > parts.torn_before {
             garbage = Garbage::default();
         }
         parts.end(IncompleteSnapshot::GARBAGE);
         others.extend(results);
-        far_paths::name(self.sources, named, (&graph, &garbage.objects), &others);
+        far_paths::name(self.sources, named, (graph, &garbage.objects), &others);
         garbage
     }
 }

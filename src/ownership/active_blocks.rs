@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::model::{AllocatorSnapshot, Block, BlockState, CudaIndex, PoolId, TensorDevice};
 
-pub(super) fn cuda(device: CudaIndex) -> TensorDevice {
+/// The tensors' name of a GPU.
+pub fn cuda(device: CudaIndex) -> TensorDevice {
     TensorDevice { kind: 1, index: u8::try_from(device.0).ok() }
 }
 

@@ -15,6 +15,7 @@ use crate::model::{
 };
 
 use super::active_blocks::{ActiveBlocks, StorageLocation, cuda};
+use super::cpp_blocks::CppBlocks;
 use super::graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 use super::name_pattern::name_pattern;
 
@@ -139,6 +140,7 @@ impl<'a> Summary<'a> {
             age: Nanos(0),
             unnamed_blocks: unnamed.take(MAX_UNNAMED_BLOCKS).collect(),
             blocks: owned_blocks,
+            retained: snapshot.retained.clone(),
         }
     }
 }
@@ -278,13 +280,17 @@ pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceO
         }
     }
     let incomplete = snapshot.incomplete.as_ref().filter(|incomplete| incomplete.lacks_tensors());
+    let cpp = CppBlocks::new(snapshot);
     for (device, blocks) in blocks {
         let sums = devices.entry(device).or_default();
         sums.not_read = incomplete.map(IncompleteSnapshot::not_read);
         for (block, used) in blocks.blocks {
             match (block.state, used) {
                 (BlockState::PendingFree, _) => sums.pending_free.add(block.size),
-                (_, 0) => sums.without_tensor.add(block.size),
+                (_, 0) => match cpp.keeper(device, block.address) {
+                    Some(keeper) => sums.in_cpp.entry(keeper).or_default().add(block.size),
+                    None => sums.without_tensor.add(block.size),
+                },
                 (_, used) => sums.rounding += block.size - used,
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::name_pattern::name_pattern;
 use crate::model::TensorRow;
 
 /// The tensors that a word names.
@@ -15,7 +16,8 @@ pub enum NamedTensors {
 }
 
 /// Finds them by full name; by address of object, tensor or memory (`0x…`, or decimal as in `id()`
-/// and JSON); or by unique name without function or `__main__`.
+/// and JSON); by unique name without function or `__main__`; or, for an owner's name
+/// (`server: sessions`, `losses[*]`), the largest tensor behind it.
 pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
     let which = |is_meant: &dyn Fn(&TensorRow) -> bool| -> Vec<usize> {
         (0..).zip(rows).filter(|(_, row)| is_meant(row)).map(|(index, _)| index).collect()
@@ -45,8 +47,25 @@ pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
     // Several names of one tensor are not ambiguous.
     match short.len() > 1 && names.len() > 1 {
         true => NamedTensors::Ambiguous(names.into_iter().collect()),
+        false if short.is_empty() => NamedTensors::Rows(largest_of(rows, word)),
         false => NamedTensors::Rows(short),
     }
+}
+
+/// The largest tensor of an owner, if any.
+fn largest_of(rows: &[TensorRow], owner: &str) -> Vec<usize> {
+    let begins = |name: &str| {
+        let rest = name.strip_prefix(owner);
+        rest.is_some_and(|rest| rest.starts_with(['.', '[', '{', '…']))
+    };
+    let is_of_owner = |name: &Arc<str>| {
+        begins(name)
+            || without_scope(name).is_some_and(begins)
+            || owner.contains('*') && name_pattern(name) == owner
+    };
+    let behind = (0..rows.len()).filter(|&row| rows[row].names.iter().any(is_of_owner));
+    let bytes = |&row: &usize| rows[row].tensor.storage.map_or(0, |storage| storage.memory());
+    behind.max_by_key(|row| (bytes(row), std::cmp::Reverse(*row))).into_iter().collect()
 }
 
 fn without_scope(name: &str) -> Option<&str> {
@@ -85,6 +104,10 @@ mod tests {
         assert_eq!(rows_of("cache[…]"), [3, 4]);
         assert_eq!((rows_of("33"), rows_of("0x20"), rows_of("0")), (vec![1], vec![1], Vec::new()));
         assert!(rows_of("nobody").is_empty());
+        assert!(rows_of("main: cac").is_empty());
+        assert_eq!(rows_of("main: cache"), [3]);
+        assert_eq!(rows_of("cache"), [3]);
+        assert_eq!(rows_of("main: losses[*]"), [0]);
         assert_eq!(
             called(&rows, "x"),
             NamedTensors::Ambiguous(vec!["helper: x".into(), "main: x".into()])

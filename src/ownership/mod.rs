@@ -6,14 +6,17 @@
 mod active_blocks;
 mod breakdown;
 mod called;
+mod cpp_blocks;
 mod graph_roots;
 mod name_pattern;
+mod reference_names;
 
-pub use active_blocks::InUse;
+pub use active_blocks::{InUse, cuda as cuda_device};
 pub use breakdown::{breakdown, held_storages, is_garbage, owner_label, storages, summarize};
 pub use called::{NamedTensors, called};
 pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 pub use name_pattern::{NamePart, name_parts, name_pattern};
+pub use reference_names::{reference_of, references_in};
 
 #[cfg(test)]
 pub(crate) mod fixture {

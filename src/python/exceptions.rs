@@ -31,9 +31,16 @@ pub struct FoundException {
     pub python_id: Option<u64>,
     /// First argument, if a string; cut if very long.
     pub text: String,
+    /// Its class.
+    pub class: String,
+    /// The traceback's outermost frame: the function that handles it.
+    pub handler: Option<(Function, u32)>,
     /// The traceback's frames, then their callers, innermost first, with lines (0: none).
     pub frames: Vec<(Function, u32)>,
 }
+
+/// Frames with lines, innermost first, and the one that handles.
+type RaisedFrames = (Vec<(Function, u32)>, Option<(Function, u32)>);
 
 #[derive(Debug, Clone, Copy)]
 struct ExceptionRoot {
@@ -44,6 +51,9 @@ struct ExceptionRoot {
 }
 
 impl ExceptionFinder {
+    /// Every exception, also without a text.
+    pub const ANY: &'static str = "BaseException";
+
     pub(super) fn new(
         process: Process,
         interpreter: Interpreter,
@@ -165,7 +175,7 @@ impl ExceptionSearch<'_> {
                     true => root.traceback,
                     false => None,
                 };
-                return self.read(at, traceback, root.python_id);
+                return self.read(at, &class.name, traceback, root.python_id);
             }
             if !self.is_exception(&class) {
                 continue;
@@ -184,18 +194,25 @@ impl ExceptionSearch<'_> {
     fn read(
         &self,
         at: Addr,
+        class: &str,
         traceback: Option<Addr>,
         python_id: Option<u64>,
     ) -> Option<FoundException> {
         let error = &self.layout.error;
         let args = self.heap.items(self.pointer(error.args, at)?);
-        let text = self.heap.text(*args.first()?)?;
+        let text = args.first().and_then(|text| self.heap.text(*text));
+        let text = match self.class == ExceptionFinder::ANY {
+            true => text.unwrap_or_default(),
+            false => text?,
+        };
         let traceback = self.pointer(error.traceback, at).or(traceback);
-        let frames = traceback.map(|traceback| self.frames(traceback)).unwrap_or_default();
-        Some(FoundException { at, python_id, text, frames })
+        let (frames, handler) =
+            traceback.map(|traceback| self.frames(traceback)).unwrap_or_default();
+        Some(FoundException { at, python_id, text, class: class.to_owned(), handler, frames })
     }
 
-    fn frames(&self, traceback: Addr) -> Vec<(Function, u32)> {
+    /// All frames, and the traceback's outermost.
+    fn frames(&self, traceback: Addr) -> RaisedFrames {
         let error = &self.layout.error;
         let mut frames = Vec::new();
         let mut at = Some(traceback);
@@ -222,11 +239,12 @@ impl ExceptionSearch<'_> {
             frames.push((code.function, line));
             at = self.pointer(error.next, here);
         }
+        let handler = frames.first().cloned();
         frames.reverse();
         if let Some(frame) = outermost {
             self.callers(frame, &mut frames);
         }
-        frames
+        (frames, handler)
     }
 
     fn started(&self, object: Addr) -> Option<Addr> {

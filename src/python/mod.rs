@@ -27,7 +27,7 @@ pub use exceptions::{ExceptionFinder, FoundException};
 pub use follow::{ChainFrame, ChainNamer, NamedChain, PolledStack, StackPoller};
 pub use heap::{
     ClassKind, HeapError, HeapListing, HeapObject, LeadingObjects, LocalVariable, ObjectHeap,
-    OnwardReferences, PyClass, ReferenceGraph, ReferenceKind,
+    OnwardReferences, PyClass, ReferenceGraph, ReferenceKind, VariableHolder,
 };
 pub use layouts::LayoutSource;
 pub use line_cache::LineCache;

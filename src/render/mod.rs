@@ -49,7 +49,7 @@ pub use oom::oom_report_text;
 pub use owners::{
     DEFAULT_ROWS, DeviceChoice, TensorsOptions, changes_text, graph_text, group_label, incomplete,
     like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text, ownership_json,
-    ownership_json_line, pattern_name, pause, place, referrers_text, tensors_text, uncertain,
+    ownership_json_line, pattern_name, pause, place, tensors_text, uncertain, why_text,
 };
 pub use record::summary;
 pub use report::{ReportOptions, ReportedRecording, report_page};
@@ -61,5 +61,6 @@ pub use shared::{
 };
 pub use summary::{
     FindingText, GrowthKeeper, JobSummary, LineBytes, LinesSource, ObservedLines, finding_text,
-    growth_json, growth_text, job_summary_json, job_summary_text, odd_rank_text,
+    findings_json, findings_text, growth_json, growth_text, job_summary_json, job_summary_text,
+    odd_rank_text,
 };

@@ -16,6 +16,7 @@ mod forked_copy;
 mod free_processors;
 mod gpu_watch;
 mod history;
+mod job_threads;
 mod loop_variables;
 mod losses;
 mod mixed_stacks;
@@ -59,9 +60,10 @@ pub use follow::FollowBudget;
 pub use forked_copy::ForkedCopy;
 pub use free_processors::{IdleMeter, MANY_PROCESSORS, processors};
 pub use history::{HistoryError, read_history};
+pub use job_threads::read_threads;
 pub use mixed_stacks::{NativeError, read_mixed_stacks};
 pub use owners::{
-    OwnerReading, ReadOwners, read_owners, read_referrers, read_sleep_tags, watch_owners,
+    OwnerReading, ReadOwners, read_host, read_owners, read_referrers, read_sleep_tags, watch_owners,
 };
 pub use priority::with_raised_priority;
 pub use process_tree::{ProcessTree, RankProcess, rank_of};

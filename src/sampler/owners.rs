@@ -4,19 +4,20 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::readers::TargetReaders;
+use super::readers::{TargetReaders, TorchState};
 use super::sleep::sleep_unless;
 use rustc_hash::FxHashSet;
 
 use super::forked_copy::ForkedCopy;
 use crate::model::{
-    CopiedTensors, OwnershipSnapshot, SleepTags, StackTable, StopTotals, TensorRow, ThreadSample,
+    CopiedTensors, HostReading, OwnershipSnapshot, SleepTags, StackTable, StopTotals, TensorRow,
+    ThreadSample,
 };
 use crate::owners::{
     OwnerError, OwnerReader, SnapshotOptions, SnapshotRequest, StopPolicy, vllm_tags,
 };
 use crate::python::HeapError;
-use crate::torch::AllocatorError;
+use crate::torch::{AllocatorError, page_locked};
 
 /// Garbage collections and allocations take up to some milliseconds.
 const MAX_ATTEMPTS: u32 = 50;
@@ -169,6 +170,20 @@ fn may_pass(error: &OwnerError) -> bool {
 pub fn read_sleep_tags(readers: &TargetReaders) -> SleepTags {
     let python = readers.python.as_ref();
     python.map_or(SleepTags::NotLoaded, |python| vllm_tags(&readers.process, python))
+}
+
+/// The job's memory on the host.
+pub fn read_host(readers: &TargetReaders) -> HostReading {
+    let recorders = || {
+        let TorchState::Attached(torch) = &readers.torch else { return None };
+        torch.devices().filter_map(|device| torch.recorder(device)).max_by_key(|it| it.entries)
+    };
+    let history = if readers.process.is_core() { None } else { recorders() };
+    HostReading {
+        resident: readers.process.resident(),
+        page_locked: page_locked(&readers.process),
+        history,
+    }
 }
 
 /// An ending process may be unreadable this long.

@@ -216,6 +216,14 @@ impl Process {
         }
     }
 
+    /// Its memory on the host (`VmRSS`), in bytes.
+    pub fn resident(&self) -> Option<u64> {
+        let status = proc_files::fields(self.pid, "status").ok().filter(|_| !self.is_core())?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    }
+
     pub(super) fn through(&self) -> u32 {
         self.through.load(Ordering::Relaxed)
     }

@@ -13,12 +13,14 @@ mod backward;
 mod blocks;
 mod check;
 mod class_names;
+mod code_statics;
 mod containers;
 mod counters;
 mod discovery;
 mod error;
 mod forked;
 mod history;
+mod host_allocator;
 mod layout;
 mod objects;
 mod polled;
@@ -36,6 +38,7 @@ pub use class_names::ClassNames;
 pub use error::AllocatorError;
 pub use forked::is_in_bad_fork;
 pub use history::{RecordedFrame, RecordedHistory, RecordedStack};
+pub use host_allocator::page_locked;
 pub use objects::{
     AutogradGraph, AutogradNode, SavedTensor, TensorDecoder, TensorReader, TensorTypes,
 };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::address_tables::{self, AddressTables};
 use super::backend;
 use super::blocks::{BlocksLayout, ReadAttempts, SnapshotReader};
+use super::containers::FlatTable;
 use super::counters::CounterReader;
 use super::discovery::{self, DiscoveredDevices, SearchOutcome};
 use super::error::{AllocatorError, reading};
@@ -12,7 +13,9 @@ use super::history::{self, HistoryInput, RecordedHistory};
 use super::polled::CounterPoller;
 use super::version;
 use crate::abi::CounterAddresses;
-use crate::model::{AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Nanos};
+use crate::model::{
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Nanos, RecorderState,
+};
 use crate::target::{Addr, LoadedObject, Memory, Process};
 
 const SEARCHES: u32 = 32;
@@ -284,6 +287,15 @@ impl AllocatorReader {
             version,
         };
         Ok((snapshot, history::read(&*self.memory, input, keep)?))
+    }
+
+    /// Whether the target records its own allocations, and how much; `None` if not found.
+    pub fn recorder(&self, device: CudaIndex) -> Option<RecorderState> {
+        let native = self.native.as_ref()?;
+        let object = *native.devices.objects.get(device.0 as usize)?;
+        let pools = discovery::pools(&*self.memory, object, &native.devices.counters).ok()?;
+        let tables = pools.active + FlatTable::SIZE;
+        history::recorder(&*self.memory, object, native.devices.vector, tables, device.0)
     }
 
     fn unreadable(&self, what: &'static str) -> AllocatorError {

@@ -285,6 +285,13 @@ fn ownership(owners: &OwnershipBreakdown) -> Result<(), RefusalReason> {
         add(&mut blocks, block.size)?;
         block.shares.iter().try_for_each(|(_, bytes)| add(&mut shares, *bytes))?;
     }
+    for reference in &owners.retained {
+        let mut freed = 0;
+        for one in &reference.frees {
+            add(&mut freed, one.at_once)?;
+            add(&mut freed, one.after_collect)?;
+        }
+    }
     Ok(())
 }
 

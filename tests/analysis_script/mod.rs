@@ -35,6 +35,7 @@ pub fn owners(time: u64, held: &[(TensorCategory, &str, u64)]) -> Record {
         age: Nanos(0),
         unnamed_blocks: Vec::new(),
         blocks: Vec::new(),
+        retained: Vec::new(),
     })
 }
 

@@ -55,6 +55,7 @@ fn page(with_owners: bool, last: u64) -> String {
             age: Nanos(0),
             unnamed_blocks: Vec::new(),
             blocks: Vec::new(),
+            retained: Vec::new(),
         }));
     }
     s.now += 100_000_000;

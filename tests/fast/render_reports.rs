@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::analysis_script::{MIB, Script};
 use crate::support::memspy::document;
 use memspy::analysis::{
-    Finding, FoldOptions, GrowthWatch, LineOrder, Moment, OutsideTorch, ProcessSnapshot, Profile,
-    flame, lines, recorded_owner_groups,
+    FindingFacts, FoldOptions, GrowthWatch, LineOrder, Moment, OutsideTorch, ProcessSnapshot,
+    Profile, findings, flame, lines, recorded_owner_groups,
 };
 use memspy::model::*;
 use memspy::render::json::LinesJson;
@@ -382,7 +382,9 @@ fn predictions_kept_on_the_gpu_come_with_the_transformers_option() {
             };
             watch.add_owners(step as f64, recorded_owner_groups(&device));
         }
-        render::finding_text(&Finding::Grows { growth: watch.owners().remove(0) }, 7).text
+        let growth = watch.owners();
+        let facts = FindingFacts { growth: &growth, ..FindingFacts::default() };
+        render::finding_text(&findings(&facts)[0], 7).text
     };
     assert!(told("evaluation_loop: all_preds.tensors").contains("eval_accumulation_steps=N"));
     assert!(!told("main: all_preds.tensors").contains("eval_accumulation_steps"));

@@ -352,6 +352,7 @@ fn older_memory_is_counted_once_if_its_owner_comes_later() {
                     results: Some(0),
                     held: vec![held],
                 }],
+                retained: Vec::new(),
                 unnamed_blocks: Vec::new(),
                 blocks: vec![OwnedBlock {
                     device: 0,

@@ -183,7 +183,16 @@ fn owners() -> Record {
     let unnamed_blocks = Vec::new();
     let (time, age, devices) = (Nanos(115), Nanos(0), vec![device]);
     let blocks = vec![OwnedBlock { device: 0, address: 0x1000, size: 196, shares: vec![(0, 193)] }];
-    Record::Ownership(OwnershipBreakdown { time, pause, devices, age, unnamed_blocks, blocks })
+    let retained = Vec::new();
+    Record::Ownership(OwnershipBreakdown {
+        time,
+        pause,
+        devices,
+        age,
+        unnamed_blocks,
+        blocks,
+        retained,
+    })
 }
 
 fn map(consistency: SnapshotConsistency) -> Record {

@@ -147,6 +147,7 @@ fn owners() -> OwnersView {
         age: Nanos(0),
         unnamed_blocks: Vec::new(),
         blocks: Vec::new(),
+        retained: Vec::new(),
         devices: vec![DeviceOwners {
             device: GPU,
             allocated: 407 * MIB,

@@ -38,6 +38,7 @@ fn owners(time: u64) -> Record {
         }],
         unnamed_blocks: Vec::new(),
         blocks: Vec::new(),
+        retained: Vec::new(),
     })
 }
 

@@ -45,7 +45,9 @@ fn check_sums(snapshot: &Value, allocated: u64) {
         "rounding",
         "in_no_tensor",
     ];
-    assert_eq!(parts.iter().map(|part| sums[part].as_u64().unwrap()).sum::<u64>(), allocated);
+    let parts: u64 = parts.iter().map(|part| sums[part].as_u64().unwrap()).sum();
+    let in_cpp = sums["in_cpp"].as_object().unwrap().values();
+    assert_eq!(parts + in_cpp.map(|bytes| bytes.as_u64().unwrap()).sum::<u64>(), allocated);
 }
 
 #[test]

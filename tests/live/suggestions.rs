@@ -17,7 +17,7 @@ fn paste(pid: u32, command_line: &str, folder: &Path) -> Done {
     for word in words.iter_mut().filter(|word| *word == "60s") {
         *word = "2s".to_owned();
     }
-    let looks = ["tensors", "graph", "referrers", "growth", "dump"];
+    let looks = ["tensors", "graph", "why", "growth", "dump"];
     if looks.contains(&&*words[0]) {
         words.extend(PATIENCE.map(str::to_owned));
     }
@@ -38,7 +38,7 @@ fn what_summary_and_recording_suggest_runs_unchanged() {
     let mut referrers = 0;
     for command_line in &suggested {
         let done = paste(pid, command_line, folder.path());
-        if command_line.starts_with("memspy referrers") {
+        if command_line.starts_with("memspy why") {
             referrers += 1;
             assert!(command_line.contains(r"it'\''s $HOME; `step`"), "{command_line}");
             assert!(done.out.contains("kept"), "{command_line}: {}", done.out);

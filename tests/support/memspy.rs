@@ -104,8 +104,9 @@ pub fn memspy_at(pid: u32, words: &[&str]) -> Done {
 
 /// Gives an owner snapshot enough time for a busy machine, unless the test sets limits.
 pub fn patience(words: &[&str]) -> &'static [&'static str] {
-    let looks = matches!(words.first(), Some(&("tensors" | "graph" | "referrers" | "dump")))
-        || words.iter().any(|word| word.starts_with("--owners"));
+    let looks =
+        matches!(words.first(), Some(&("tensors" | "graph" | "referrers" | "why" | "dump")))
+            || words.iter().any(|word| word.starts_with("--owners"));
     let limited = words.iter().any(|word| word.starts_with("--max-"));
     if looks && !limited { &["--max-time", "10min", "--max-stop", "10min"] } else { &[] }
 }

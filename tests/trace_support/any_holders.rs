@@ -1,8 +1,9 @@
 //! Proptest strategies for owner snapshots.
 
 use memspy::model::{
-    CudaIndex, DeviceOwners, Nanos, OwnedBlock, OwnedStorages, OwnershipBreakdown, Record,
-    StepSource, TensorCategory, TrainingStep, UnnamedBlock,
+    CudaIndex, DeviceOwners, FreedBytes, Nanos, OwnedBlock, OwnedStorages, OwnershipBreakdown,
+    Record, RetainedReference, StepSource, TensorCategory, TensorDevice, TrainingStep,
+    UnnamedBlock,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -35,8 +36,10 @@ pub fn owners() -> impl Strategy<Value = Record> {
     let shares = vec((any::<u32>(), number()), 0..3);
     let blocks = vec((any::<u32>(), number(), shares), 0..4);
     let unnamed_blocks = vec(unnamed_blocks, 0..4);
-    let all = (number(), option::of(number()), vec(device, 0..3), unnamed_blocks, blocks);
-    all.prop_map(|(time, pause, devices, unnamed_blocks, blocks)| {
+    let frees = vec((any::<u8>(), option::of(any::<u8>()), number(), number()), 0..3);
+    let retained = vec((text(), any::<bool>(), frees), 0..3);
+    let all = (number(), option::of(number()), vec(device, 0..3), unnamed_blocks, blocks, retained);
+    all.prop_map(|(time, pause, devices, unnamed_blocks, blocks, retained)| {
         // Each names an existing device and owner.
         let fit = |(device, held, address, bytes): (u32, Option<u32>, u64, u64)| {
             let device = device.checked_rem(devices.len() as u32)?;
@@ -56,7 +59,24 @@ pub fn owners() -> impl Strategy<Value = Record> {
         let blocks: Vec<_> = blocks.into_iter().filter_map(fit).collect();
         let (time, pause) = (Nanos(time), pause.map(Nanos));
         let age = Nanos(time.0 / 2);
-        Record::Ownership(OwnershipBreakdown { time, pause, devices, age, unnamed_blocks, blocks })
+        let retained = retained.into_iter().map(|(name, is_least, frees)| {
+            let freed = |(kind, index, at_once, after_collect)| FreedBytes {
+                device: TensorDevice { kind, index },
+                at_once,
+                after_collect,
+            };
+            let frees = frees.into_iter().map(freed).collect();
+            RetainedReference { name: name.into(), is_least, frees }
+        });
+        Record::Ownership(OwnershipBreakdown {
+            time,
+            pause,
+            devices,
+            age,
+            unnamed_blocks,
+            blocks,
+            retained: retained.collect(),
+        })
     })
 }
 

@@ -106,7 +106,11 @@ fn snapshot(snapshot: &mut AllocatorSnapshot, visit: &mut Visit<'_>) {
 }
 
 fn ownership(owners: &mut OwnershipBreakdown, visit: &mut Visit<'_>) {
-    let OwnershipBreakdown { time: at, pause, devices, age, unnamed_blocks, blocks } = owners;
+    let OwnershipBreakdown { time: at, pause, devices, age, unnamed_blocks, blocks, retained } =
+        owners;
+    for freed in retained.iter_mut().flat_map(|reference| &mut reference.frees) {
+        sizes([&mut freed.at_once, &mut freed.after_collect], visit);
+    }
     time(at, visit);
     time(age, visit);
     pause.iter_mut().for_each(|pause| time(pause, visit));

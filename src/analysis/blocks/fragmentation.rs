@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::cache_reasons::{CacheReason, cache_reasons};
 use crate::model::{AllocatorSnapshot, BlockState, PoolId, Segment};
 
 /// Free blocks of `from` up to `2 * from` bytes; `from` is a power of two.
@@ -67,6 +68,8 @@ pub struct Fragmentation {
     pub private_pools: BTreeMap<PoolId, SegmentSum>,
     /// Expandable segments of all pools.
     pub expandable: SegmentSum,
+    /// Why what is cached is not used or returned.
+    pub reasons: BTreeMap<CacheReason, u64>,
 }
 
 impl Fragmentation {
@@ -88,6 +91,7 @@ impl Fragmentation {
             }
         }
         sums.releasable = snapshot.releasable();
+        sums.reasons = cache_reasons(snapshot);
         for (segment, block) in snapshot.blocks() {
             match block.state {
                 BlockState::Allocated => {}

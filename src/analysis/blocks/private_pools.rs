@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::analysis::blocks::fragmentation::SegmentSum;
 use crate::model::{CudaIndex, OwnershipSnapshot, PoolId, PoolUser};
+use crate::ownership::name_pattern;
 
 /// A private pool, its segments, and the CUDA graphs or `MemPool` that use it.
 #[allow(missing_docs)]
@@ -36,4 +37,17 @@ pub fn private_pools(snapshot: &OwnershipSnapshot) -> Vec<PrivatePool> {
     let mut pools: Vec<PrivatePool> = sums.into_iter().map(pool).collect();
     pools.sort_by_key(|pool| std::cmp::Reverse(pool.sums.bytes));
     pools
+}
+
+/// `runners[4096].graph`, `12 of step: graphs[0] sharing it`.
+pub fn users_label(users: &[PoolUser]) -> String {
+    let name = |user: &PoolUser| match &user.name {
+        Some(name) => name.to_string(),
+        None => format!("a {} without a name", user.class),
+    };
+    match users {
+        [] => "of no CUDA graph or MemPool that was found".to_owned(),
+        [only] => name(only),
+        [first, ..] => format!("{} of {} sharing it", users.len(), name_pattern(&name(first))),
+    }
 }

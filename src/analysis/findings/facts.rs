@@ -1,9 +1,10 @@
 //! The facts from which findings follow.
 
+use super::LastingCopies;
 use crate::analysis::blocks::{Fragmentation, FreeBlocks};
-use crate::analysis::live::{DeviceSnapshot, ObservedDevice, OutsideTorch};
+use crate::analysis::live::{DeviceSnapshot, HostUse, ObservedDevice, OutsideTorch};
 use crate::analysis::owners::{OwnerGroup, OwnerGrowth};
-use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
+use crate::model::{AllocatorSnapshot, JobThreads, OwnershipSnapshot};
 
 /// A device's memory in bytes, `None` if unknown. `outside` is the process's memory outside
 /// PyTorch, `others` that of other processes, `reserved_then` is `reserved` when `free` was read.
@@ -90,4 +91,7 @@ pub struct FindingFacts<'a> {
     pub groups: &'a [OwnerGroup],
     pub growth: &'a [OwnerGrowth],
     pub devices: &'a [ObservedDevice],
+    pub lasting: Option<&'a LastingCopies>,
+    pub host: Option<&'a HostUse>,
+    pub threads: Option<&'a JobThreads>,
 }

@@ -1,190 +1,109 @@
-//! Findings about a job, with their evidence.
+//! Findings about a job: what is wrong, the change, and the bytes that it gives back.
 //!
-//! Only [`RULES`] create findings. A rule that lacks a number finds nothing.
+//! Each kind has its file; only [`RULES`] create findings. A rule that lacks a number finds
+//! nothing, and none may find something in a healthy job.
 
+mod autocast_cache;
+mod checkpoint;
+mod create_graph;
+mod cublas_streams;
+mod ddp_buckets;
+mod exception_kept;
 mod facts;
-mod rules;
+mod finding;
+mod fragmented;
+mod garbage;
+mod gradients_in_eval;
+mod graph_pools;
+mod graphs_kept;
+mod grows;
+mod host_memory;
+mod idle_streams;
+mod large_storages;
+mod models_twice;
+mod notebook;
+mod optimizers_twice;
+mod outside;
+mod pinned_segments;
+mod removed_parameters;
+mod sizes;
+mod stray_context;
 
-use crate::analysis::blocks::PrivatePool;
-use crate::analysis::owners::{GrowthRise, OwnerGroup, OwnerGrowth};
+pub use autocast_cache::LastingCopies;
 pub use facts::{CacheFacts, FindingFacts, GpuFacts};
+pub use finding::{Finding, FindingCommand};
+pub use grows::rate as growth_rate;
 
-/// A finding. Sizes in bytes.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Finding {
-    /// An owner grows.
-    Grows {
-        /// The owner and its rise.
-        growth: OwnerGrowth,
-    },
-    /// Several results keep their autograd graphs.
-    GraphsKept {
-        /// The variable and its graphs.
-        group: OwnerGroup,
-    },
-    /// Only cycles of garbage hold tensors.
-    Garbage {
-        /// What `gc.collect()` would free.
-        bytes: u64,
-        /// Storages.
-        storages: u64,
-        /// The cycles, most bytes first.
-        cycles: Vec<HoldingCycle>,
-    },
-    /// Private pools of CUDA graphs are large.
-    GraphPools {
-        /// The pools, the largest first.
-        pools: Vec<PrivatePool>,
-    },
-    /// The free cache is fragmented.
-    Fragmented {
-        /// The device.
-        gpu: u32,
-        /// Reserved and not allocated.
-        cached: u64,
-        /// Free blocks.
-        blocks: u64,
-        /// The largest free block.
-        largest: u64,
-        /// What `torch.cuda.empty_cache()` would return.
-        releasable: u64,
-    },
-    /// Idle streams hold cache that other streams cannot use.
-    IdleStreams {
-        /// The device.
-        gpu: u32,
-        /// How many.
-        streams: u64,
-        /// Their cache.
-        bytes: u64,
-        /// Growth of reserved memory meanwhile.
-        grown: Option<ReservedIn>,
-    },
-    /// Reserved memory grows without allocated memory.
-    ReservedGrows {
-        /// The growth.
-        grown: ReservedIn,
-    },
-    /// The process holds much outside PyTorch's allocator.
-    Outside {
-        /// The device.
-        gpu: u32,
-        /// Bytes.
-        bytes: u64,
-    },
-    /// Other processes hold much of a device.
-    OtherProcesses {
-        /// The device.
-        gpu: u32,
-        /// Bytes.
-        bytes: u64,
-        /// Of the whole device.
-        total: u64,
-    },
-    /// Optimizers with state for the same parameters.
-    OptimizersTwice {
-        /// Their names, most state first.
-        names: Vec<String>,
-        /// State of all but the first.
-        bytes: u64,
-    },
-    /// Several models have the same modules.
-    ModelsTwice {
-        /// Their names.
-        names: Vec<String>,
-        /// Parameters of all but the first.
-        bytes: u64,
-    },
-    /// Storages whose tensors show less than half.
-    LargeStorages {
-        /// The one with most hidden bytes.
-        name: String,
-        /// How many.
-        storages: u64,
-        /// Hidden bytes.
-        bytes: u64,
-    },
-    /// A model in `eval()` keeps gradients.
-    GradientsInEval {
-        /// The model.
-        model: String,
-        /// Bytes of its gradients.
-        bytes: u64,
-    },
-}
-
-/// Garbage cycles of one kind: `class` identifies them best, `way` is the shortest way round, and
-/// `bytes` are those held on GPUs.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HoldingCycle {
-    pub class: String,
-    pub way: String,
-    pub cycles: u64,
-    pub bytes: u64,
-}
-
-impl Finding {
-    /// Its bytes; for growth, per minute.
-    pub fn weight(&self) -> u64 {
-        match self {
-            Finding::Grows { growth: OwnerGrowth { rise, .. } } => minute(rise),
-            Finding::GraphsKept { group } => group.size.bytes,
-            Finding::Fragmented { cached, .. } => *cached,
-            Finding::GraphPools { pools } => pools.iter().map(|pool| pool.sums.bytes).sum(),
-            Finding::ReservedGrows { grown } => grown.bytes,
-            Finding::Garbage { bytes, .. }
-            | Finding::IdleStreams { bytes, .. }
-            | Finding::Outside { bytes, .. }
-            | Finding::OtherProcesses { bytes, .. }
-            | Finding::OptimizersTwice { bytes, .. }
-            | Finding::ModelsTwice { bytes, .. }
-            | Finding::LargeStorages { bytes, .. }
-            | Finding::GradientsInEval { bytes, .. } => *bytes,
-        }
-    }
-}
-
-/// Growth of reserved memory while observed, and the lines that took memory from the driver.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, PartialEq)]
-pub struct ReservedIn {
-    pub gpu: u32,
-    pub bytes: u64,
-    pub seconds: f64,
-    pub taken_by: Vec<String>,
-}
-
-fn minute(rise: &GrowthRise) -> u64 {
-    (rise.rate() * 60.0) as u64
-}
+/// Least bytes of most findings.
+const MIN_BYTES: u64 = 1 << 20;
 
 pub(crate) type Rule = fn(&FindingFacts<'_>) -> Vec<Finding>;
 
-pub(crate) const RULES: &[Rule] = &[
-    rules::grows,
-    rules::graphs_kept,
-    rules::garbage,
-    rules::optimizers_twice,
-    rules::models_twice,
-    rules::gradients_in_eval,
-    rules::large_storages,
-    rules::graph_pools,
-    rules::idle_streams,
-    rules::reserved_grows,
-    rules::fragmented,
-    rules::other_processes,
-    rules::outside,
+/// The kinds, as programs see them.
+pub const KINDS: [&str; 25] = [
+    "grows",
+    "graphs kept",
+    "garbage",
+    "graph in gradients",
+    "optimizers twice",
+    "state of removed parameters",
+    "models twice",
+    "checkpoint kept",
+    "gradients in eval",
+    "large storages",
+    "notebook outputs",
+    "exception kept",
+    "autocast cache",
+    "ddp buckets",
+    "cublas streams",
+    "graph pools",
+    "idle streams",
+    "reserved grows",
+    "pinned segments",
+    "fragmented",
+    "stray context",
+    "memory history",
+    "page-locked rounding",
+    "other processes",
+    "outside PyTorch",
 ];
 
-/// The findings by rule, the largest first.
+const RULES: &[Rule] = &[
+    grows::find,
+    graphs_kept::find,
+    garbage::find,
+    create_graph::find,
+    optimizers_twice::find,
+    removed_parameters::find,
+    models_twice::find,
+    checkpoint::find,
+    gradients_in_eval::find,
+    large_storages::find,
+    notebook::find,
+    exception_kept::find,
+    autocast_cache::find,
+    ddp_buckets::find,
+    cublas_streams::find,
+    graph_pools::find,
+    idle_streams::find,
+    idle_streams::reserved_grows,
+    pinned_segments::find,
+    fragmented::find,
+    stray_context::find,
+    host_memory::history,
+    host_memory::rounding,
+    outside::other_processes,
+    outside::find,
+];
+
+/// Those whose change gives back most come first.
 pub fn findings(facts: &FindingFacts<'_>) -> Vec<Finding> {
-    let sorted = |rule: &Rule| {
-        let mut found = rule(facts);
-        found.sort_by_key(|finding| std::cmp::Reverse(finding.weight()));
-        found
-    };
-    RULES.iter().flat_map(sorted).collect()
+    let mut all: Vec<Finding> = RULES.iter().flat_map(|rule| rule(facts)).collect();
+    // What only states a fact comes last.
+    all.sort_by_key(|finding| {
+        (finding.change.is_empty() && finding.frees.is_none(), std::cmp::Reverse(finding.weight()))
+    });
+    all
 }
 
 #[cfg(test)]

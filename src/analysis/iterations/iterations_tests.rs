@@ -79,6 +79,7 @@ fn owner_snapshot_with_most_allocated_counts_in_its_own_iteration() {
         age: Nanos(age),
         unnamed_blocks: Vec::new(),
         blocks: Vec::new(),
+        retained: Vec::new(),
     };
     for number in 1..=4 {
         iterations.on_step(step(number * 10, 0, number));

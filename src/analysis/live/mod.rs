@@ -1,6 +1,7 @@
 //! A running job's memory, now and recently.
 
 mod device_breakdown;
+mod host_use;
 mod live_profile;
 mod observed_device;
 mod odd_rank;
@@ -12,6 +13,7 @@ mod time_to_full;
 mod usage_history;
 
 pub use device_breakdown::DeviceBreakdown;
+pub use host_use::{HostUse, PageLocked};
 pub use live_profile::{
     IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, SharedProfile,
 };

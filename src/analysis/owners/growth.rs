@@ -139,6 +139,7 @@ impl GrowthWatch {
     pub fn add_owners(&mut self, time: f64, mut groups: Vec<OwnerGroup>) {
         let before = self.times.len();
         self.keep_names(&mut groups);
+        self.keep_frees(&mut groups);
         for group in &groups {
             let key = owner_key(group);
             let levels = self.owners.entry(key).or_insert_with(|| vec![(0, 0); before]);
@@ -150,6 +151,20 @@ impl GrowthWatch {
         }
         (self.last_in_no_tensor, self.last) =
             groups.into_iter().partition(|group| group.kind == OwnerKind::NoTensor);
+    }
+
+    /// Keeps what a group frees if it was known before, and as much is held: a snapshot may be too
+    /// uncertain for it.
+    fn keep_frees(&self, groups: &mut [OwnerGroup]) {
+        if groups.iter().any(|group| group.frees.is_some() && group.kind != OwnerKind::Garbage) {
+            return;
+        }
+        for group in groups.iter_mut().filter(|group| group.frees.is_none()) {
+            let key = owner_key(group);
+            let before = self.last.iter().find(|known| owner_key(known) == key);
+            let before = before.filter(|known| known.size == group.size);
+            group.frees = before.and_then(|known| known.frees.clone());
+        }
     }
 
     /// Keeps a group's previous name if most storages are the same: a running function may hold

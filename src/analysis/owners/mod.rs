@@ -13,8 +13,9 @@ pub use growth::{GrowthRise, GrowthWatch, LineGrowth, OwnerGrowth};
 #[cfg(test)]
 pub(crate) use owner_groups::tests::groups;
 pub use owner_groups::{
-    GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, in_no_tensor,
-    owner_changes, owner_groups, recorded_owner_groups,
+    GroupSize, NO_TENSOR, OwnerChange, OwnerFrees, OwnerGroup, OwnerKind, OwnerPattern, cpp_label,
+    in_no_tensor, owner_changes, owner_groups, raw_group_label, recorded_owner_groups,
+    with_attributes,
 };
 pub(crate) use ownership::OwnershipHistory;
 pub use ownership::{OwnerPart, OwnerStacks};

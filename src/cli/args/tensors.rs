@@ -1,4 +1,4 @@
-//! Arguments of the commands that list tensors: `tensors`, `referrers`, `graph`.
+//! Arguments of the commands that list tensors: `tensors`, `why`, `graph`.
 
 use std::time::Duration;
 
@@ -58,18 +58,21 @@ pub struct TensorsArgs {
     pub every: Option<Duration>,
 }
 
-/// `memspy referrers`.
+/// `memspy why`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  memspy referrers -p 12345 'train: losses[0]'     a name as 'memspy tensors' prints it
-  memspy referrers -p 12345 'losses[0]'            without its function, if the name is unique
-  memspy referrers -p 12345 0x7f30c4a01d30         or an address, as in 'memspy tensors --json'")]
-pub struct ReferrersArgs {
+  memspy why -p 12345 'train: losses[0]'     a name as 'memspy tensors' prints it
+  memspy why -p 12345 'train: losses'        or of an owner: its largest tensor
+  memspy why -p 12345 'losses[0]'            without its function, if the name is unique
+  memspy why -p 12345 0x7f30c4a01d30         or an address, as in 'memspy tensors --json'
+  memspy why -p 12345                        what stands out, each with a command")]
+pub struct WhyArgs {
     /// What is read, and how
     #[command(flatten)]
     pub read_args: ReadArgs,
-    /// Name of a tensor, or the address of its Python object, its TensorImpl or its memory
-    pub tensor: String,
+    /// Name of a tensor or owner, or the address of a tensor's Python object, TensorImpl or memory
+    /// [default: up to five findings, as in 'memspy summary', the largest first]
+    pub tensor: Option<String>,
 }
 
 /// `memspy graph`.

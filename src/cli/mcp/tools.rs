@@ -122,14 +122,14 @@ pub(super) const TOOLS: &[McpTool] = &[
         is_json: true,
     },
     McpTool {
-        name: "referrers",
-        description: "What refers to one tensor: why it is still there",
+        name: "why",
+        description: "Why one tensor is still there: the way that keeps it, what each step would free, and what refers to it",
         arguments: &[
             PID,
             NO_STOP,
             ("tensor", "string", true, "Its name as 'summary' or 'tensors' has it, or an address"),
         ],
-        words: |given| job("referrers", given),
+        words: |given| job("why", given),
         is_json: true,
     },
     McpTool {
@@ -366,7 +366,7 @@ mod tests {
                 | Command::Growth(_)
                 | Command::Dump(_)
                 | Command::Tensors(_)
-                | Command::Referrers(_)
+                | Command::Why(_)
                 | Command::Graph(_)
                 | Command::Devices(_)
                 | Command::Doctor(_)
@@ -409,8 +409,8 @@ mod tests {
         };
         assert_eq!((lines.traces[0].to_str(), lines.table.output), (Some(hostile), None));
         let given = json!({"pid": 1, "tensor": hostile});
-        let Command::Referrers(it) = parsed(words("referrers", given)) else { panic!() };
-        assert_eq!(it.tensor, hostile);
+        let Command::Why(it) = parsed(words("why", given)) else { panic!() };
+        assert_eq!(it.tensor.as_deref(), Some(hostile));
         let given = json!({"before": hostile, "after": hostile});
         let Command::Diff(diff) = parsed(words("diff", given)) else { panic!() };
         assert_eq!(diff.output, None);
@@ -420,7 +420,7 @@ mod tests {
     fn a_no_stop_server_passes_it_to_every_snapshot() {
         for tool in TOOLS.iter().filter(|tool| tool.arguments.iter().any(|a| a.0 == "no_stop")) {
             let given = match tool.name {
-                "referrers" => json!({"pid": 7, "no_stop": false, "tensor": "x"}),
+                "why" => json!({"pid": 7, "no_stop": false, "tensor": "x"}),
                 _ => json!({"pid": 7, "no_stop": false}),
             };
             let words = tool.words(given, true).unwrap();
@@ -428,7 +428,7 @@ mod tests {
             parsed(words);
         }
         // Commands without a snapshot need no such option.
-        let snapshots = ["summary", "growth", "dump", "tensors", "referrers", "graph"];
+        let snapshots = ["summary", "growth", "dump", "tensors", "why", "graph"];
         for tool in TOOLS {
             let has = tool.arguments.iter().any(|argument| argument.0 == "no_stop");
             assert_eq!(has, snapshots.contains(&tool.name), "{}", tool.name);

@@ -1,24 +1,28 @@
 //! What is known of an observed job so far: threads fill it in, the screen shows it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::analysis::{GpuFacts, GrowthWatch, ObservedDevice, OwnerGroup, ProcessSnapshot};
-use crate::model::{OwnershipSnapshot, StopTotals};
+use crate::analysis::{
+    GpuFacts, GrowthWatch, LastingCopies, ObservedDevice, OwnerGroup, ProcessSnapshot,
+};
+use crate::model::{HostReading, JobThreads, OwnershipSnapshot, StopTotals};
 use crate::render::{GrowthKeeper, ObservedLines};
 
 pub(in crate::cli) struct ObservedJob {
     pub(in crate::cli) pid: u32,
     /// The rank, for one of several.
     pub(in crate::cli) label: Option<String>,
+    /// When memspy began.
+    pub(super) began: Instant,
     state: Mutex<JobObservation>,
 }
 
 impl ObservedJob {
     pub(in crate::cli) fn new(pid: u32, label: Option<String>) -> ObservedJob {
         let state = JobObservation { doing: "attaching", ..JobObservation::default() };
-        ObservedJob { pid, label, state: Mutex::new(state) }
+        ObservedJob { pid, label, began: Instant::now(), state: Mutex::new(state) }
     }
 
     pub(in crate::cli) fn state(&self) -> MutexGuard<'_, JobObservation> {
@@ -42,6 +46,12 @@ pub(in crate::cli) struct JobObservation {
     pub(in crate::cli) process: Option<ProcessSnapshot>,
     pub(in crate::cli) growth: GrowthWatch,
     pub(in crate::cli) last: Option<OwnershipSnapshot>,
+    /// What stayed in autocast's cache.
+    pub(in crate::cli) lasting: LastingCopies,
+    /// What its threads do.
+    pub(in crate::cli) threads: JobThreads,
+    /// With seconds since some moment.
+    pub(in crate::cli) host: Vec<(f64, HostReading)>,
     /// Why the last snapshot failed, and whether more time would have helped.
     pub(in crate::cli) failed: Option<(String, bool)>,
     pub(in crate::cli) stops: StopTotals,
@@ -74,6 +84,7 @@ impl JobObservation {
         groups: Option<Vec<OwnerGroup>>,
     ) {
         if let Some(groups) = groups {
+            self.lasting.add(time.as_secs_f64(), &snapshot);
             self.growth.add_owners(time.as_secs_f64(), groups);
         }
         if self.last.as_ref().is_none_or(|last| !is_poorer(&snapshot, last)) {

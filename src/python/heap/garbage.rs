@@ -9,6 +9,7 @@ use super::locals::CELL;
 use super::reference_graph::ReferenceGraph;
 use super::references::{METHOD_FUNCTION, METHOD_SELF};
 use super::{ClassKind, HeapObject, ObjectHeap};
+use crate::python::layouts::RefcountLayout;
 use crate::target::{Addr, Field};
 
 impl ReferenceGraph<'_> {
@@ -54,8 +55,15 @@ impl ReferenceGraph<'_> {
 }
 
 impl ObjectHeap<'_> {
+    /// An untracked object's reference count; `None` if immortal, or without a GIL.
+    pub fn count_of(&self, at: Addr) -> Option<i64> {
+        let RefcountLayout::One(field) = self.layout.object.references else { return None };
+        let count = self.memory().u32(at + field.offset as u64).ok()? as i32;
+        (count >= 0).then_some(i64::from(count))
+    }
+
     /// Passes each reference on as often as it counts.
-    pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
+    pub fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;
         let head = &self.layout.object;

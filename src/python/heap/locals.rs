@@ -38,7 +38,30 @@ pub struct LocalVariable {
     pub(in crate::python) cell_at: Option<Addr>,
 }
 
+/// What has a variable's reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VariableHolder {
+    /// A frame, which is an object up to Python 3.10.
+    Frame(Addr),
+    /// A cell.
+    Cell(Addr),
+    /// A frame that only borrows it (since 3.14): it does not count.
+    Borrowed,
+}
+
 impl ObjectHeap<'_> {
+    /// `None` if unreadable.
+    pub fn holder_of(&self, local: &LocalVariable) -> Option<VariableHolder> {
+        if let Some(cell) = local.cell_at {
+            return Some(VariableHolder::Cell(Addr(self.memory().pointer(cell).ok()?.0 & !TAG)));
+        }
+        let word = self.memory().u64(local.slot).ok()?;
+        Some(match word & 1 {
+            0 => VariableHolder::Frame(local.frame),
+            _ => VariableHolder::Borrowed,
+        })
+    }
+
     /// Innermost frames first.
     pub fn locals(&self) -> Vec<LocalVariable> {
         let mut found = Vec::new();

@@ -25,8 +25,8 @@ use rustc_hash::FxHashMap;
 
 pub use class::{ClassKind, PyClass};
 use lists::TrackedObject;
-pub use locals::LocalVariable;
 pub(super) use locals::TAG;
+pub use locals::{LocalVariable, VariableHolder};
 pub use onward::OnwardReferences;
 pub use reference_graph::{LeadingObjects, ReferenceGraph};
 pub use references::ReferenceKind;

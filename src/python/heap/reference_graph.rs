@@ -80,17 +80,20 @@ impl ObjectHeap<'_> {
 }
 
 impl ReferenceGraph<'_> {
-    pub(super) fn objects(&self) -> &[HeapObject] {
+    /// The tracked objects, by number.
+    pub fn objects(&self) -> &[HeapObject] {
         self.objects
     }
 
-    pub(super) fn references_of(&self, number: u32) -> &[u32] {
+    /// Numbers of tracked objects that it references, with repetitions.
+    pub fn references_of(&self, number: u32) -> &[u32] {
         let ReferencesPlace { part, start, end } = self.places[number as usize];
         let part = self.scanned.get(part as usize);
         part.and_then(|part| part.targets.get(start as usize..end as usize)).unwrap_or_default()
     }
 
-    pub(super) fn number_of(&self, object: Addr) -> Option<u32> {
+    /// `None` if untracked.
+    pub fn number_of(&self, object: Addr) -> Option<u32> {
         self.numbers.get(&object).copied()
     }
 

@@ -12,6 +12,8 @@ const WORD: u64 = 8;
 const PORTION: usize = 4096;
 /// Most machines lack the memory for more.
 const MAX_TARGETS: usize = 1 << 28;
+/// Containers in containers that the collector does not track.
+const MAX_NESTED: u32 = 3;
 /// From an object's head to its references.
 const MAX_ROUNDS: usize = 12;
 
@@ -66,6 +68,33 @@ impl ObjectHeap<'_> {
         left.iter().for_each(|number| scan.object(*number, &objects[*number as usize]));
         found.push(scan.found);
         found
+    }
+
+    /// Whether it may have references that are not known: of a C type, or a class.
+    pub fn is_opaque(&self, class: &PyClass) -> bool {
+        matches!(class.kind, ClassKind::Type | ClassKind::Capsule) || self.has_unknown_part(class)
+    }
+
+    /// Whether an untracked object may lead to tensors: a capsule, an object of a class that C++
+    /// made, or a container of such.
+    pub fn is_untracked_holder(&self, at: Addr) -> bool {
+        self.leads_on_untracked(at, MAX_NESTED)
+    }
+
+    fn leads_on_untracked(&self, at: Addr, depth: u32) -> bool {
+        let Some(class) = self.class_of(at) else { return false };
+        match class.kind {
+            ClassKind::Capsule => true,
+            ClassKind::Dict | ClassKind::Tuple if depth > 0 => {
+                let mut leads = false;
+                self.owned(&HeapObject { at, class, references: 0 }, &mut |to| {
+                    leads = leads || self.leads_on_untracked(to, depth - 1);
+                });
+                leads
+            }
+            ClassKind::Other if class.parts.is_some() => true,
+            _ => class.is_heap_type() && class.name.contains('.') && self.has_unknown_part(&class),
+        }
     }
 
     /// Whether it is at least partly C, with unknown fields.

@@ -26,16 +26,18 @@ pub use super::lines::{
     RankLineJson, RankLinesJson, RankValueJson, RankValuesJson, RankedLineJson, RefusalsJson,
 };
 pub use super::owners::{
-    BackwardMemoryJson, CopiedTensorsJson, DeviceOwnersJson, GarbageCycleJson, GraphNodeJson,
-    IncompleteJson, LossMemoryJson, ModelSizeJson, ModelsizeJson, NodeClassJson, OwnedPoolJson,
-    OwnerGroupJson, OwnerPatternJson, OwnershipJson, PythonTensorsJson, ReferrerJson, SavedByJson,
-    SavedJson, StopsJson, TensorJson, TensorReferrersJson, TrumpyJson, UncertainJson,
+    BackwardMemoryJson, CopiedTensorsJson, DeviceOwnersJson, FreesJson, GarbageCycleJson,
+    GraphNodeJson, IncompleteJson, KeptWayJson, LossMemoryJson, ModelSizeJson, ModelsizeJson,
+    NodeClassJson, OwnedPoolJson, OwnerGroupJson, OwnerPatternJson, OwnershipJson,
+    PythonTensorsJson, ReferrerJson, SavedByJson, SavedJson, StopsJson, TensorJson,
+    TensorReferrersJson, TrumpyJson, UncertainJson, WayStepJson,
 };
 pub use super::shared::{
     AttributionJson, FragmentationJson, JsonDocument, JsonFormat, PrivatePoolJson, SegmentSumJson,
     SizeClassJson, SleepTagJson,
 };
 pub use super::summary::{
-    GpuLinesJson, GrowthJson, KeeperJson, LineBytesJson, LineGrowthJson, ObservedGrowthJson,
-    ObservedLinesJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson, SummaryJson,
+    FindingsJson, GpuLinesJson, GrowthJson, KeeperJson, LineBytesJson, LineGrowthJson,
+    ObservedGrowthJson, ObservedLinesJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson,
+    SummaryJson,
 };

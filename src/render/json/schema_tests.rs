@@ -9,8 +9,9 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::{
-    CheckpointJson, DevicesJson, DoctorJson, DumpJson, ExportJson, GrowthJson, IterationsJson,
-    JsonFormat, LinesJson, ModelsizeJson, OwnershipJson, RankLinesJson, SummaryJson, TrumpyJson,
+    CheckpointJson, DevicesJson, DoctorJson, DumpJson, ExportJson, FindingsJson, GrowthJson,
+    IterationsJson, JsonFormat, LinesJson, ModelsizeJson, OwnershipJson, RankLinesJson,
+    SummaryJson, TrumpyJson,
 };
 
 /// With the two fields that all documents begin with.
@@ -32,6 +33,7 @@ fn the_schema_files_are_those_of_the_structs() {
         schema::<DoctorJson>(),
         schema::<DumpJson>(),
         schema::<ExportJson>(),
+        schema::<FindingsJson>(),
         schema::<GrowthJson>(),
         schema::<IterationsJson>(),
         schema::<LinesJson>(),

@@ -5,9 +5,12 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::{GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
-use crate::model::{DeviceOwners, DeviceOwnership, PoolUser, TensorCategory};
-use crate::ownership::name_pattern;
+use super::frees::{COLLECT_NOTE, FreesJson, frees_text};
+use crate::analysis::{
+    GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, cpp_label,
+    raw_group_label, users_label, with_attributes,
+};
+use crate::model::{DeviceOwners, DeviceOwnership, PoolUser};
 use crate::render::shared::{bytes, count, one_line, percent, signed_bytes};
 
 /// Storages whose owners belong together: one model, one optimizer, one variable, one autograd
@@ -41,6 +44,9 @@ pub struct OwnerGroupJson {
     pub members: u64,
     /// Its storages by name pattern, the largest first.
     pub patterns: Vec<OwnerPatternJson>,
+    /// What would come back on this device if the owner's one reference went; `null` where it is
+    /// not known.
+    pub frees: Option<FreesJson>,
 }
 
 /// Storages whose names differ only in an index, a key or a number. Sizes in bytes.
@@ -74,70 +80,13 @@ pub(crate) struct GroupRow {
     pub(crate) text: String,
     /// A part of the row above.
     pub(crate) is_part: bool,
+    /// What its reference would free; empty where that is no question.
+    pub(crate) frees: String,
 }
 
 /// `parameters of main: model`, `server: sessions[*].keys`.
 pub fn group_label(group: &OwnerGroup) -> String {
-    let members = |what: &str| match group.members {
-        0 | 1 => String::new(),
-        members => format!(" ({} {what})", count(members)),
-    };
-    let of = |what: &str| match group.owner.is_empty() {
-        true => group.category.name().to_owned(),
-        false => format!("{} of {}{}", group.category.name(), group.owner, members(what)),
-    };
-    let category = group.category.name();
-    let label = match &group.kind {
-        OwnerKind::Model => of("models"),
-        OwnerKind::Optimizer => of("optimizers"),
-        OwnerKind::Graph => format!("{category}, alive by {}{}", group.owner, members("graphs")),
-        OwnerKind::UnknownGraph if group.owner.is_empty() => {
-            format!("{category}, no variable leads to the graph")
-        }
-        OwnerKind::UnknownGraph => format!("{category}, {}", group.owner),
-        OwnerKind::Garbage if group.owner.is_empty() => "garbage in reference cycles".to_owned(),
-        OwnerKind::Garbage => {
-            format!("garbage in reference cycles of {}: {category}", group.owner)
-        }
-        OwnerKind::NoTensor => group.owner.clone(),
-        OwnerKind::Variable => {
-            let tail = match group.patterns.as_slice() {
-                [only] => only.tail.as_str(),
-                _ => "",
-            };
-            let prefix = match group.category {
-                TensorCategory::Other => String::new(),
-                _ => format!("{category}: "),
-            };
-            let shape = match &group.largest_shape {
-                Some(shape) if group.owner.starts_with('[') => format!(", largest {shape}"),
-                _ => String::new(),
-            };
-            format!("{prefix}{}{tail}{shape}", group.owner)
-        }
-    };
-    one_line(&with_attributes(&label))
-}
-
-/// `model.layers[1].act` for `model._modules["layers"]._modules["1"]._modules["act"]`.
-fn with_attributes(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    let mut rest = name;
-    while let Some((before, after)) = rest.split_once("._modules[") {
-        text.push_str(before);
-        let Some((key, behind)) = after.split_once(']') else {
-            text.push_str("._modules[");
-            rest = after;
-            continue;
-        };
-        let child = key.trim_matches('"');
-        match child == "*" || child.bytes().all(|b| b.is_ascii_digit()) {
-            true => text.push_str(&format!("[{child}]")),
-            false => text.push_str(&format!(".{child}")),
-        }
-        rest = behind;
-    }
-    text + rest
+    one_line(&raw_group_label(group))
 }
 
 /// The label of a pattern whose group has no row.
@@ -181,6 +130,9 @@ pub(crate) fn group_rows(
     let left_out = heads.split_off(heads.len().min(max_heads));
     let room = most.saturating_sub(heads.len() + usize::from(!left_out.is_empty()));
     let parts = listed_parts(&heads, most, room, all);
+    // In recordings and uncertain snapshots nothing is known.
+    let has_frees =
+        groups.iter().any(|group| group.frees.is_some() && group.kind != OwnerKind::Garbage);
     let mut rows = Vec::new();
     for (number, (size, head)) in heads.iter().enumerate() {
         let (group, text) = match head {
@@ -194,11 +146,15 @@ pub(crate) fn group_rows(
             (1.., 1..) => format!("  (and {} more)", count(hidden as u64)),
             _ => String::new(),
         };
-        rows.push(GroupRow { bytes: *size, size: sums, text: text + &more, is_part: false });
+        let frees = group
+            .filter(|_| has_frees)
+            .map_or_else(String::new, |group| frees_text(group.frees.as_ref()));
+        rows.push(GroupRow { bytes: *size, size: sums, text: text + &more, is_part: false, frees });
         for (size, _, index) in parts.iter().filter(|(_, row, _)| *row == number) {
             let Some(group) = group else { continue };
             let (sums, text) = (group.patterns[*index].size, pattern_label(group, *index));
-            rows.push(GroupRow { bytes: *size, size: Some(sums), text, is_part: true });
+            let frees = String::new();
+            rows.push(GroupRow { bytes: *size, size: Some(sums), text, is_part: true, frees });
         }
     }
     if !left_out.is_empty() {
@@ -206,7 +162,8 @@ pub(crate) fn group_rows(
         let number = count(left_out.len() as u64);
         let plural = if left_out.len() == 1 { "" } else { "s" };
         let text = format!("[{number} smaller group{plural}]");
-        rows.push(GroupRow { bytes: size, size: None, text, is_part: false });
+        let frees = String::new();
+        rows.push(GroupRow { bytes: size, size: None, text, is_part: false, frees });
     }
     rows
 }
@@ -241,11 +198,13 @@ pub(crate) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
         Some(not_read) => format!("[{not_read}]"),
         None => NO_TENSOR.to_owned(),
     };
-    vec![
+    let mut all = vec![
         (without, sums.without_tensor.bytes),
         ("[rounding of the allocator]".to_owned(), sums.rounding),
         ("[freed, used by other streams]".to_owned(), sums.pending_free.bytes),
-    ]
+    ];
+    all.extend(sums.in_cpp.iter().map(|(keeper, held)| (cpp_label(*keeper), held.bytes)));
+    all
 }
 
 pub(crate) fn outside_recorded(device: &DeviceOwners) -> Vec<(String, u64)> {
@@ -257,18 +216,29 @@ pub(crate) fn outside_recorded(device: &DeviceOwners) -> Vec<(String, u64)> {
 
 /// Shares are of `all`.
 pub(crate) fn write_rows(out: &mut dyn Write, rows: &[GroupRow], all: u64) -> std::io::Result<()> {
-    writeln!(out, "{:>11}  {:>7}  {:>8}  {:>19}  owner", "bytes", "share", "storages", "each")?;
+    let has_frees = rows.iter().any(|row| !row.frees.is_empty());
+    let frees = |text: &str| if has_frees { format!("{text:>12}  ") } else { String::new() };
+    let head = frees("frees");
+    writeln!(
+        out,
+        "{:>11}  {:>7}  {:>8}  {:>19}  {head}owner",
+        "bytes", "share", "storages", "each"
+    )?;
     for row in rows {
         let (storages, each) =
             row.size.map_or_else(Default::default, |size| (count(size.storages), each(size)));
         let indent = if row.is_part { "    " } else { "" };
         let share = format!("{:.1} %", percent(row.bytes, all));
         let line = format!(
-            "{:>11}  {share:>7}  {storages:>8}  {each:>19}  {indent}{}",
+            "{:>11}  {share:>7}  {storages:>8}  {each:>19}  {}{indent}{}",
             bytes(row.bytes),
+            frees(&row.frees),
             row.text
         );
         writeln!(out, "{}", line.trim_end())?;
+    }
+    if rows.iter().any(|row| row.frees.ends_with('*')) {
+        writeln!(out, "{COLLECT_NOTE}")?;
     }
     Ok(())
 }
@@ -342,6 +312,7 @@ impl OwnerGroupJson {
             largest_name: group.largest.clone(),
             members: group.members,
             patterns: patterns.collect(),
+            frees: group.frees.as_ref().map(FreesJson::new),
         }
     }
 }
@@ -358,15 +329,7 @@ fn kind(kind: &OwnerKind) -> &'static str {
     }
 }
 
-/// `runners[4096].graph`, `12 graphs from step: graphs[0]`.
+/// See [`users_label`].
 pub(crate) fn pool_users(users: &[PoolUser]) -> String {
-    let name = |user: &PoolUser| match &user.name {
-        Some(name) => name.to_string(),
-        None => format!("a {} without a name", user.class),
-    };
-    match users {
-        [] => "of no CUDA graph or MemPool that was found".to_owned(),
-        [only] => name(only),
-        [first, ..] => format!("{} of {} sharing it", users.len(), name_pattern(&name(first))),
-    }
+    users_label(users)
 }

@@ -1,4 +1,4 @@
-//! The document of `memspy tensors`, `graph` and `referrers`. Bytes; unknown is `null`.
+//! The document of `memspy tensors`, `graph` and `why`. Bytes; unknown is `null`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,6 +6,7 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
+use super::frees::{FreesJson, KeptWayJson};
 use super::groups::OwnerGroupJson;
 use super::tensors_json::{GraphNodeJson, SavedJson, TensorJson, node, saved_sums, tensor};
 use crate::analysis::{PrivatePool, owner_groups, private_pools, saved};
@@ -16,9 +17,8 @@ use crate::model::{
 use crate::ownership::breakdown;
 use crate::render::shared::{JsonDocument, JsonFormat, OutputError};
 
-/// `memspy tensors --json`, `memspy graph --json` and `memspy referrers --json`: every tensor and
-/// every autograd node of a process at one moment. Sizes in bytes; with `--every` one line a
-/// snapshot.
+/// `memspy tensors --json`, `memspy graph --json` and `memspy why --json`: every tensor and every
+/// autograd node of a process at one moment. Sizes in bytes; with `--every` one line a snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OwnershipJson {
@@ -26,8 +26,14 @@ pub struct OwnershipJson {
     pub timestamp: Option<String>,
     /// With `--every`: the line that the main thread was at; `null` where it was at none.
     pub place: Option<String>,
-    /// With `memspy referrers`: what refers to the tensors that were asked about.
+    /// With `memspy why`: what refers to the tensors that were asked about.
     pub referrers: Vec<TensorReferrersJson>,
+    /// What references would free, of those with the most memory behind them: on all GPUs, or
+    /// without any on the CPU. Empty where that is not known.
+    pub retained: Vec<FreesJson>,
+    /// With `memspy why`: how variables lead to them, and what each step would free; empty where
+    /// that is not known.
+    pub ways: Vec<KeptWayJson>,
     /// The owners in groups, the largest first.
     pub groups: Vec<OwnerGroupJson>,
     /// For how long the job was stopped while its memory was copied, in seconds; `null` if it ran
@@ -203,6 +209,9 @@ pub struct DeviceOwnersJson {
     pub rounding: u64,
     /// Allocated and in no tensor that was found: work spaces, tensors that only C++ holds.
     pub in_no_tensor: u64,
+    /// Allocated and in no tensor, but in a structure of PyTorch's C++: by `autocast_cache`,
+    /// `ddp_buckets`, `cublas_workspaces`, `graph_pools` and `other_pools`; those with any.
+    pub in_cpp: BTreeMap<String, u64>,
     /// Freed by the program, while another stream may still use it.
     pub pending_free: u64,
     /// Tensors in private pools whose block is free: what CUDA graphs write to when they are
@@ -259,6 +268,8 @@ fn ownership(snapshot: &OwnershipSnapshot) -> OwnershipJson {
         timestamp: None,
         place: None,
         referrers: snapshot.referrers.iter().map(referrers).collect(),
+        retained: snapshot.retained.iter().map(FreesJson::of).collect(),
+        ways: snapshot.ways.iter().map(KeptWayJson::new).collect(),
         groups: owner_groups(snapshot).iter().map(OwnerGroupJson::new).collect(),
         pause_seconds: snapshot.pause.map(|pause| pause.as_secs_f64()),
         stops: stops(snapshot.stops),
@@ -367,6 +378,11 @@ fn device_sums(sums: &DeviceOwnership) -> DeviceOwnersJson {
         unnamed: sums.unnamed.bytes,
         rounding: sums.rounding,
         in_no_tensor: sums.without_tensor.bytes,
+        in_cpp: sums
+            .in_cpp
+            .iter()
+            .map(|(keeper, held)| (keeper.key().to_owned(), held.bytes))
+            .collect(),
         pending_free: sums.pending_free.bytes,
         in_graph_pools: sums.in_pools.bytes,
         elsewhere: sums.elsewhere.bytes,

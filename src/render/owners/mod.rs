@@ -1,5 +1,6 @@
-//! `memspy tensors`, `graph` and `referrers`.
+//! `memspy tensors`, `graph` and `why`.
 
+mod frees;
 mod groups;
 #[cfg(test)]
 mod incomplete_tests;
@@ -8,7 +9,10 @@ mod like;
 mod referrers;
 mod tensors_json;
 mod text;
+mod why;
 
+pub(crate) use frees::{COLLECT_NOTE, frees_text};
+pub use frees::{FreesJson, KeptWayJson, WayStepJson};
 pub use groups::{DEFAULT_ROWS, OwnerGroupJson, OwnerPatternJson, group_label, pattern_name};
 pub(crate) use groups::{
     GroupRow, group_rows, outside_recorded, outside_tensors, pool_users, write_rows,
@@ -23,7 +27,7 @@ pub use like::{
     BackwardMemoryJson, LossMemoryJson, ModelSizeJson, ModelsizeJson, TrumpyJson,
     like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text,
 };
-pub use referrers::referrers_text;
+pub use referrers::why_text;
 pub use tensors_json::{GraphNodeJson, NodeClassJson, SavedByJson, SavedJson, TensorJson};
 pub use text::{
     DeviceChoice, TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,

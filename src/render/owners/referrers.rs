@@ -3,13 +3,15 @@
 use std::io::Write;
 
 use super::text::{footer, name};
+use super::why::write_way;
 use crate::analysis::results;
 use crate::model::{OwnershipSnapshot, Referrer, SavedIn, TensorReferrers, TensorRow};
 use crate::ownership::storages;
 use crate::render::shared::{EscapeGuard, OutputError, bytes, one_line};
 
-/// Writes what refers to the requested tensors.
-pub fn referrers_text(
+/// Writes what keeps the requested tensors alive: the way, what its steps would free, and all that
+/// refers to them.
+pub fn why_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
     asked: &[usize],
@@ -22,6 +24,10 @@ pub fn referrers_text(
         let referrers =
             snapshot.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
         write_tensor(out, snapshot, row)?;
+        if let Some(way) = snapshot.ways.iter().find(|way| way.tensor == row.tensor.at) {
+            write_way(out, row, way)?;
+            writeln!(out, "\nwhat refers to it")?;
+        }
         match referrers {
             Some(referrers) => write_referrers(out, referrers)?,
             None => writeln!(out, "  no Python object refers to it")?,

@@ -230,6 +230,9 @@ pub(crate) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io
     }
     let blocks = |held: u64| format!(" in {}", number(held, "block"));
     line("rounding", sums.rounding, String::new())?;
+    for (keeper, held) in &sums.in_cpp {
+        line(keeper.name(), held.bytes, blocks(held.storages))?;
+    }
     let without = sums.without_tensor;
     let name = sums.not_read.as_deref().unwrap_or("in no tensor (work spaces, C++)");
     line(name, without.bytes, blocks(without.storages))?;

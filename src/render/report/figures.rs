@@ -11,7 +11,10 @@ use super::{ReportOptions, ReportedRecording};
 use crate::analysis::report::{
     BlockSpan, ChurnedBytes, LevelColumn, LevelHistory, MemoryTrack, SegmentMap,
 };
-use crate::model::{BlockState, CudaIndex, DeviceOwners, MemoryKind, Nanos, TensorCategory};
+use crate::model::{
+    BlockState, CudaIndex, DeviceOwners, FreedBytes, MemoryKind, Nanos, TensorCategory,
+    TensorDevice,
+};
 use crate::render::shared::{visible, warnings};
 
 const MAX_ITERATIONS: usize = 3000;
@@ -103,14 +106,17 @@ struct PageSpans {
     count: Vec<u64>,
 }
 
+/// Category, owner, bytes, storages, opt bytes that come back if this reference goes: at once, and
+/// further after `gc.collect()`.
+type PageOwner = (&'static str, String, u64, u64, Option<(u64, u64)>);
+
 #[derive(Debug, Serialize)]
 struct PageSnapshot {
     time: u64,
     allocated: u64,
     /// They add up to the allocated bytes, except what was freed meanwhile.
     categories: Vec<(&'static str, u64)>,
-    /// Category, owner, bytes, storages.
-    owners: Vec<(&'static str, String, u64, u64)>,
+    owners: Vec<PageOwner>,
     owners_left_out: usize,
 }
 
@@ -371,6 +377,7 @@ impl StackTree {
 
 fn snapshots(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageSnapshot> {
     let mut snapshots = Vec::new();
+    let cuda = TensorDevice { kind: 1, index: u8::try_from(device.0).ok() };
     for snapshot in recording.survey.snapshots() {
         let Some(held) = snapshot.devices.iter().find(|held| held.device == device) else {
             continue;
@@ -378,7 +385,13 @@ fn snapshots(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageSn
         let mut owners: Vec<_> = held.held.iter().collect();
         owners.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.owner.cmp(&b.owner)));
         let told = owners.iter().take(MAX_OWNERS).map(|held| {
-            (held.category.name(), visible(&held.owner).into_owned(), held.bytes, held.count)
+            let retained = snapshot.retained.iter().find(|known| known.name == held.owner);
+            let frees = retained.filter(|known| !known.is_least).map(|known| {
+                let FreedBytes { at_once, after_collect, .. } = known.on(cuda);
+                (at_once, after_collect)
+            });
+            let owner = visible(&held.owner).into_owned();
+            (held.category.name(), owner, held.bytes, held.count, frees)
         });
         snapshots.push(PageSnapshot {
             time: micros(Nanos(snapshot.time.0.saturating_sub(snapshot.age.0))),

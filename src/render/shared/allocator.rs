@@ -1,14 +1,15 @@
 //! The allocator's cache, as text and JSON.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
 use super::label::one_line;
-use super::size::{bytes, count, number, percent};
 use crate::analysis::{Fragmentation, SegmentSum};
 use crate::model::AllocatorBackend;
 use crate::model::PoolId;
+use crate::model::{bytes, count, number, percent};
 
 /// How the allocator's cache is cut up on one device, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +33,9 @@ pub struct FragmentationJson {
     pub private_pools: Vec<PrivatePoolJson>,
     /// Segments that expand.
     pub expandable: SegmentSumJson,
+    /// What is cached, by why it is not used or returned: `private_pool`, `pending`,
+    /// `other_stream`, `returnable`, `pinned` and `pieces`; those with any.
+    pub reasons: BTreeMap<String, u64>,
 }
 
 /// Sums over segments, in bytes.
@@ -95,6 +99,7 @@ impl From<&Fragmentation> for FragmentationJson {
                 .map(|(pool, sum)| PrivatePoolJson { pool: [pool.0, pool.1], sums: sum.into() })
                 .collect(),
             expandable: (&sums.expandable).into(),
+            reasons: sums.reasons.iter().map(|(why, size)| (why.key().to_owned(), *size)).collect(),
         }
     }
 }
@@ -134,6 +139,9 @@ pub(crate) fn fragmentation_text(
         number(whole.segments, "segment"),
         bytes(whole.bytes)
     )?;
+    for (reason, size) in &sums.reasons {
+        writeln!(out, "{indent}  {:<35} {:>11}", reason.name(), bytes(*size))?;
+    }
     for (pool, sum) in &sums.private_pools {
         writeln!(
             out,

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::size::percent;
 use crate::analysis::{Profile, TimeResolution, flame};
 use crate::model::CudaIndex;
+use crate::model::percent;
 
 /// The bytes of a moment that were allocated while recording, by how their line is known: each is
 /// proven, probable or unattributed. Bytes allocated before the recording are left out.

@@ -2,9 +2,9 @@
 
 use super::header::time_range;
 use super::label::one_line;
-use super::size::{bytes, count};
 use crate::analysis::{ExactProfile, MemoryGroup, Profile};
 use crate::model::{CudaIndex, EventTotals, FreeTracking, ProbeBackend, ReaderKind};
+use crate::model::{bytes, count};
 
 /// How events are obtained.
 pub fn way(way: ProbeBackend) -> &'static str {

@@ -4,10 +4,10 @@ use super::clock::length;
 use super::exact;
 use super::job_cost::job_cost_line;
 use super::label::one_line;
-use super::size::{count, percent, signed_bytes};
 use super::warnings::warnings;
 use crate::analysis::{HighWater, PeakTime, Profile, peak};
 use crate::model::{CudaIndex, EndReason, FollowTotals, ReaderKind};
+use crate::model::{count, percent, signed_bytes};
 
 /// From this percentage of older memory, reports say how to find its owners.
 pub(crate) const MUCH_BEFORE: f64 = 10.0;

@@ -11,12 +11,14 @@ mod interchange;
 mod job_cost;
 mod label;
 pub(crate) mod line_notes;
-mod size;
+
 mod sleep_tags;
 mod suggestion;
 mod warnings;
 mod wrap;
 
+pub use crate::model::{bytes, count, number, optional_bytes, signed_bytes};
+pub(crate) use crate::model::{percent, scaled, short_bytes, short_signed_bytes};
 pub use allocator::{
     FragmentationJson, PrivatePoolJson, SegmentSumJson, SizeClassJson, allocator_text,
 };
@@ -38,8 +40,6 @@ pub use interchange::{JsonDocument, JsonFormat};
 pub(crate) use job_cost::{exact_cost_warning, job_cost_line};
 pub(crate) use label::short_native;
 pub use label::{FrameLabels, one_line, short_file};
-pub use size::{bytes, count, number, optional_bytes, signed_bytes};
-pub(crate) use size::{percent, scaled, short_bytes, short_signed_bytes};
 pub use sleep_tags::SleepTagJson;
 pub(crate) use sleep_tags::tag_rows;
 pub use suggestion::{file_word, in_sentence, suggestion, suggestion_on};

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::escape::visible;
 use super::label::one_line;
-use super::size::bytes;
 use crate::analysis::{DeviceSnapshot, SleepState, TagShare};
+use crate::model::bytes;
 
 /// The memory of one tag of vLLM's allocator that can sleep, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

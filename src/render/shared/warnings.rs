@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::label::one_line;
-use super::size::number;
 use crate::analysis::{ByteBalance, Profile, RecordingWarning};
+use crate::model::number;
 use crate::model::{CudaIndex, RecordingGap};
 
 /// A sentence each.

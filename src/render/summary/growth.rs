@@ -6,7 +6,7 @@ use super::json::{GrowthJson, KeeperJson, ObservedGrowthJson, TimeToFullJson};
 use super::text::{LinesSource, ObservedLines, PROVEN, SAMPLED, stops_text};
 use crate::analysis::{GrowthWatch, TimeToFull};
 use crate::model::{StopTotals, TensorReferrers};
-use crate::render::owners::group_label;
+use crate::render::owners::{COLLECT_NOTE, frees_text, group_label};
 use crate::render::shared::{
     EscapeGuard, JsonDocument, OutputError, bytes, count, full_in, one_line, suggestion_on,
 };
@@ -63,22 +63,33 @@ fn growing_owners(out: &mut dyn Write, watch: &GrowthWatch) -> std::io::Result<(
         };
         writeln!(out, "\nno owner grew{short}")?;
     } else {
+        let shown = || owners.iter().take(OWNERS).map(|growth| growth.group.frees.as_ref());
+        let has_frees = shown().any(|frees| frees.is_some());
+        let frees = |text: &str| if has_frees { format!("{text:>12}  ") } else { String::new() };
         writeln!(
             out,
-            "\n{:>13}  {:>11}  {:>9}  {:>11}  owner",
-            "a second", "grown", "storages", "now"
+            "\n{:>13}  {:>11}  {:>9}  {:>11}  {}owner",
+            "a second",
+            "grown",
+            "storages",
+            "now",
+            frees("frees")
         )?;
         for growth in owners.iter().take(OWNERS) {
             let sign = if growth.storages < 0 { "-" } else { "+" };
             writeln!(
                 out,
-                "{:>13}  {:>11}  {:>9}  {:>11}  {}",
+                "{:>13}  {:>11}  {:>9}  {:>11}  {}{}",
                 format!("+{}", bytes(growth.rise.rate() as u64)),
                 format!("+{}", bytes(growth.rise.bytes)),
                 format!("{sign}{}", count(growth.storages.unsigned_abs())),
                 bytes(growth.group.size.bytes),
+                frees(&frees_text(growth.group.frees.as_ref())),
                 group_label(&growth.group)
             )?;
+        }
+        if shown().flatten().any(|frees| frees.after_collect > 0) {
+            writeln!(out, "{COLLECT_NOTE}")?;
         }
         if owners.len() > OWNERS {
             let rest: f64 = owners[OWNERS..].iter().map(|growth| growth.rise.rate()).sum();
@@ -99,7 +110,7 @@ fn write_keeper(out: &mut dyn Write, pid: u32, keeper: &GrowthKeeper) -> std::io
         };
         writeln!(out, "    {:<14} {}", one_line(&referrer.class), one_line(&way))?;
     }
-    writeln!(out, "    {}", suggestion_on(pid, "referrers", &[&keeper.example]))
+    writeln!(out, "    {}", suggestion_on(pid, "why", &[&keeper.example]))
 }
 
 fn growing_lines(

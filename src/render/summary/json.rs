@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use super::device_lines::seconds_to_full;
 use super::findings::{FindingText, rate};
 use super::text::{JobSummary, LineBytes, LinesSource, ObservedLines};
-use crate::analysis::{GpuFacts, GrowthWatch, HighWater, OwnerKind, TimeToFull};
+use crate::analysis::{GpuFacts, GrowthWatch, HighWater, HostUse, OwnerKind, TimeToFull};
 use crate::model::Nanos;
 use crate::render::owners::{
-    CopiedTensorsJson, OwnerGroupJson, copied_json as copied, group_label, incomplete, uncertain,
+    CopiedTensorsJson, FreesJson, OwnerGroupJson, copied_json as copied, group_label, incomplete,
+    uncertain,
 };
 use crate::render::shared::{JsonDocument, JsonFormat, OutputError};
 
@@ -31,7 +32,9 @@ pub struct SummaryJson {
     pub growth: ObservedGrowthJson,
     /// What lines hold.
     pub lines: ObservedLinesJson,
-    /// The findings, the gravest first.
+    /// The job's memory on the host.
+    pub host: HostUseJson,
+    /// The findings, those whose change gives back most first.
     pub findings: Vec<SummaryFindingJson>,
     /// Of a process that was forked after CUDA had begun: the tensors on GPUs that are another
     /// process's, and not counted; else `null`.
@@ -188,7 +191,9 @@ pub struct OwnerGrowthJson {
     pub storages: i64,
     /// What it holds now, in bytes.
     pub held: u64,
-    /// A tensor of it, for `memspy referrers`; `null` where none has a name.
+    /// What would come back if its one reference went; `null` where it is not known.
+    pub frees: Option<FreesJson>,
+    /// A tensor of it, for `memspy why`; `null` where none has a name.
     pub example: Option<String>,
 }
 
@@ -257,16 +262,87 @@ pub struct LineBytesJson {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SummaryFindingJson {
-    /// Its kind: `grows`, `graphs kept`, `garbage`, `graph pools`, `fragmented`, `idle streams`,
-    /// `reserved grows`, `outside PyTorch`, `other processes`, `optimizers twice`, `models twice`,
-    /// `large storages` or `gradients in eval`.
+    /// Its kind, a section of `docs/findings.md`.
     pub kind: String,
     /// The bytes that it is about; of what grows the bytes of a minute.
     pub bytes: u64,
+    /// The bytes that the change gives back; `null` where they are not known.
+    pub frees: Option<u64>,
     /// The finding, a sentence.
     pub text: String,
     /// The command that shows more.
     pub command: String,
+}
+
+/// The host's side of a job, in bytes; `null` where it is not known.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HostUseJson {
+    /// Resident memory.
+    pub resident: Option<u64>,
+    /// Its growth while observed; negative if it fell.
+    pub grew: Option<i64>,
+    /// In which time, in seconds.
+    pub seconds: Option<f64>,
+    /// Page-locked by PyTorch, of tensors.
+    pub page_locked: Option<u64>,
+    /// What these tensors asked for.
+    pub page_locked_asked: Option<u64>,
+    /// Page-locked by PyTorch and free.
+    pub page_locked_cached: Option<u64>,
+    /// Entries of PyTorch's own memory history; `null` unless it is on.
+    pub history_entries: Option<u64>,
+}
+
+impl HostUseJson {
+    fn new(host: &HostUse) -> HostUseJson {
+        HostUseJson {
+            resident: host.resident,
+            grew: host.grown.map(|(bytes, _)| bytes),
+            seconds: host.grown.map(|(_, seconds)| seconds),
+            page_locked: host.page_locked.map(|it| it.in_use),
+            page_locked_asked: host.page_locked.map(|it| it.asked),
+            page_locked_cached: host.page_locked.map(|it| it.cached),
+            history_entries: host.history.filter(|it| it.is_on).map(|it| it.entries),
+        }
+    }
+}
+
+/// `memspy why --json` without a name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FindingsJson {
+    /// The process.
+    pub pid: u32,
+    /// At most five findings, those of the most bytes first.
+    pub findings: Vec<SummaryFindingJson>,
+}
+
+impl JsonFormat for FindingsJson {
+    const FORMAT: &'static str = "memspy-findings";
+    const VERSION: u32 = 1;
+}
+
+/// Writes findings as JSON.
+pub fn findings_json(
+    out: &mut dyn Write,
+    pid: u32,
+    findings: &[FindingText],
+) -> Result<(), OutputError> {
+    let findings = findings.iter().map(SummaryFindingJson::new).collect();
+    JsonDocument::new(FindingsJson { pid, findings }).write(out, true)
+}
+
+impl SummaryFindingJson {
+    fn new(finding: &FindingText) -> SummaryFindingJson {
+        SummaryFindingJson {
+            kind: finding.kind.to_owned(),
+            bytes: finding.bytes,
+            frees: finding.frees,
+            text: finding.text.clone(),
+            command: finding.command.clone(),
+        }
+    }
 }
 
 impl ObservedGrowthJson {
@@ -283,6 +359,7 @@ impl ObservedGrowthJson {
             bytes_per_second: growth.rise.rate(),
             storages: growth.storages,
             held: growth.group.size.bytes,
+            frees: growth.group.frees.as_ref().map(FreesJson::new),
             example: growth.group.example.clone(),
         });
         let lines = watch.lines().into_iter().map(|growth| LineGrowthJson {
@@ -353,12 +430,6 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
             free: gpu.free,
         }
     };
-    let finding = |finding: &FindingText| SummaryFindingJson {
-        kind: finding.kind.to_owned(),
-        bytes: finding.bytes,
-        text: finding.text.clone(),
-        command: finding.command.clone(),
-    };
     JsonDocument::new(SummaryJson {
         pid: summary.pid,
         command: summary.process.start().map(|start| start.command.clone()).unwrap_or_default(),
@@ -366,7 +437,8 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
         groups: groups.iter().map(OwnerGroupJson::new).collect(),
         growth: ObservedGrowthJson::new(summary.growth),
         lines: summary.lines.into(),
-        findings: summary.findings.iter().map(finding).collect(),
+        host: HostUseJson::new(summary.host),
+        findings: summary.findings.iter().map(SummaryFindingJson::new).collect(),
         copied: summary.snapshot.ok().and_then(copied),
         snapshot_error: summary.snapshot.err().map(str::to_owned),
         incomplete: summary.snapshot.ok().and_then(incomplete),

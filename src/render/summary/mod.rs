@@ -3,15 +3,16 @@
 mod device_lines;
 mod findings;
 mod growth;
+mod host_line;
 mod json;
 mod text;
 
 pub use device_lines::odd_rank_text;
-pub use findings::{FindingText, finding_text};
+pub use findings::{FindingText, finding_text, findings_text};
 pub use growth::{GrowthKeeper, growth_json, growth_text};
 pub use json::{
-    GpuLinesJson, GrowthJson, KeeperJson, LineBytesJson, LineGrowthJson, ObservedGrowthJson,
-    ObservedLinesJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson, SummaryJson,
-    job_summary_json,
+    FindingsJson, GpuLinesJson, GrowthJson, KeeperJson, LineBytesJson, LineGrowthJson,
+    ObservedGrowthJson, ObservedLinesJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson,
+    SummaryJson, findings_json, job_summary_json,
 };
 pub use text::{JobSummary, LineBytes, LinesSource, ObservedLines, job_summary_text};

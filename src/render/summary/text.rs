@@ -4,11 +4,14 @@ use std::io::Write;
 
 use super::device_lines;
 use super::findings::FindingText;
-use crate::analysis::{GpuFacts, GrowthWatch, ObservedDevice, OwnerGroup, ProcessSnapshot};
+use super::host_line::host_line;
+use crate::analysis::{
+    GpuFacts, GrowthWatch, HostUse, ObservedDevice, OwnerGroup, ProcessSnapshot,
+};
 use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorCategory, TensorDevice};
 use crate::ownership::breakdown;
 use crate::render::owners::{
-    GroupRow, copied, group_label, group_rows, incomplete, outside_tensors, uncertain,
+    COLLECT_NOTE, GroupRow, copied, group_label, group_rows, incomplete, outside_tensors, uncertain,
 };
 use crate::render::shared::{
     EscapeGuard, OutputError, bytes, count, indented, number, one_line, optional_bytes, percent,
@@ -19,7 +22,7 @@ const MAX_LINES: usize = 40;
 const OWNERS: usize = 10;
 const LINES: usize = 10;
 const GROWN: usize = 3;
-const FINDINGS: usize = 4;
+const FINDINGS: usize = 2;
 /// Bytes a second; slower growth is not reported.
 pub(super) const MIN_RATE: f64 = 1024.0;
 /// vLLM has two tags a device.
@@ -90,6 +93,10 @@ pub struct JobSummary<'a> {
     pub devices: &'a [ObservedDevice],
     /// The findings.
     pub findings: &'a [FindingText],
+    /// The host's side.
+    pub host: &'a HostUse,
+    /// All findings, and nothing else.
+    pub only_findings: bool,
     /// More follows: nothing is said about what is not known yet.
     pub is_partial: bool,
     /// With more time there would be a snapshot.
@@ -104,11 +111,21 @@ pub fn job_summary_text(
     width: Option<usize>,
 ) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
+    if summary.only_findings {
+        let mut lines = head(summary);
+        lines.extend(finding_lines(summary, usize::MAX));
+        lines.extend(foot(summary));
+        for line in lines.iter().flat_map(|line| wrapped(line, width)) {
+            writeln!(out, "{line}")?;
+        }
+        return Ok(());
+    }
     let (owners, max_lines) = if is_rank { (4, 16) } else { (OWNERS, MAX_LINES) };
     let mut top = head(summary);
     top.extend(summary.snapshot.ok().and_then(copied));
     top.extend(bars(summary.gpus, is_rank, width));
     top.extend(device_lines::peaks(summary));
+    top.extend(host_line(summary.host));
     top.extend(asleep(summary.process));
     top.extend(owner_lines(summary, owners));
     top.extend(grown(summary));
@@ -241,17 +258,22 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         }
     }
     let rows = group_rows(&groups, &outside, most);
+    let has_frees = rows.iter().any(|row| !row.frees.is_empty());
     let mut lines = vec![
         String::new(),
         format!(
-            "{:>11}  {:>7}  {:>8}  held by ({})",
+            "{:>11}  {:>7}  {:>8}  {}held by ({})",
             "bytes",
             "share",
             "storages",
+            if has_frees { format!("{:>12}  ", "frees") } else { String::new() },
             suggestion_on(summary.pid, "tensors", &[])
         ),
     ];
-    lines.extend(rows.iter().map(|row| owner_line(row, all)));
+    lines.extend(rows.iter().map(|row| owner_line(row, all, has_frees)));
+    if rows.iter().any(|row| row.frees.ends_with('*')) {
+        lines.push(COLLECT_NOTE.to_owned());
+    }
     let saved = sums.values().filter_map(|sums| sums.by_category.get(&TensorCategory::Saved));
     let saved: u64 = saved.map(|held| held.bytes).sum();
     if !has_gpu && saved > 0 {
@@ -264,11 +286,12 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     lines
 }
 
-fn owner_line(row: &GroupRow, all: u64) -> String {
+fn owner_line(row: &GroupRow, all: u64, has_frees: bool) -> String {
     let storages = row.size.map_or_else(String::new, |size| count(size.storages));
     let indent = if row.is_part { "    " } else { "" };
     let share = format!("{:.1} %", percent(row.bytes, all));
-    format!("{:>11}  {share:>7}  {storages:>8}  {indent}{}", bytes(row.bytes), row.text)
+    let frees = if has_frees { format!("{:>12}  ", row.frees) } else { String::new() };
+    format!("{:>11}  {share:>7}  {storages:>8}  {frees}{indent}{}", bytes(row.bytes), row.text)
 }
 
 fn grown(summary: &JobSummary<'_>) -> Vec<String> {
@@ -385,11 +408,12 @@ fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         lines.extend(all_known.then(|| "no findings".to_owned()));
     }
     for finding in summary.findings.iter().take(most) {
-        lines.push(format!("* {}", finding.text));
-        lines.push(format!("    {}", finding.command));
+        lines.extend(finding.lines());
     }
     if summary.findings.len() > most {
-        lines.push(format!("* {} more findings: --json", summary.findings.len() - most));
+        let more = number((summary.findings.len() - most) as u64, "more finding");
+        lines.push(format!("* {more}"));
+        lines.push(format!("    {}", suggestion_on(summary.pid, "summary", &["--findings"])));
     }
     lines
 }

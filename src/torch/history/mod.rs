@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::discovery;
 use super::error::{AllocatorError, reading};
 use super::layout::BlockLayout;
-use crate::model::HistoryEvent;
+use crate::model::{HistoryEvent, RecorderState};
 use crate::target::{Addr, Memory};
 
 pub use traceback::{RecordedFrame, RecordedStack};
@@ -78,6 +78,31 @@ pub(super) fn read(
         }
     }
     Err(last)
+}
+
+/// How much is recorded; `None` if the ring was not found.
+pub(super) fn recorder(
+    memory: &dyn Memory,
+    device: Addr,
+    vector: Addr,
+    tables: usize,
+    index: u32,
+) -> Option<RecorderState> {
+    let copy = discovery::copy_object(memory, device);
+    let place = ring::find(memory, &copy, tables)?;
+    let state = RingState::read(memory, device, place).ok()??;
+    let mut found = RecorderState {
+        is_on: place.has_recorder,
+        max_entries: state.max_entries,
+        entries: 0,
+        bytes: state.bytes(),
+    };
+    if !state.is_empty() {
+        let clock = TraceClock::find(memory, vector)?;
+        let layout = entry::find_layout(memory, &state, index, &clock)?;
+        found.entries = state.bytes() / layout.size() as u64;
+    }
+    Some(found)
 }
 
 fn attempt(

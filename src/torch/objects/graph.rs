@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use super::classes::CppKind;
-use super::layout::{FLAGS, IS_OUTPUT};
+use super::layout::{EDGE_OF_SHARED, FLAGS, IS_OUTPUT};
 use super::outputs;
 use super::tensor::TensorDecoder;
 use crate::model::SavedIn;
@@ -68,6 +68,8 @@ pub struct AutogradNode {
     pub function: Option<Addr>,
     /// Dictionaries of Python hooks.
     pub hooks: Vec<Addr>,
+    /// Nodes that saved tensors keep, besides `next`.
+    pub kept: Vec<Addr>,
 }
 
 /// All reachable nodes.
@@ -126,6 +128,7 @@ impl TensorDecoder<'_> {
                 .unwrap_or_default(),
             function: None,
             hooks: self.hooks(&head),
+            kept: Vec::new(),
             class,
         };
         if &*node.class == "AccumulateGrad" {
@@ -247,7 +250,7 @@ impl TensorDecoder<'_> {
             return false;
         }
         let hooks = layout.hooks.get(bytes).unwrap_or_default();
-        match self.classes.class_at(self.memory, tensor) {
+        let is_saved = match self.classes.class_at(self.memory, tensor) {
             Some((_, CppKind::Tensor)) if hooks == Addr(0) => {
                 let (is_output, version) = (flags[IS_OUTPUT] == 1, number(layout.version));
                 node.saved.push(SavedTensor { tensor, by, is_output, version });
@@ -263,7 +266,21 @@ impl TensorDecoder<'_> {
                 is_packed
             }
             _ => false,
+        };
+        if is_saved {
+            node.kept.extend(self.nodes_of_saved(bytes));
         }
+        is_saved
+    }
+
+    /// `grad_fn_`, `grad_accumulator_`: owned, behind the hooks.
+    fn nodes_of_saved(&self, bytes: &[u8]) -> impl Iterator<Item = Addr> {
+        let first = self.layout.saved.hooks.offset + 8;
+        let len = if self.layout.node.edge_len == EDGE_OF_SHARED { 16 } else { 8 };
+        let nodes = [first, first + len].map(|at| Field::<Addr>::at(at).get(bytes));
+        nodes.into_iter().flatten().filter(|node| {
+            matches!(self.classes.class_at(self.memory, *node), Some((_, CppKind::Other)))
+        })
     }
 
     fn vector(&self, [begin, end, capacity]: [u64; 3]) -> Option<u64> {

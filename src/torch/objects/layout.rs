@@ -111,6 +111,13 @@ pub(super) struct AutogradLayout {
     pub(super) requires_grad: Field<u8>,
 }
 
+/// `is_view_`, after `requires_grad_`, as are the places of `DifferentiableViewMeta`'s optional
+/// `ViewInfo`s: behind `output_nr_` and a mutex, since 2.9 also a type. Each has a base, what made
+/// it (40 bytes up to 2.2), and whether it is set.
+pub(super) const IS_VIEW: usize = 2;
+pub(super) const VIEW_INFOS: [usize; 2] = [48, 56];
+pub(super) const VIEW_INFO_LENS: [usize; 2] = [48, 40];
+pub(super) const VIEW_INFOS_END: usize = 56 + 2 * 56;
 pub(super) const AUTOGRAD_LEN: usize = 152;
 /// With the C++11 ABI an empty string points to its own buffer.
 pub(super) const AUTOGRAD_NAME: usize = 8;

@@ -2,6 +2,7 @@
 
 mod classes;
 mod counts;
+mod cpp_memory;
 mod cuda_graph;
 mod dlpack;
 mod graph;

@@ -3,11 +3,13 @@
 use parking_lot::Mutex;
 
 use crate::abi::ObjectHeader;
+use crate::model::CppMemory;
 use crate::target::{Addr, LoadedObject, Memory, Process};
 use crate::torch::error::{AllocatorError, reading};
 use crate::torch::version;
 
 use super::classes::CppClasses;
+use super::cpp_memory::CppStatics;
 use super::layout::{FAMILIES, ObjectsLayout};
 use super::tensor::{FoundLayout, LayoutFit, TensorDecoder};
 
@@ -30,6 +32,7 @@ pub struct TensorReader {
     variable_class: Addr,
     parameter_class: Addr,
     found: Mutex<Option<FoundLayout>>,
+    statics: CppStatics,
 }
 
 impl TensorReader {
@@ -52,7 +55,8 @@ impl TensorReader {
         };
         let (variable_class, parameter_class) =
             (symbol("THPVariableClass")?, symbol("ParameterClass")?);
-        Ok(Some(TensorReader { version, variable_class, parameter_class, found: Mutex::default() }))
+        let (found, statics) = (Mutex::default(), CppStatics::find(&memory, &mappings));
+        Ok(Some(TensorReader { version, variable_class, parameter_class, found, statics }))
     }
 
     /// PyTorch's version, if readable.
@@ -96,6 +100,11 @@ impl TensorReader {
             (Err(_), Some(known)) => Ok(TensorDecoder::laid_out(memory, known)),
             (Err(error), None) => Err(error),
         }
+    }
+
+    /// GPU memory in PyTorch's static variables.
+    pub fn cpp_memory(&self, tensors: &TensorDecoder<'_>) -> Vec<CppMemory> {
+        tensors.of_statics(&self.statics)
     }
 
     /// [`Self::tensors`] with the layout verified earlier: objects of a running process may suggest

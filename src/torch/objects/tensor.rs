@@ -2,8 +2,8 @@
 
 use super::classes::{CppClasses, CppKind};
 use super::layout::{
-    AUTOGRAD_LEN, AUTOGRAD_NAME, AutogradLayout, INLINE_DIMENSIONS, NAME_BUFFER, ObjectsLayout,
-    autograd,
+    AUTOGRAD_LEN, AUTOGRAD_NAME, AutogradLayout, INLINE_DIMENSIONS, IS_VIEW, NAME_BUFFER,
+    ObjectsLayout, VIEW_INFO_LENS, VIEW_INFOS, VIEW_INFOS_END, autograd,
 };
 use crate::abi::ObjectHeader;
 use crate::model::{DType, Storage, TensorDevice, TensorInfo};
@@ -165,6 +165,30 @@ impl<'a> TensorDecoder<'a> {
             self.autograd.grad_fn.in_target(Some(meta).filter(|meta| meta.is_plausible())?),
         );
         node.ok().filter(|node| node.is_plausible())
+    }
+
+    /// Tensors that a view keeps: those that it is a view of for backward and for forward mode.
+    pub fn bases_of(&self, at: Addr) -> Vec<Addr> {
+        self.bases(at).unwrap_or_default()
+    }
+
+    fn bases(&self, at: Addr) -> Option<Vec<Addr>> {
+        let meta = self.memory.pointer(self.layout.tensor.autograd_meta().in_target(at)).ok()?;
+        let flags = self.autograd.requires_grad.in_target(Some(meta).filter(|m| m.is_plausible())?);
+        if self.memory.bytes::<1>(flags + IS_VIEW as u64).ok()? != [1] {
+            return None;
+        }
+        let info = self.memory.vec(flags, VIEW_INFOS_END).ok()?;
+        let base = |at: usize| Field::<Addr>::at(at).get(&info).filter(|it| self.is_tensor(*it));
+        // Without its flag, it is what was in this memory before.
+        let is_set = |at: usize| info.get(at) == Some(&1);
+        let places = VIEW_INFOS.into_iter().flat_map(|at| VIEW_INFO_LENS.map(|len| (at, len)));
+        let is_it = |(at, len): &(usize, usize)| base(*at).is_some() && is_set(at + len);
+        let (at, len) = places.into_iter().find(is_it)?;
+        let forward = at + len + 8;
+        let forward = is_set(forward + len).then(|| base(forward)).flatten();
+        let backward = base(at);
+        Some(backward.into_iter().chain(forward).collect())
     }
 
     /// Whether `at` has a `TensorImpl`.

@@ -3,15 +3,19 @@
 //! A group is a variable, a model, an optimizer, or the variable that keeps a graph alive.
 
 mod change;
+mod frees;
 mod items;
+mod label;
 mod tree;
 
 use crate::model::{
-    DeviceOwners, DeviceOwnership, OwnedBytes, OwnershipSnapshot, TensorCategory, TensorDevice,
+    CppKeeper, DeviceOwners, OwnedBytes, OwnershipSnapshot, TensorCategory, TensorDevice,
 };
 use crate::ownership::breakdown;
 
 pub use change::{OwnerChange, owner_changes};
+pub use frees::OwnerFrees;
+pub use label::{raw_group_label, with_attributes};
 
 /// Name of memory in no tensor.
 pub const NO_TENSOR: &str = "[in no tensor: work spaces, C++]";
@@ -83,23 +87,34 @@ pub struct OwnerGroup {
     pub largest_shape: Option<String>,
     /// Its patterns, the largest first.
     pub patterns: Vec<OwnerPattern>,
+    /// What its one reference would free; `None`: not known.
+    pub frees: Option<OwnerFrees>,
 }
 
 /// Groups of a snapshot, the largest first.
 pub fn owner_groups(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
-    tree::group(items::of_snapshot(snapshot))
+    let mut groups = tree::group(items::of_snapshot(snapshot));
+    for group in &mut groups {
+        group.frees = OwnerFrees::of(snapshot, group);
+    }
+    groups
+}
+
+/// `[work spaces of cuBLAS]`.
+pub fn cpp_label(keeper: CppKeeper) -> String {
+    format!("[{}]", keeper.name())
 }
 
 /// Memory in no tensor, per GPU.
 pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
-    let of = |(device, sums): (TensorDevice, DeviceOwnership)| {
-        let OwnedBytes { bytes, storages } = sums.without_tensor;
+    let of = |device: TensorDevice, name: &str, held: OwnedBytes| {
+        let OwnedBytes { bytes, storages } = held;
         let size = GroupSize { bytes, storages, range: None };
         OwnerGroup {
             device,
             category: TensorCategory::Other,
             kind: OwnerKind::NoTensor,
-            owner: NO_TENSOR.to_owned(),
+            owner: name.to_owned(),
             size,
             members: 0,
             largest: String::new(),
@@ -107,14 +122,21 @@ pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
             example: None,
             largest_shape: None,
             patterns: vec![OwnerPattern {
-                pattern: NO_TENSOR.to_owned(),
+                pattern: name.to_owned(),
                 tail: String::new(),
                 size,
                 held: Vec::new(),
             }],
+            frees: None,
         }
     };
-    breakdown(snapshot).into_iter().filter(|(device, _)| device.is_cuda()).map(of).collect()
+    let mut groups = Vec::new();
+    for (device, sums) in breakdown(snapshot).iter().filter(|(device, _)| device.is_cuda()) {
+        groups.push(of(*device, NO_TENSOR, sums.without_tensor));
+        let of_cpp = sums.in_cpp.iter();
+        groups.extend(of_cpp.map(|(keeper, held)| of(*device, &cpp_label(*keeper), *held)));
+    }
+    groups
 }
 
 /// The same for a recorded snapshot.

@@ -128,6 +128,7 @@ fn owner_group(
         example: largest.and_then(|entry| entry.item.example.clone()),
         largest_shape: largest.and_then(|entry| entry.item.shape.clone()),
         patterns,
+        frees: None,
     }
 }
 

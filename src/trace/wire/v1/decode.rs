@@ -390,6 +390,9 @@ fn ownership(time: Nanos, from: &mut PayloadCursor<'_>) -> Result<Record, Malfor
     structure::<owners::WireUnnamed>(from)?.add_to(&mut snapshot)?;
     structure::<owners::WireAutogradOutputs>(from)?.add_to(&mut snapshot);
     structure::<owners::WireOwnedBlocks>(from)?.add_to(&mut snapshot)?;
+    if let Some(retained) = appended::<owners::WireRetained<'_>>(from)? {
+        retained.add_to(&mut snapshot);
+    }
     Ok(Record::Ownership(snapshot))
 }
 

@@ -405,7 +405,12 @@ fn put_ownership(snapshot: &OwnershipBreakdown, out: &mut Vec<u8>) -> Result<u8,
     put_struct(owners::WireOwnership::from(snapshot), out)?;
     put_struct(owners::WireUnnamed::new(snapshot), out)?;
     put_struct(owners::WireAutogradOutputs::new(snapshot), out)?;
-    put_record(tag::OWNERS, owners::WireOwnedBlocks::new(snapshot), out)
+    put_struct(owners::WireOwnedBlocks::new(snapshot), out)?;
+    // Absent fields keep the trace as earlier versions wrote it.
+    if !snapshot.retained.is_empty() {
+        put_struct(owners::WireRetained::new(snapshot), out)?;
+    }
+    Ok(tag::OWNERS)
 }
 
 fn put_step(step: &TrainingStep, out: &mut Vec<u8>) -> Result<u8, RejectedRecord> {

@@ -81,6 +81,7 @@ impl WireOwnership<'_> {
             age: model::Nanos(0),
             unnamed_blocks: Vec::new(),
             blocks: Vec::new(),
+            retained: Vec::new(),
         })
     }
 }
@@ -151,7 +152,7 @@ impl WireAutogradOutputs {
     }
 }
 
-/// Last field: blocks by address, in a recording's first snapshot.
+/// Before the last field: blocks by address, in a recording's first snapshot.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireOwnedBlocks {
     blocks: Vec<WireOwnedBlock>,
@@ -195,5 +196,48 @@ impl WireOwnedBlocks {
             snapshot.blocks.push(model::OwnedBlock { device, address, size, shares });
         }
         Ok(())
+    }
+}
+
+/// Last field, absent where nothing is known: what references would free.
+#[derive(Encode, BorrowDecode)]
+pub(crate) struct WireRetained<'a> {
+    references: Vec<WireRetainedReference<'a>>,
+}
+
+#[derive(Encode, BorrowDecode)]
+struct WireRetainedReference<'a> {
+    name: &'a str,
+    is_least: bool,
+    /// Device (kind, opt index), at once, after `gc.collect()`.
+    frees: Vec<(u8, Option<u8>, u64, u64)>,
+}
+
+impl<'a> WireRetained<'a> {
+    pub(crate) fn new(snapshot: &'a model::OwnershipBreakdown) -> WireRetained<'a> {
+        let freed = |freed: &model::FreedBytes| {
+            let model::TensorDevice { kind, index } = freed.device;
+            (kind, index, freed.at_once, freed.after_collect)
+        };
+        let reference = |reference: &'a model::RetainedReference| WireRetainedReference {
+            name: &reference.name,
+            is_least: reference.is_least,
+            frees: reference.frees.iter().map(freed).collect(),
+        };
+        WireRetained { references: snapshot.retained.iter().map(reference).collect() }
+    }
+
+    pub(crate) fn add_to(self, snapshot: &mut model::OwnershipBreakdown) {
+        let freed = |(kind, index, at_once, after_collect)| model::FreedBytes {
+            device: model::TensorDevice { kind, index },
+            at_once,
+            after_collect,
+        };
+        let reference = |reference: WireRetainedReference<'_>| model::RetainedReference {
+            name: reference.name.into(),
+            is_least: reference.is_least,
+            frees: reference.frees.into_iter().map(freed).collect(),
+        };
+        snapshot.retained = self.references.into_iter().map(reference).collect();
     }
 }

@@ -1,0 +1,65 @@
+//! A checkpoint stays on the GPU beside the model that was loaded from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::models_twice::is_average;
+use super::{Finding, FindingFacts, MIN_BYTES};
+use crate::model::{TensorCategory, bytes};
+use crate::ownership::held_storages;
+
+/// Of the model's parameters that a dictionary must have: 4/5.
+const MIN_SHARE: (usize, usize) = (4, 5);
+
+pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let Some(snapshot) = facts.snapshot.filter(|it| it.incomplete.is_none()) else {
+        return Vec::new();
+    };
+    let mut models: Vec<BTreeSet<String>> = Vec::new();
+    for model in &snapshot.models {
+        let mut own = BTreeSet::new();
+        for module in &model.modules {
+            for object in &module.parameters {
+                let row = snapshot.tensors.iter().find(|row| row.object == Some(*object));
+                let last =
+                    row.and_then(|row| Some(row.names.first()?.rsplit('.').next()?.to_owned()));
+                own.extend(last.map(|last| match module.path.is_empty() {
+                    true => last,
+                    false => format!("{}.{last}", module.path),
+                }));
+            }
+        }
+        models.push(own);
+    }
+    // Variable of the dictionary: keys with their bytes.
+    let mut kept: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+    for (group, held) in held_storages(snapshot) {
+        if !group.device.is_cuda() || group.category != TensorCategory::Other {
+            continue;
+        }
+        let name = snapshot.tensors[group.tensors[0]].names.first();
+        let entry = name.and_then(|name| {
+            let (dict, key) = name.strip_suffix("\"]")?.rsplit_once("[\"")?;
+            Some((dict, key))
+        });
+        if let Some((dict, key)) = entry {
+            kept.entry(dict).or_default().insert(key, held);
+        }
+    }
+    let found = kept.into_iter().filter_map(|(dict, keys)| {
+        let is_of = |model: &&BTreeSet<String>| {
+            let same = keys.keys().filter(|key| model.contains(**key)).count();
+            !model.is_empty() && same * MIN_SHARE.1 >= model.len() * MIN_SHARE.0 && same > 1
+        };
+        models.iter().find(is_of).filter(|_| !is_average(dict))?;
+        let size: u64 = keys.values().sum();
+        let variable = dict.split_once('[').map_or(dict, |(variable, _)| variable);
+        let problem =
+            format!("{dict} keeps {} of weights on the GPU beside those of the model", bytes(size));
+        let name = variable.rsplit_once(": ").map_or(variable, |(_, name)| name);
+        let found = Finding::new("checkpoint kept", size, problem)
+            .change(format!("del {name}, or torch.load(..., map_location=\"cpu\")"))
+            .frees(size);
+        (size >= MIN_BYTES).then_some(found)
+    });
+    found.collect()
+}

@@ -1,0 +1,63 @@
+//! An owner grows.
+
+use super::{Finding, FindingFacts, MIN_BYTES};
+use crate::analysis::owners::{OwnerGrowth, OwnerKind, raw_group_label};
+use crate::model::{bytes, count};
+
+const MIN_GROWTH_A_MINUTE: f64 = MIN_BYTES as f64;
+
+pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let fast = facts.growth.iter().filter(|g| g.rise.rate() * 60.0 >= MIN_GROWTH_A_MINUTE);
+    fast.map(finding).collect()
+}
+
+fn finding(growth: &OwnerGrowth) -> Finding {
+    let (owner, rate) = (raw_group_label(&growth.group), rate(growth));
+    let a_minute = (growth.rise.rate() * 60.0) as u64;
+    let may_be_one_step = growth.may_be_one_step();
+    let problem = match may_be_one_step {
+        true => format!("{owner} rose by {rate} while observed"),
+        false => format!("{owner} grows by {rate}"),
+    };
+    let found = Finding::new("grows", a_minute, problem);
+    let found = match may_be_one_step {
+        true => found.change("one long step may do that"),
+        false => found.change(remedy(growth)),
+    };
+    // The command shows what keeps it alive, or first whether it grows.
+    let found = match growth.group.example.as_ref().filter(|_| !may_be_one_step) {
+        Some(name) => found.command("why", &[name]),
+        None => found.command("growth", &["--for", "60s"]),
+    };
+    match growth.group.kind {
+        OwnerKind::Variable | OwnerKind::Graph if !may_be_one_step => {
+            found.frees(growth.group.size.bytes.max(a_minute))
+        }
+        _ => found,
+    }
+}
+
+/// `2.00 MiB a second (+4.00 MiB in 2.0 s; +4 storages)`
+pub fn rate(growth: &OwnerGrowth) -> String {
+    let rise = &growth.rise;
+    let sign = if growth.storages < 0 { "-" } else { "+" };
+    format!(
+        "{} a second (+{} in {:.1} s; {sign}{} storages)",
+        bytes(rise.rate() as u64),
+        bytes(rise.bytes),
+        rise.seconds,
+        count(growth.storages.unsigned_abs())
+    )
+}
+
+fn remedy(growth: &OwnerGrowth) -> &'static str {
+    match (growth.group.owner.as_str(), &growth.group.kind) {
+        // transformers/trainer.py, `EvalLoopContainer`.
+        ("evaluation_loop: all_preds.tensors", _) => {
+            "transformers' Trainer keeps all predictions on the GPU until the evaluation ends; \
+             eval_accumulation_steps=N in its TrainingArguments moves them to the CPU"
+        }
+        (_, OwnerKind::Variable) => "give it a limit, or move what it keeps to the CPU",
+        _ => "",
+    }
+}

@@ -1,0 +1,130 @@
+//! Each kind of finding: the job with the mistake is told so, with the bytes that the change gives
+//! back; its twin with the change is not; healthy jobs have no finding.
+
+use memspy::render::json::SummaryJson;
+use serde_json::Value;
+
+use crate::support::memspy::{document, memspy_at};
+use crate::support::sim;
+use crate::support::target::Target;
+
+const SCRIPT: &str = "findings.py";
+/// Unoptimized builds on a busy machine take longer than people would wait.
+const NO_LIMIT: [&str; 4] = ["--max-time", "120s", "--max-pause", "60s"];
+/// PyTorch's smallest segment, and rounding.
+const ROUNDING: u64 = 2 << 20;
+
+/// What a job uses, and what is found in it.
+fn observed(kind: &str) -> (u64, Vec<Value>) {
+    let mut target = match kind.starts_with("stray") {
+        true => {
+            let mut command = sim::command(SCRIPT, &[kind]);
+            command.env("SIM_CUDA_DEVICES", "2");
+            Target::start(command)
+        }
+        false => sim::start(SCRIPT, &[kind]),
+    };
+    let truth: Value = serde_json::from_str(target.said.last().unwrap()).unwrap();
+    let words = [&["summary", "--json", "--for", "1200ms"][..], &NO_LIMIT].concat();
+    let summary = document::<SummaryJson>(&memspy_at(target.pid(), &words).ok().out);
+    assert_eq!(summary["incomplete"], Value::Null, "{kind}");
+    target.kill();
+    (truth["used"].as_u64().unwrap(), summary["findings"].as_array().unwrap().clone())
+}
+
+/// The finding's bytes to give back, and what the job uses.
+fn found(kind: &str, name: &str, words: &[&str]) -> (u64, u64) {
+    let (used, findings) = observed(kind);
+    let found = findings.iter().find(|finding| finding["kind"] == name);
+    let found = found.unwrap_or_else(|| panic!("{kind}: no '{name}' in {findings:#?}"));
+    let text = found["text"].as_str().unwrap();
+    for word in words {
+        assert!(text.contains(word), "{kind}: no '{word}' in {text}");
+    }
+    (found["frees"].as_u64().unwrap(), used)
+}
+
+#[test]
+fn memory_of_cpp_is_found_in_its_structures() {
+    let mib = |(frees, _): (u64, u64)| frees >> 20;
+    let autocast = found("autocast", "autocast cache", &["6 weights", "for each request"]);
+    assert_eq!(mib(autocast), 12);
+    let ddp = found("ddp", "ddp buckets", &["gradient_as_bucket_view=True"]);
+    assert_eq!(mib(ddp), 32);
+    let cublas = found("cublas", "cublas streams", &["5 streams"]);
+    assert_eq!(mib(cublas), 160);
+}
+
+#[test]
+fn frames_of_a_handled_exception_are_found_with_thread_and_line() {
+    let words = ["RuntimeError is being handled", "in handled (findings.py:", "activations"];
+    assert_eq!(found("handled", "exception kept", &words).0, 16 << 20);
+}
+
+#[test]
+fn host_memory_of_pytorch_is_found() {
+    let (frees, _) = found("rounding", "page-locked rounding", &["384.00 MiB", "198.00 MiB"]);
+    assert_eq!(frees, 186 << 20);
+    found("history", "memory history", &["without limit", "max_entries"]);
+}
+
+#[test]
+fn context_on_another_gpu_is_found_with_its_thread() {
+    found("stray", "stray context", &["GPU 0", "512 B", "norm", "loader", "set_device(1)"]);
+}
+
+/// The job, the kind, and whether the twin shows what comes back.
+const KINDS: [(&str, &str, bool); 16] = [
+    ("autocast", "autocast cache", true),
+    ("ddp", "ddp buckets", true),
+    ("cublas", "cublas streams", true),
+    ("graphs", "graph pools", true),
+    ("create_graph", "graph in gradients", false),
+    ("losses", "graphs kept", true),
+    ("removed", "state of removed parameters", true),
+    ("checkpoint", "checkpoint kept", true),
+    ("twice", "models twice", true),
+    ("notebook", "notebook outputs", true),
+    ("slices", "large storages", true),
+    ("handled", "exception kept", true),
+    ("pinning", "pinned segments", false),
+    ("rounding", "page-locked rounding", true),
+    ("history", "memory history", false),
+    ("stray", "stray context", false),
+];
+
+#[test]
+#[ignore = "takes minutes, and the tests above see several kinds: scripts/test.sh --all runs it"]
+fn twins_with_the_change_have_no_finding_and_the_bytes_back() {
+    for (job, name, has_bytes) in KINDS {
+        let (frees, used) = found(job, name, &[]);
+        let (after, findings) = observed(&format!("{job}_fixed"));
+        assert!(findings.iter().all(|it| it["kind"] != name), "{job}: {findings:#?}");
+        let back = used.saturating_sub(after);
+        if has_bytes {
+            assert!(back.abs_diff(frees) <= ROUNDING, "{job}: {frees} said, {back} came back");
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/test.sh --all runs it"]
+fn healthy_jobs_have_no_finding() {
+    for job in [
+        "healthy_training",
+        "healthy_accumulation",
+        "healthy_autocast",
+        "healthy_server",
+        "healthy_average",
+        "healthy_two_models",
+        "healthy_streams",
+        "healthy_graph",
+        "healthy_recomputation",
+        "healthy_frozen",
+        "healthy_cache",
+        "healthy_sizes",
+        "healthy_recorder",
+    ] {
+        assert_eq!(observed(job).1, Vec::<Value>::new(), "{job}");
+    }
+}
