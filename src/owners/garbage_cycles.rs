@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::garbage::CombinedReferences;
 use super::paths;
-use crate::model::{GarbageCycle, is_library};
+use crate::model::GarbageCycle;
 use crate::python::{ClassKind, HeapObject, ObjectHeap, PyClass};
 use crate::target::Addr;
 
@@ -101,10 +101,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
                 joined.insert((*from, *to));
             }
         }
-        let is_own = |name: &str, dict: Addr| {
-            let file = || heap.text(heap.named_value(dict, "__file__")?);
-            name == "__main__" || file().is_some_and(|file| !is_library(&file))
-        };
+        let is_own = |name: &str, dict: Addr| paths::is_own_module(heap, name, dict);
         let own = heap.modules().into_iter().filter(|(name, dict)| is_own(name, *dict));
         let own_modules = own.map(|(name, _)| name).collect();
         CycleFinder { heap, objects, next, through_cpp: joined, own_modules }

@@ -202,13 +202,23 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
         self.references.number_of(Addr(key)).or_else(|| self.numbers.get(&key).copied())
     }
 
-    /// The counted references of a name's step; `None` if one is not found.
+    /// The counted references of a name's step; `None` if one is not found, or it is not known what
+    /// is behind it.
     pub(super) fn removed(&self, named: &NamedReference) -> Option<Vec<Removed>> {
         let to = self.number_of(named.to.0)?;
+        let is_tracked = (to as usize) < self.tracked().len();
+        if is_tracked && !self.references.is_scanned(to) {
+            return None;
+        }
         let from = match named.place {
             NamedPlace::Frame(frame) => self.references.number_of(frame),
             NamedPlace::Tensor(tensor) => Some(self.number_of(tensor)?),
-            NamedPlace::In(holder) => Some(self.holder(self.number_of(holder.0)?, to)?),
+            NamedPlace::In(holder) => {
+                let holder = self.number_of(holder.0)?;
+                // Of a library's module nothing else is known.
+                let is_module = self.is_dict(holder) && !self.references.is_scanned(holder);
+                if is_module { None } else { Some(self.holder(holder, to)?) }
+            }
         };
         let mut removed = vec![Removed { from, to }];
         if let Some(cache) = from.filter(|from| self.is_cache(*from)) {

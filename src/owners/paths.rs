@@ -191,13 +191,8 @@ impl PathSearch<'_, '_> {
                 .map(|(name, value)| (format!("{module}.{name}"), value))
                 .collect()
         };
-        // Builtin and frozen modules have no file.
-        let is_own = |name: &str, dict: Addr| {
-            let file = || heap.text(heap.named_value(dict, "__file__")?);
-            name == "__main__" || file().is_some_and(|file| !is_library(&file))
-        };
         let (mut own, others): (Vec<_>, Vec<_>) =
-            modules.into_iter().partition(|(name, dict)| is_own(name, *dict));
+            modules.into_iter().partition(|(name, dict)| is_own_module(heap, name, *dict));
         own.sort_by_key(|(name, _)| name != "__main__");
         self.own_globals = own.iter().map(|(_, dict)| *dict).collect();
         for (name, dict) in own {
@@ -420,6 +415,12 @@ fn path(
         }
     }
     text
+}
+
+/// Whether it is the program's. Builtin and frozen modules have no file.
+pub(super) fn is_own_module(heap: &ObjectHeap<'_>, name: &str, dict: Addr) -> bool {
+    let file = || heap.text(heap.named_value(dict, "__file__")?);
+    name == "__main__" || file().is_some_and(|file| !is_library(&file))
 }
 
 /// What `weakref.finalize` keeps until an object is freed.

@@ -10,11 +10,13 @@ use super::name_lookup::{NameLookup, NamedReference};
 use super::names::ObjectNames;
 use super::paths::{self, PathSources};
 use super::retention_graph::Removed;
+use super::rows::TensorRows;
 use crate::model::{
     AllocatorSnapshot, GraphNode, KeptWay, RetainedReference, TensorCategory, TensorDevice,
     TensorRow, WayStep,
 };
 use crate::ownership::{graph_roots, reference_of, references_in};
+use crate::python::{ReferenceGraph, VariableHolder};
 use crate::target::Addr;
 
 /// Models and optimizers first, then those of the most bytes.
@@ -130,6 +132,34 @@ fn named_references(
         named.entry(name.clone()).or_insert_with(|| step.clone());
     }
     named
+}
+
+/// References behind the program's variables, tensors and nodes.
+pub(super) fn graph_behind<'h>(
+    sources: PathSources<'h, '_>,
+    rows: &TensorRows<'_, '_>,
+    named: &ObjectNames,
+) -> ReferenceGraph<'h> {
+    let PathSources { heap, found, locals, cpp } = sources;
+    let (own, others): (Vec<_>, Vec<_>) = heap
+        .modules()
+        .into_iter()
+        .partition(|(name, dict)| paths::is_own_module(heap, name, *dict));
+    let mut from: Vec<Addr> = own.into_iter().map(|(_, dict)| dict).collect();
+    for local in locals {
+        from.push(local.value);
+        if let Some(VariableHolder::Cell(cell)) = heap.holder_of(local) {
+            from.push(cell);
+        }
+    }
+    from.extend(&found.tensors);
+    from.extend(found.modules.iter().chain(&found.optimizers).chain(&found.pool_users));
+    from.extend(found.tensors.iter().flat_map(|at| cpp.of_tensor(*at)).map(|(_, to)| *to));
+    from.extend(cpp.of_nodes.iter().map(|(_, to)| *to));
+    from.extend(rows.nodes().iter().flat_map(|node| node.packed.iter().copied()));
+    from.extend(named.variables.keys());
+    let ends: FxHashSet<Addr> = others.into_iter().map(|(_, dict)| dict).collect();
+    heap.reference_graph_behind(&from, &ends)
 }
 
 /// In the order of `asked`; `None`: not known.

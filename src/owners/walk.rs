@@ -221,7 +221,7 @@ impl WalkSources<'_> {
         let locals = heap.locals();
         let cpp = rows.cpp_references(&found);
         let sources = PathSources { heap: &heap, found: &found, locals: &locals, cpp: &cpp };
-        let graph = OnceCell::new();
+        let (graph, behind) = (OnceCell::new(), OnceCell::new());
         let search = NameSearch {
             sources,
             tensors: &tensors,
@@ -244,7 +244,12 @@ impl WalkSources<'_> {
         }
         let mut torn = TornPages::of(memory);
         let held = self.has_figures.then(|| {
-            let graph = graph.get_or_init(|| heap.reference_graph());
+            let graph = match graph.get() {
+                Some(graph) => graph,
+                // All that refers to a tensor is asked.
+                None if self.asked.is_some() => graph.get_or_init(|| heap.reference_graph()),
+                None => behind.get_or_init(|| retained::graph_behind(sources, &rows, &named)),
+            };
             let held = CombinedReferences::new(graph, &tensors, &rows);
             HeldParts::read(graph, &held, &held.through_cpp(&found))
         });

@@ -14,6 +14,8 @@ pub struct ReferenceGraph<'h> {
     objects: &'h [HeapObject],
     numbers: FxHashMap<Addr, u32>,
     scanned: Vec<ScannedObjects>,
+    /// `None`: all are.
+    is_scanned: Option<Vec<bool>>,
     places: Vec<ReferencesPlace>,
     /// Such as a class to its dictionary.
     uncounted: Vec<(u32, u32)>,
@@ -42,10 +44,36 @@ pub struct LeadingObjects {
 impl ObjectHeap<'_> {
     /// Scans all tracked objects.
     pub fn reference_graph(&self) -> ReferenceGraph<'_> {
+        let numbers = self.numbers();
+        let scanned = self.scan_references(&numbers);
+        self.graph_of(numbers, scanned, None)
+    }
+
+    /// Scans these and what they lead to, but nothing behind modules, classes and `ends`: a fraction
+    /// of the heap. Other objects have no references.
+    pub fn reference_graph_behind(
+        &self,
+        from: &[Addr],
+        ends: &FxHashSet<Addr>,
+    ) -> ReferenceGraph<'_> {
+        let numbers = self.numbers();
+        let mut is_scanned = vec![false; self.objects().len()];
+        let waiting = from.iter().filter_map(|at| numbers.get(at)).copied().collect();
+        let scanned = self.scan_behind(&numbers, waiting, ends, &mut is_scanned);
+        self.graph_of(numbers, vec![scanned], Some(is_scanned))
+    }
+
+    fn numbers(&self) -> FxHashMap<Addr, u32> {
+        self.objects().iter().zip(0..).map(|(object, number)| (object.at, number)).collect()
+    }
+
+    fn graph_of(
+        &self,
+        numbers: FxHashMap<Addr, u32>,
+        mut scanned: Vec<ScannedObjects>,
+        is_scanned: Option<Vec<bool>>,
+    ) -> ReferenceGraph<'_> {
         let objects = self.objects();
-        let numbers: FxHashMap<Addr, u32> =
-            objects.iter().zip(0..).map(|(object, number)| (object.at, number)).collect();
-        let mut scanned = self.scan_references(&numbers);
         let mut places = vec![ReferencesPlace::default(); objects.len()];
         let mut unaccounted: Vec<i64> =
             objects.iter().map(|object| i64::from(object.references)).collect();
@@ -70,6 +98,7 @@ impl ObjectHeap<'_> {
             objects,
             numbers,
             scanned,
+            is_scanned,
             places,
             uncounted,
             held,
@@ -95,6 +124,12 @@ impl ReferenceGraph<'_> {
     /// `None` if untracked.
     pub fn number_of(&self, object: Addr) -> Option<u32> {
         self.numbers.get(&object).copied()
+    }
+
+    /// Whether its references are known.
+    pub fn is_scanned(&self, number: u32) -> bool {
+        let known = self.is_scanned.as_ref();
+        known.is_none_or(|scanned| scanned.get(number as usize).copied().unwrap_or(false))
     }
 
     /// With repetitions.

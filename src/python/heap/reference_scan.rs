@@ -1,7 +1,7 @@
 //! Finds each tracked object's references with several threads; retries objects once missing pages
 //! were copied.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::threads::NextItems;
 use super::{ClassKind, HeapObject, ObjectHeap, PyClass};
@@ -68,6 +68,29 @@ impl ObjectHeap<'_> {
         left.iter().for_each(|number| scan.object(*number, &objects[*number as usize]));
         found.push(scan.found);
         found
+    }
+
+    /// Scans `waiting` and what these lead to.
+    pub(super) fn scan_behind(
+        &self,
+        numbers: &FxHashMap<Addr, u32>,
+        mut waiting: Vec<u32>,
+        ends: &FxHashSet<Addr>,
+        is_scanned: &mut [bool],
+    ) -> ScannedObjects {
+        let mut scan = ObjectScan::new(self, numbers);
+        while let Some(number) = waiting.pop() {
+            let object = &self.objects[number as usize];
+            let is_end = matches!(object.class.kind, ClassKind::Module | ClassKind::Type)
+                || ends.contains(&object.at);
+            if is_end || std::mem::replace(&mut is_scanned[number as usize], true) {
+                continue;
+            }
+            let first = scan.found.targets.len();
+            scan.object(number, object);
+            waiting.extend(scan.found.targets.iter().skip(first));
+        }
+        scan.found
     }
 
     /// Whether it may have references that are not known: of a C type, or a class.
