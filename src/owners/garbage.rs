@@ -91,9 +91,8 @@ impl<'a> CombinedReferences<'a> {
         self.tensors.bases_of(tensor)
     }
 
-    /// A `StorageImpl` is counted as a `TensorImpl` is.
     pub(super) fn counts_of_storage(&self, storage: Addr) -> Option<i64> {
-        self.tensors.references_of_tensor(storage)
+        self.tensors.references_of_storage(storage)
     }
 
     pub(super) fn is_tensor(&self, key: u64) -> bool {

@@ -16,6 +16,7 @@ use crate::target::Addr;
 /// From an object over its dictionary (of dictionaries: `threading.local`).
 const MAX_DEPTH_OF_DICTS: usize = 3;
 const MAX_IN_DICTS: usize = 4096;
+const MAX_STEPS_TO_MEMORY: usize = 256;
 /// Objects behind a step of a way.
 const MAX_BEHIND: usize = 1 << 20;
 /// Objects that go, of which it is asked whether they may hold more.
@@ -288,9 +289,38 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
         }
         let all = freed.at_once.iter().chain(&freed.after_collect);
         let mut asked = all.take(MAX_OPAQUE);
-        let is_least = self.held_by_unknown && asked.any(|number| self.is_opaque(*number));
+        let is_least = freed.stays.iter().take(MAX_OPAQUE).any(|stays| self.is_by_unknown(*stays))
+            || self.held_by_unknown && asked.any(|number| self.is_opaque(*number));
         let has_memory = |freed: &FreedBytes| freed.at_once + freed.after_collect > 0;
         (by_device.into_values().filter(has_memory).collect(), is_least)
+    }
+
+    /// Whether only unknown references are left of something that holds memory: they may be of what
+    /// goes.
+    fn is_by_unknown(&self, (number, left): (u32, i64)) -> bool {
+        if left > self.unknown_holders(number) {
+            return false;
+        }
+        self.leads_to_memory(number)
+    }
+
+    /// Within some steps, not over modules and classes.
+    fn leads_to_memory(&self, first: u32) -> bool {
+        let mut seen: FxHashSet<u32> = FxHashSet::default();
+        let mut waiting = vec![first];
+        while let Some(number) = waiting.pop() {
+            let class = self.tracked().get(number as usize).map(|object| object.class.kind);
+            let leads_away =
+                matches!(class, Some(ClassKind::Module | ClassKind::Type | ClassKind::Function));
+            if leads_away || seen.len() >= MAX_STEPS_TO_MEMORY || !seen.insert(number) {
+                continue;
+            }
+            if self.place_of.contains_key(&number) {
+                return true;
+            }
+            waiting.extend(self.graph.counted(number));
+        }
+        false
     }
 
     /// Whether it, or an untracked object of it, may hold what is not known.

@@ -33,6 +33,8 @@ pub(super) struct FreedObjects {
     pub(super) at_once: Vec<u32>,
     /// After `gc.collect()`.
     pub(super) after_collect: Vec<u32>,
+    /// What lost references and stays, with those left; 0 if they are not known.
+    pub(super) stays: Vec<(u32, i64)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -174,7 +176,11 @@ impl RetentionGraph {
             removal.state.free(object);
         }
         removal.count_down()?;
-        Some(FreedObjects { at_once, after_collect: removal.state.order })
+        let RemovalState { left, freed, order: after_collect, .. } = removal.state;
+        let mut stays: Vec<(u32, i64)> =
+            left.into_iter().filter(|(object, _)| !freed.contains(object)).collect();
+        stays.sort_unstable();
+        Some(FreedObjects { at_once, after_collect, stays })
     }
 }
 
@@ -222,7 +228,10 @@ impl Removal<'_> {
     }
 
     fn lose(&mut self, object: u32) {
-        let Some(count) = self.graph.counts[object as usize] else { return };
+        let Some(count) = self.graph.counts[object as usize] else {
+            self.state.left.insert(object, 0);
+            return;
+        };
         let left = self.state.left.entry(object).or_insert(count);
         *left -= 1;
         if *left == 0 {
@@ -320,7 +329,7 @@ mod tests {
 
     fn freed(graph: &RetentionGraph, removed: &[Removed]) -> (Vec<u32>, Vec<u32>) {
         let alive = graph.alive_without(removed);
-        let FreedObjects { mut at_once, mut after_collect } =
+        let FreedObjects { mut at_once, mut after_collect, .. } =
             graph.freed(removed, &alive, &mut ROOM.clone()).unwrap();
         at_once.sort_unstable();
         after_collect.sort_unstable();

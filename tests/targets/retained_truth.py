@@ -598,6 +598,14 @@ def storage_of_tensor():
 
 
 @situation
+def storage_looked_at():
+    whole = mib(2)
+    whole.untyped_storage().nbytes()
+    stand("storage_looked_at: whole")
+    del whole
+
+
+@situation
 def iterator():
     stream = iter([mib(1), mib(2)])
     stand("iterator: stream")

@@ -20,7 +20,7 @@ const INT64: DType = DType(4);
 const MAX_NESTED: usize = 1 << 16;
 /// `combined_refcount_`, `kHasPyObject`: never set before 2.10.
 const COMBINED_REFCOUNT: u64 = 8;
-const HAS_PY_OBJECT: u64 = 1 << 63;
+pub(super) const HAS_PY_OBJECT: u64 = 1 << 63;
 /// c10/core/DeviceType.h.
 const CPU: u8 = 0;
 const MAX_DTYPES: u16 = 64;
