@@ -626,6 +626,7 @@ def main():
     gc.disable()
     torch.empty(1, device="cuda")
     situations = {name: Situation(function) for name, function in SITUATIONS.items()}
+    gc.collect()  # Frames that an optimizer leaves behind keep the model.
     handshake.ready({name: own.reference for name, own in situations.items()})
     handshake.hold()
     handshake.ready({name: own.remove() for name, own in situations.items()})
