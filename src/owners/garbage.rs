@@ -24,25 +24,25 @@ pub(super) struct Garbage {
     pub(super) cycles: Vec<GarbageCycle>,
 }
 
-/// Empty if reference counts are inconsistent.
+/// `None` if reference counts are inconsistent.
 pub(super) fn find(
     heap: &ObjectHeap<'_>,
     graph: &ReferenceGraph<'_>,
     tensors: &TensorDecoder<'_>,
     rows: &TensorRows<'_, '_>,
     found: &RelevantObjects,
-) -> Garbage {
+) -> Option<Garbage> {
     let held = CombinedReferences::new(graph, tensors, rows);
     let through_cpp = held.through_cpp(found);
-    let Some(objects) = graph.garbage(&through_cpp) else { return Garbage::default() };
+    let objects = graph.garbage(&through_cpp)?;
     if objects.is_empty() {
-        return Garbage::default();
+        return Some(Garbage::default());
     }
     let freed = held.freed_with(&objects);
     let tensors = rows.all().iter().map(|row| row.tensor.at).filter(|at| freed.contains(at));
     let tensors: FxHashSet<u64> = tensors.collect();
     let cycles = garbage_cycles::find(heap, &held, &objects, &freed, &through_cpp);
-    Garbage { objects, tensors, cycles }
+    Some(Garbage { objects, tensors, cycles })
 }
 
 /// References in Python and C++. A tensor and its Python object keep each other alive: they
@@ -79,20 +79,27 @@ impl<'a> CombinedReferences<'a> {
         self.rows.all()
     }
 
+    /// Whether it may be of another moment than the snapshot.
+    pub(super) fn is_torn(&self, tensor: u64) -> bool {
+        self.rows.is_torn(tensor)
+    }
+
     pub(super) fn nodes(&self) -> &'a [AutogradNode] {
         self.rows.nodes()
     }
 
     pub(super) fn hooks_of(&self, object: Addr) -> Vec<Addr> {
-        self.tensors.hooks_of(object).into_iter().map(|(_, hooks)| hooks).collect()
+        let hooks = self.tensors.of_one_moment(|tensors| Some(tensors.hooks_of(object)));
+        hooks.unwrap_or_default().into_iter().map(|(_, hooks)| hooks).collect()
     }
 
     pub(super) fn bases_of(&self, tensor: Addr) -> Vec<Addr> {
-        self.tensors.bases_of(tensor)
+        let bases = self.tensors.of_one_moment(|tensors| Some(tensors.bases_of(tensor)));
+        bases.unwrap_or_default()
     }
 
     pub(super) fn counts_of_storage(&self, storage: Addr) -> Option<i64> {
-        self.tensors.references_of_storage(storage)
+        self.tensors.of_one_moment(|tensors| tensors.references_of_storage(storage))
     }
 
     pub(super) fn is_tensor(&self, key: u64) -> bool {
@@ -109,15 +116,17 @@ impl<'a> CombinedReferences<'a> {
     pub(super) fn through_cpp(&self, found: &RelevantObjects) -> Vec<(Addr, Addr)> {
         let mut through = Vec::new();
         for &object in &found.tensors {
-            through.extend(self.tensors.hooks_of(object).into_iter().map(|(_, at)| (object, at)));
+            through.extend(self.hooks_of(object).into_iter().map(|at| (object, at)));
             let node = self.impls.get(&object).and_then(|at| self.rows.row_at(*at));
             let node = node.and_then(|row| row.tensor.grad_fn);
             let Some(node) = node.and_then(|node| self.nodes.get(&node)) else { continue };
             let Some(function) = node.function else { continue };
             let tensor = self.impls.get(&object).copied().map(Addr);
-            let is_alone = tensor.and_then(|at| self.tensors.references_of_tensor(at)) == Some(1)
-                && self.tensors.references_of_node(node.at) == Some(1);
-            if is_alone {
+            let is_alone = self.tensors.of_one_moment(|tensors| {
+                let of_tensor = tensors.references_of_tensor(tensor?)?;
+                Some(of_tensor == 1 && tensors.references_of_node(node.at)? == 1)
+            });
+            if is_alone == Some(true) && !node.is_torn {
                 through.push((object, function));
             }
         }
@@ -126,29 +135,37 @@ impl<'a> CombinedReferences<'a> {
 
     /// `None` if unknown or immortal.
     pub(super) fn references(&self, key: u64) -> Option<i64> {
-        if let Some(row) = self.rows.row_at(key) {
-            let in_cpp = self.tensors.references_of_tensor(Addr(key))?;
-            let Some(object) = row.object.map(Addr) else { return Some(in_cpp) };
-            // References between a tensor and its object do not count.
-            let by_tensor = i64::from(self.tensors.is_kept_by_cpp(object));
-            return Some(self.graph.count_of(object)? - by_tensor + in_cpp - 1);
-        }
-        match self.nodes.contains_key(&key) {
-            true => self.tensors.references_of_node(Addr(key)),
-            false => self.graph.count_of(Addr(key)),
-        }
+        self.tensors.of_one_moment(|tensors| {
+            if let Some(row) = self.rows.row_at(key) {
+                let in_cpp = tensors.references_of_tensor(Addr(key))?;
+                let Some(object) = row.object.map(Addr) else { return Some(in_cpp) };
+                // References between a tensor and its object do not count.
+                let by_tensor = i64::from(tensors.is_kept_by_cpp(object));
+                return Some(self.graph.count_of(object)? - by_tensor + in_cpp - 1);
+            }
+            match self.nodes.contains_key(&key) {
+                true => tensors.references_of_node(Addr(key)),
+                false => self.graph.count_of(Addr(key)),
+            }
+        })
     }
 
     pub(super) fn each_held(&self, key: u64, take: &mut dyn FnMut(u64)) {
         if let Some(row) = self.rows.row_at(key) {
             if let Some(object) = row.object.map(Addr) {
                 self.graph.targets_of(object).for_each(|to| take(self.key(to)));
-                self.tensors.hooks_of(object).iter().for_each(|(_, to)| take(to.0));
+                self.hooks_of(object).iter().for_each(|to| take(to.0));
+            }
+            if self.is_torn(key) {
+                return;
             }
             let tensor = &row.tensor;
             let held = tensor.grad.into_iter().chain(tensor.parts.iter().copied());
             held.chain(tensor.grad_fn).for_each(take);
         } else if let Some(node) = self.nodes.get(&key) {
+            if node.is_torn {
+                return;
+            }
             node.next.iter().for_each(|next| take(next.0));
             node.saved.iter().for_each(|saved| take(saved.tensor.0));
             node.variable.iter().for_each(|variable| take(variable.0));

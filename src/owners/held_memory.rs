@@ -93,10 +93,14 @@ impl<'g> HeldParts<'g> {
             numbers: FxHashMap::default(),
         };
         for (number, object) in (0u32..).zip(tracked) {
-            let count = (object.references >= 0).then_some(i64::from(object.references));
+            let is_known = object.references >= 0 && !references.is_torn(number);
+            let count = is_known.then_some(i64::from(object.references));
             builder.objects.push((count, true));
-            let to = references.references_of(number).iter();
-            builder.edges.extend(to.map(|to| (number, *to, ReferenceSide::Python)));
+            // What may be of another moment explains no count.
+            if !references.is_torn(number) {
+                let to = references.references_of(number).iter();
+                builder.edges.extend(to.map(|to| (number, *to, ReferenceSide::Python)));
+            }
         }
         let mut known_parts = FxHashSet::default();
         let storages = add_tensors((references, held), &mut builder, &mut known_parts);
@@ -214,6 +218,7 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
         let from = match named.place {
             NamedPlace::Frame(frame) => self.references.number_of(frame),
             NamedPlace::Tensor(tensor) => Some(self.number_of(tensor)?),
+            NamedPlace::Torn => return None,
             NamedPlace::In(holder) => {
                 let holder = self.number_of(holder.0)?;
                 // Of a library's module nothing else is known.
@@ -221,6 +226,9 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
                 if is_module { None } else { Some(self.holder(holder, to)?) }
             }
         };
+        if from.is_some_and(|from| !self.graph.counted(from).contains(&to)) {
+            return None;
+        }
         let mut removed = vec![Removed { from, to }];
         if let Some(cache) = from.filter(|from| self.is_cache(*from)) {
             // `cache_clear()`.
@@ -345,7 +353,7 @@ fn local_counts(
     numbers: &FxHashMap<u64, u32>,
 ) -> FxHashMap<u32, i64> {
     let mut counts = FxHashMap::default();
-    for local in heap.locals() {
+    for local in heap.locals().into_iter().filter(|local| !local.is_torn) {
         let number = references.number_of(local.value);
         if let Some(number) = number.or_else(|| numbers.get(&local.value.0).copied()) {
             let is_counted = matches!(heap.holder_of(&local), Some(VariableHolder::Frame(_)));
@@ -391,6 +399,9 @@ fn add_tensors(
     for row in held.rows() {
         let Some(&from) = builder.numbers.get(&row.tensor.at) else { continue };
         let tensor = &row.tensor;
+        if held.is_torn(tensor.at) {
+            continue;
+        }
         let kept = tensor.grad.into_iter().chain(tensor.parts.iter().copied());
         kept.chain(tensor.grad_fn).for_each(|to| builder.cpp(from, to));
         for base in held.bases_of(Addr(tensor.at)) {
@@ -413,7 +424,9 @@ fn add_tensors(
         }
     }
     for node in held.nodes() {
-        let Some(&from) = builder.numbers.get(&node.at.0) else { continue };
+        let Some(&from) = builder.numbers.get(&node.at.0).filter(|_| !node.is_torn) else {
+            continue;
+        };
         let nodes = node.next.iter().chain(&node.kept).chain(&node.variable);
         nodes.for_each(|to| builder.cpp(from, to.0));
         let function = node.function.and_then(|function| number_of(function.0));

@@ -23,6 +23,8 @@ pub(super) enum NamedPlace {
     Frame(Addr),
     /// A `TensorImpl`'s, such as its gradient.
     Tensor(u64),
+    /// A variable that may be of another moment than the snapshot.
+    Torn,
 }
 
 /// A step of a name.
@@ -188,6 +190,7 @@ impl<'h, 'a> NameLookup<'h, 'a> {
 /// A variable's place; `None`: its reference is not counted (a borrowed one, since 3.14).
 fn place_of(sources: PathSources<'_, '_>, local: &LocalVariable) -> Option<NamedPlace> {
     match sources.heap.holder_of(local)? {
+        _ if local.is_torn => Some(NamedPlace::Torn),
         VariableHolder::Cell(cell) => Some(NamedPlace::In(cell)),
         VariableHolder::Frame(frame) => Some(NamedPlace::Frame(frame)),
         VariableHolder::Borrowed => None,

@@ -15,7 +15,7 @@ use super::error::OwnerError;
 use super::options::{SnapshotRequest, StopPolicy};
 use super::retained::RetainedFigures;
 use super::rounds::{FOR_CHANGES, KnownPages, MAX_RUNNING_ATTEMPTS, RoundKind};
-use super::walk::{WalkResult, WalkSources};
+use super::walk::{Figures, WalkResult, WalkSources};
 use crate::model::{
     AllocatorSnapshot, IncompleteSnapshot, OwnershipSnapshot, ReachedLimit, StopTotals,
 };
@@ -215,12 +215,17 @@ impl<'a> PendingSnapshot<'a> {
         listing: HeapListing,
         read_all: &mut dyn FnMut(),
     ) -> Result<WalkResult, OwnerError> {
-        self.ground(blocks).walk(listing, read_all)
+        let figures = match listing {
+            HeapListing::Rough => Figures::Pages,
+            HeapListing::Whole | HeapListing::Newest => Figures::Computed,
+        };
+        WalkSources { figures, ..self.ground(blocks) }.walk(listing, read_all)
     }
 
     pub(super) fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> WalkSources<'g> {
         let PendingSnapshot { tensors, python, memory, request, .. } = self;
-        WalkSources { tensors, python, memory, blocks, asked: request.asked, has_figures: true }
+        let (asked, figures) = (request.asked, Figures::Left);
+        WalkSources { tensors, python, memory, blocks, asked, figures }
     }
 
     pub(super) fn explain(&self, error: OwnerError) -> OwnerError {
@@ -264,7 +269,7 @@ impl<'a> PendingSnapshot<'a> {
         // What runs may have changed: a figure would be of no moment.
         let is_still =
             self.process.is_core() || self.request.options.stop_policy == StopPolicy::Stop;
-        let is_known = is_still && missing.is_empty() && unreadable == 0 && misfits == 0;
+        let is_known = is_still && missing.is_empty() && misfits == 0;
         let RetainedFigures { references: retained, ways } =
             if is_known { walked.figures } else { RetainedFigures::default() };
         let limit = self.memory.exceeded().map(|error| self.limit(error));

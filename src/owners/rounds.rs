@@ -10,11 +10,13 @@ use super::error::OwnerError;
 use super::options::StopPolicy;
 use super::page_choice::remember;
 use super::reader::PendingSnapshot;
-use super::walk::{TornPages, WalkResult, WalkSources};
+use super::retained::RetainedFigures;
+use super::walk::{Figures, TornPages, WalkResult, WalkSources};
 use crate::model::{AllocatorSnapshot, OwnershipSnapshot, ReachedLimit, UncertainSnapshot};
 use crate::python::{HeapError, HeapListing};
 use crate::target::{
-    Addr, CopyLimit, CopyProgress, PAGE, PageCache, PageHistory, PagePlan, Resumed, StopError,
+    Addr, CopyLimit, CopyProgress, Memory as _, PAGE, PageCache, PageHistory, PagePlan, Resumed,
+    StopError,
 };
 
 /// Rounds of more than this are slow: from these rounds on, bytes that changed and pages that were
@@ -209,7 +211,7 @@ impl PendingSnapshot<'_> {
             memory: &newest,
             blocks: &[],
             asked: None,
-            has_figures: false,
+            figures: Figures::Left,
         };
         let until = |part: f64| CopyLimit {
             resumed: resumed.clone(),
@@ -251,18 +253,21 @@ impl PendingSnapshot<'_> {
         self.has_walked = true;
         let are_torn = self.late_blocks || self.memory.torn_reads() > 0;
         // During a stop only what cannot be had without.
-        let sources = self.ground(blocks);
-        let sources =
-            WalkSources { has_figures: sources.has_figures && !kind.is_standing, ..sources };
+        let figures = if kind.is_standing { Figures::Left } else { Figures::Computed };
+        let sources = WalkSources { figures, ..self.ground(blocks) };
         let mut walked = sources.walk(HeapListing::Whole, &mut || stop.end());
         if matches!(walked, Err(OwnerError::Heap(HeapError::Changing)))
             && self.accepts(kind, self.memory.late_pages())
         {
             // The list of objects changed while it was read.
-            walked = self.walk(blocks, HeapListing::Rough, &mut || {});
+            walked = sources.walk(HeapListing::Rough, &mut || {});
         }
-        if let Ok(walked) = &mut walked {
-            walked.torn.extend(are_torn.then_some("the allocator's blocks"));
+        if let Ok(walked) = &mut walked
+            && are_torn
+        {
+            walked.torn.push("the allocator's blocks");
+            // Their sizes may be those of other blocks.
+            walked.figures = RetainedFigures::default();
         }
         walked
     }
@@ -292,16 +297,15 @@ impl PendingSnapshot<'_> {
             parts: walked.torn.clone(),
             left_out: walked.torn_tensors,
         });
-        let snapshot = self.snapshot_of(walked, blocks)?;
+        let mut snapshot = self.snapshot_of(walked, blocks)?;
         known.failed_stops = 0;
         let (pause, age) = (stop.is_real.then_some(stop.stopped_for), stop.age());
         let copied_in_stop = self.memory.copied_standing();
-        let mut snapshot = OwnershipSnapshot { pause, age, uncertain, copied_in_stop, ..snapshot };
-        if !snapshot.is_of_one_moment() {
+        if pause.is_none() {
             snapshot.retained.clear();
             snapshot.ways.clear();
         }
-        Ok(Some(snapshot))
+        Ok(Some(OwnershipSnapshot { pause, age, uncertain, copied_in_stop, ..snapshot }))
     }
 
     fn note_pages(&self, known: &mut KnownPages, kind: RoundKind, is_all: bool) {

@@ -124,6 +124,11 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         self.rows.get(*self.by_impl.get(&tensor)?)
     }
 
+    /// Whether it may be of another moment than the snapshot.
+    pub(super) fn is_torn(&self, tensor: u64) -> bool {
+        self.tensors.is_torn(tensor)
+    }
+
     pub(super) fn nodes(&self) -> &[AutogradNode] {
         &self.graph.nodes
     }

@@ -1,10 +1,12 @@
 //! Reads a snapshot's tensors, but not torn ones that contradict the allocator's blocks.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+
+use rustc_hash::FxHashSet;
 
 use crate::model::TensorInfo;
 use crate::ownership::InUse;
-use crate::target::{Addr, PageCache};
+use crate::target::{Addr, Memory as _, PageCache};
 use crate::torch::TensorDecoder;
 
 pub(super) struct TensorSource<'h, 'a> {
@@ -14,6 +16,8 @@ pub(super) struct TensorSource<'h, 'a> {
     /// Tensors that were read.
     misfits: Cell<u64>,
     torn: Cell<u64>,
+    /// `TensorImpl`s that changed while they were read, but may be true.
+    changed: RefCell<FxHashSet<u64>>,
 }
 
 impl<'h, 'a> TensorSource<'h, 'a> {
@@ -22,7 +26,14 @@ impl<'h, 'a> TensorSource<'h, 'a> {
         memory: &'h PageCache,
         in_use: &'h InUse,
     ) -> TensorSource<'h, 'a> {
-        TensorSource { decoder, memory, in_use, misfits: Cell::new(0), torn: Cell::new(0) }
+        TensorSource {
+            decoder,
+            memory,
+            in_use,
+            misfits: Cell::new(0),
+            torn: Cell::new(0),
+            changed: RefCell::default(),
+        }
     }
 
     /// No more is read: rows, too, take memory.
@@ -42,6 +53,7 @@ impl<'h, 'a> TensorSource<'h, 'a> {
         }
         let sound = tensor.filter(|tensor| self.is_sound(tensor));
         self.torn.set(self.torn.get() + u64::from(sound.is_none()));
+        self.changed.borrow_mut().extend(sound.as_ref().map(|tensor| tensor.at));
         sound
     }
 
@@ -64,6 +76,11 @@ impl<'h, 'a> TensorSource<'h, 'a> {
     /// Tensors left out, as they changed while they were read.
     pub(super) fn torn(&self) -> u64 {
         self.torn.get()
+    }
+
+    /// Whether it may be of another moment than the snapshot.
+    pub(super) fn is_torn(&self, tensor: u64) -> bool {
+        self.changed.borrow().contains(&tensor)
     }
 
     /// Whether what was read of a torn tensor may be true.

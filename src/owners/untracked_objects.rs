@@ -5,7 +5,7 @@ use super::held_memory::GraphBuilder;
 use super::name_lookup::{NamedPlace, NamedReference, is_plain};
 use super::retention_graph::ReferenceSide;
 use crate::python::{ClassKind, HeapObject, ObjectHeap, ReferenceGraph};
-use crate::target::Addr;
+use crate::target::{Addr, Memory as _};
 
 const MAX_UNTRACKED: usize = 1 << 16;
 pub(super) const LRU_CACHE: &str = "functools._lru_cache_wrapper";
@@ -46,6 +46,7 @@ pub(super) fn add_untracked(
     let mut next = 0;
     while let Some(from) = holders.get(next).or_else(|| added.get(next - holders.len())).copied() {
         next += 1;
+        let torn_before = heap.pages().torn_reads();
         let Some(from) = object(from) else { continue };
         let is_added = next > holders.len();
         let dict = heap.dict_of_instance(from.at, &from.class).filter(|_| !is_added);
@@ -55,6 +56,9 @@ pub(super) fn add_untracked(
             let Some(number) = number else { continue };
             let mut owned = Vec::new();
             heap.owned(&from, &mut |to| owned.push(to));
+            if heap.pages().torn_reads() > torn_before {
+                continue;
+            }
             for to in owned {
                 let target = match tracked(to) {
                     // Its edges from tracked objects are known.
@@ -98,13 +102,18 @@ fn add_cached(
             let Some(class) = heap.class_of(dict).filter(|it| it.kind == ClassKind::Dict) else {
                 continue;
             };
+            let mut results = Vec::new();
+            let torn_before = heap.pages().torn_reads();
             heap.owned(&HeapObject { at: dict, class, references: 0 }, &mut |to| {
                 if heap.class_of(to).is_some_and(|class| &*class.name == LRU_RESULT)
                     && let Some(&to) = builder.numbers.get(&to.0)
                 {
-                    builder.edges.push((number, to, ReferenceSide::Python));
+                    results.push((number, to, ReferenceSide::Python));
                 }
             });
+            if heap.pages().torn_reads() == torn_before {
+                builder.edges.append(&mut results);
+            }
         }
     }
 }

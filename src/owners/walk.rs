@@ -24,7 +24,7 @@ use crate::ownership::InUse;
 use crate::python::{
     HeapListing, HeapObject, InterpreterReader, ObjectHeap, PyClass, ReferenceGraph,
 };
-use crate::target::{Addr, PageCache};
+use crate::target::{Addr, Memory as _, PageCache};
 use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 
 /// References per local variable, in the stop.
@@ -70,8 +70,17 @@ pub(super) struct WalkSources<'a> {
     pub(super) memory: &'a PageCache,
     pub(super) blocks: &'a [AllocatorSnapshot],
     pub(super) asked: Option<&'a str>,
-    /// Whether to compute what references would free: it takes longer than a stop may.
-    pub(super) has_figures: bool,
+    pub(super) figures: Figures,
+}
+
+/// What references would free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Figures {
+    /// Computing it takes longer than a stop may.
+    Left,
+    /// Only the pages that it takes are read.
+    Pages,
+    Computed,
 }
 
 #[derive(Debug, Default)]
@@ -117,15 +126,10 @@ impl TornPages {
     }
 }
 
-fn has_all(memory: &PageCache) -> bool {
-    memory.refused() == 0 && memory.torn_pages() == 0
-}
-
 struct LimitedParts<'a> {
     memory: &'a PageCache,
     refused: u64,
     missing: Vec<&'static str>,
-    torn_before: u64,
     torn_reads: u64,
     torn: Vec<&'static str>,
 }
@@ -133,8 +137,8 @@ struct LimitedParts<'a> {
 impl LimitedParts<'_> {
     fn of(memory: &PageCache) -> LimitedParts<'_> {
         let (refused, torn_reads) = (memory.refused(), memory.torn_reads());
-        let (torn_before, missing, torn) = (torn_reads, Vec::new(), Vec::new());
-        LimitedParts { memory, refused, missing, torn_before, torn_reads, torn }
+        let (missing, torn) = (Vec::new(), Vec::new());
+        LimitedParts { memory, refused, missing, torn_reads, torn }
     }
 
     fn end(&mut self, part: &'static str) {
@@ -243,7 +247,7 @@ impl WalkSources<'_> {
             read_all();
         }
         let mut torn = TornPages::of(memory);
-        let held = self.has_figures.then(|| {
+        let held = (self.figures != Figures::Left).then(|| {
             let graph = match graph.get() {
                 Some(graph) => graph,
                 // All that refers to a tensor is asked.
@@ -265,7 +269,7 @@ impl WalkSources<'_> {
             read_all();
         }
         let figures = held.map(|held| {
-            let only_reads = listing == HeapListing::Rough;
+            let only_reads = self.figures == Figures::Pages;
             let known = FigureSources { sources, blocks: self.blocks, named: &named, only_reads };
             retained::find(known, held, (&tensors, &nodes), &asked)
         });
@@ -278,7 +282,7 @@ impl WalkSources<'_> {
             garbage: garbage.cycles,
             pool_users,
             cpp,
-            figures: figures.filter(|_| has_all(memory)).unwrap_or_default(),
+            figures: figures.filter(|_| memory.refused() == 0).unwrap_or_default(),
             torn_pages: torn,
             objects: heap.objects().len() as u64,
             unreadable: heap.unreadable(),
@@ -410,12 +414,12 @@ impl<'h> NameSearch<'h, '_> {
             return Garbage::default();
         }
         let graph = self.graph.get_or_init(|| heap.reference_graph());
-        let mut garbage = garbage::find(heap, graph, self.tensors, rows, found);
-        // What changed while it was read proves nothing.
-        if self.memory.torn_reads() > parts.torn_before {
-            garbage = Garbage::default();
-        }
+        let garbage = garbage::find(heap, graph, self.tensors, rows, found);
         parts.end(IncompleteSnapshot::GARBAGE);
+        if garbage.is_none() && !parts.missing.contains(&IncompleteSnapshot::GARBAGE) {
+            parts.missing.push(IncompleteSnapshot::GARBAGE);
+        }
+        let garbage = garbage.unwrap_or_default();
         others.extend(results);
         far_paths::name(self.sources, named, (graph, &garbage.objects), &others);
         garbage

@@ -89,6 +89,11 @@ pub trait Memory: Send + Sync {
     /// The target runs meanwhile: each span is copied slightly later than the one before.
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError>;
 
+    /// Reads so far of bytes that may be of another moment than the rest.
+    fn torn_reads(&self) -> u64 {
+        0
+    }
+
     /// Fills `out` from `addr` on.
     fn read(&self, addr: Addr, out: &mut [u8]) -> Result<(), MemoryError> {
         self.read_spans(&[AddressRange { addr, len: out.len() }], out)

@@ -141,11 +141,6 @@ impl PageCache {
             * PAGE as u64
     }
 
-    /// Reads of bytes that may not be of the stop's moment.
-    pub fn torn_reads(&self) -> u64 {
-        self.pages.lock().torn_reads
-    }
-
     /// Numbers of the doubtful pages of these reads.
     pub fn doubtful_pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();

@@ -36,6 +36,11 @@ impl<'a> PageReader<'a> {
 }
 
 impl PageReader<'_> {
+    /// [`crate::target::Memory::torn_reads`].
+    pub fn torn_reads(&self) -> u64 {
+        self.pages.torn_reads
+    }
+
     /// Reads a little-endian `u64`.
     pub fn u64(&mut self, addr: Addr) -> Result<u64, MemoryError> {
         let (number, within) = (addr.0 / PAGE as u64, (addr.0 % PAGE as u64) as usize);

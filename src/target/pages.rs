@@ -373,6 +373,10 @@ fn fault_of(error: MemoryError, addr: Addr, len: usize) -> MemoryError {
 }
 
 impl Memory for PageCache {
+    fn torn_reads(&self) -> u64 {
+        self.pages.lock().torn_reads
+    }
+
     fn read(&self, addr: Addr, out: &mut [u8]) -> Result<(), MemoryError> {
         let mut reader = self.reader();
         let len = out.len();

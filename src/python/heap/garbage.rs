@@ -1,6 +1,7 @@
 //! Finds garbage by CPython's algorithm (Python/gc.c, `deduce_unreachable`): an object with more
 //! counts than references from tracked objects is alive, with all that it references. Unknown kinds
-//! count as without references: every object found is garbage, but not all is found.
+//! count as without references, torn objects as alive: every object found is garbage, but not all is
+//! found.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -28,13 +29,15 @@ impl ReferenceGraph<'_> {
                 *accounted.entry(to).or_default() += 1;
             }
         }
+        let by_torn = self.by_torn();
         for (number, object) in (0u32..).zip(objects) {
             let mut left = self.unaccounted(number);
+            left += by_torn.get(&number).copied().unwrap_or_default();
             if let Some(accounted) = accounted.get(&number).filter(|accounted| **accounted <= left)
             {
                 left -= accounted;
             }
-            if immortal(object) || left > 0 {
+            if immortal(object) || left > 0 || self.is_torn(number) {
                 alive[number as usize] = true;
                 waiting.push(number);
             } else if left < 0 {
@@ -55,11 +58,12 @@ impl ReferenceGraph<'_> {
 }
 
 impl ObjectHeap<'_> {
-    /// An untracked object's reference count; `None` if immortal, or without a GIL.
+    /// An untracked object's reference count; `None` if immortal or torn, or without a GIL.
     pub fn count_of(&self, at: Addr) -> Option<i64> {
         let RefcountLayout::One(field) = self.layout.object.references else { return None };
+        let torn_before = self.memory().torn_reads();
         let count = self.memory().u32(at + field.offset as u64).ok()? as i32;
-        (count >= 0).then_some(i64::from(count))
+        (count >= 0 && self.memory().torn_reads() == torn_before).then_some(i64::from(count))
     }
 
     /// Passes each reference on as often as it counts.

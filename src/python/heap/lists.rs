@@ -16,6 +16,9 @@ const SEARCHED: usize = 64;
 const STATE: usize = 512;
 const MAX_COUNT: u32 = 1 << 30;
 const HEADER: u64 = 16;
+const HEAD_WORDS: usize = 4;
+/// Counts as immortal.
+const UNKNOWN: i32 = -1;
 /// Flags in the low bits of both pointers.
 const FLAGS: u64 = 3;
 /// More than small jobs allocate between collections.
@@ -27,8 +30,47 @@ const MAX_CHANGES: u32 = 16;
 pub(super) struct TrackedObject {
     pub(super) at: Addr,
     pub(super) class: Addr,
-    /// Lower half of `ob_refcnt`; negative for immortal objects (3.12+).
+    /// Lower half of `ob_refcnt`; negative for immortal objects (3.12+), or if it is torn.
     pub(super) references: i32,
+    /// It may be of another moment than the snapshot, or no object.
+    pub(super) is_torn: bool,
+}
+
+/// `_gc_next`, `_gc_prev`, `ob_refcnt`, `ob_type` (Include/internal/pycore_gc.h, object.h).
+struct ObjectHead {
+    words: [u64; HEAD_WORDS],
+    torn: [bool; HEAD_WORDS],
+}
+
+impl ObjectHead {
+    fn read(reader: &mut PageReader<'_>, at: Addr) -> Result<ObjectHead, MemoryError> {
+        let mut bytes = [0; 8 * HEAD_WORDS];
+        let torn_before = reader.torn_reads();
+        reader.read(at, &mut bytes)?;
+        let word = |n: usize| Field::<u64>::at(8 * n).get(&bytes).unwrap_or_default();
+        let words = std::array::from_fn(word);
+        let mut torn = [false; HEAD_WORDS];
+        if reader.torn_reads() > torn_before {
+            for (n, torn) in torn.iter_mut().enumerate() {
+                let torn_before = reader.torn_reads();
+                reader.u64(at + 8 * n as u64)?;
+                *torn = reader.torn_reads() > torn_before;
+            }
+        }
+        Ok(ObjectHead { words, torn })
+    }
+
+    fn link(&self, direction: usize) -> Addr {
+        Addr(self.words[direction] & !FLAGS)
+    }
+
+    fn object(&self, at: Addr, is_torn: bool) -> TrackedObject {
+        let [_, _, references, class] = self.words;
+        let is_torn = is_torn || self.torn[3];
+        let references = if self.torn[2] { UNKNOWN } else { references as i32 };
+        let at = at + HEADER;
+        TrackedObject { at, class: Addr(class), references, is_torn }
+    }
 }
 
 pub(super) fn tracked(
@@ -144,7 +186,9 @@ fn follow(
     objects: &mut Vec<TrackedObject>,
 ) -> bool {
     let (mut before, mut changes) = (head, 0);
+    let torn_before = reader.torn_reads();
     let Ok(first) = reader.u64(head + 8 * on as u64) else { return false };
+    let mut is_torn = reader.torn_reads() > torn_before;
     let mut at = Addr(first & !FLAGS);
     let first = objects.len();
     // Objects move between lists, so the head may never come again. Brent's algorithm: in a ring
@@ -154,18 +198,15 @@ fn follow(
         if (objects.len() - first).is_power_of_two() {
             passed = at;
         }
-        let mut object = [0; HEADER as usize + 16];
-        if reader.read(at, &mut object).is_err() {
-            return false;
-        }
-        let word = |n: usize| Field::<u64>::at(8 * n).get(&object).unwrap_or_default();
-        changes += u32::from(word(back) & !FLAGS != before.0);
+        let Ok(object) = ObjectHead::read(reader, at) else { return false };
+        let is_other = object.link(back) != before;
+        changes += u32::from(is_other);
         if changes > MAX_CHANGES {
             return false;
         }
-        let (at_object, class) = (at + HEADER, Addr(word(3)));
-        objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
-        (before, at) = (at, Addr(word(on) & !FLAGS));
+        objects.push(object.object(at, is_torn || is_other));
+        is_torn = object.torn[on];
+        (before, at) = (at, object.link(on));
     }
     at == head
 }
@@ -185,22 +226,19 @@ fn walk(
         if !at.is_plausible() || objects.len() >= MAX_OBJECTS {
             return Err(HeapError::Changing);
         }
-        let mut object = [0; HEADER as usize + 16];
-        match reader.read(at, &mut object) {
+        let object = match ObjectHead::read(reader, at) {
             // Read the rest from the other end.
             Err(error) if error.is_limit() => {
                 follow(reader, head, PREVIOUS, MAX_OBJECTS, objects);
                 return Ok(());
             }
             read => read.map_err(changing)?,
-        }
-        let word = |n: usize| Field::<u64>::at(8 * n).get(&object).unwrap_or_default();
-        if word(1) & !FLAGS != before.0 {
+        };
+        if object.link(1) != before {
             return Err(HeapError::Changing);
         }
-        let (at_object, class) = (at + HEADER, Addr(word(3)));
-        objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
-        (before, at) = (at, Addr(word(0) & !FLAGS));
+        objects.push(object.object(at, false));
+        (before, at) = (at, object.link(0));
     }
     Ok(())
 }

@@ -36,6 +36,8 @@ pub struct LocalVariable {
     /// Where the reference is: in the frame or a cell.
     pub(in crate::python) slot: Addr,
     pub(in crate::python) cell_at: Option<Addr>,
+    /// It may be of another moment than the snapshot.
+    pub is_torn: bool,
 }
 
 /// What has a variable's reference.
@@ -76,7 +78,7 @@ impl ObjectHeap<'_> {
     pub fn held_on_stacks(&self, objects: &FxHashSet<Addr>) -> Vec<LocalVariable> {
         let mut found = Vec::new();
         for thread in thread_states(self.memory(), &self.layout, self.runtime) {
-            self.each_frame(thread, &mut |frame| {
+            self.each_frame(thread, &mut |frame, _| {
                 self.held_on_stack(frame, thread, objects, &mut found);
             });
         }
@@ -107,6 +109,7 @@ impl ObjectHeap<'_> {
                     frame,
                     slot,
                     cell_at: None,
+                    is_torn: false,
                 });
             }
         }
@@ -126,28 +129,36 @@ impl ObjectHeap<'_> {
     }
 
     fn locals_of_thread(&self, thread: Addr, found: &mut Vec<LocalVariable>) {
-        self.each_frame(thread, &mut |frame| {
-            self.locals_of_frame(frame, &mut |local| found.push(LocalVariable { thread, ..local }));
+        self.each_frame(thread, &mut |frame, is_torn| {
+            self.locals_of_frame(frame, &mut |local| {
+                let is_torn = is_torn || local.is_torn;
+                found.push(LocalVariable { thread, is_torn, ..local });
+            });
         });
     }
 
-    fn each_frame(&self, thread: Addr, take: &mut dyn FnMut(Addr)) {
+    /// Passes on whether a torn link led to the frame.
+    fn each_frame(&self, thread: Addr, take: &mut dyn FnMut(Addr, bool)) {
         let memory = self.memory();
         let layout = &self.layout;
         let pointer =
             |field: Field<Addr>, at: Addr| memory.pointer(field.in_target(at)).unwrap_or_default();
+        let torn_before = self.memory().torn_reads();
         let mut frame = pointer(layout.thread.head, thread);
         if let Some(through) = layout.thread.head_through
             && frame != Addr(0)
         {
             frame = pointer(through, frame);
         }
+        let mut is_torn = self.memory().torn_reads() > torn_before;
         for _ in 0..MAX_FRAMES {
             if !frame.is_plausible() {
                 break;
             }
-            take(frame);
+            take(frame, is_torn);
+            let torn_before = self.memory().torn_reads();
             frame = pointer(layout.frame.previous, frame);
+            is_torn |= self.memory().torn_reads() > torn_before;
         }
     }
 
@@ -157,6 +168,7 @@ impl ObjectHeap<'_> {
         frame: Addr,
         take: &mut dyn FnMut(LocalVariable),
     ) -> Option<usize> {
+        let torn_before = self.memory().torn_reads();
         let memory = self.memory();
         let layout = &self.layout;
         if let EntryFrame::Shim { owner, from } = layout.frame.entry
@@ -183,6 +195,7 @@ impl ObjectHeap<'_> {
                 ([variables, cells, free].concat(), kinds)
             }
         };
+        let is_torn = memory.torn_reads() > torn_before;
         let slots = frame + layout.heap.frame_locals as u64;
         let values = memory.vec(slots, 8 * names.len()).ok()?;
         let slots = (0..).map(|n| slots + 8 * n);
@@ -193,6 +206,7 @@ impl ObjectHeap<'_> {
             if value == Addr(0) {
                 continue; // Unassigned or deleted.
             }
+            let mut is_torn = is_torn || self.is_torn(slot);
             let mut cell_at = None;
             if kind & IN_CELL != 0
                 && self.class_of(value).is_some_and(|c| c.kind == ClassKind::Cell)
@@ -200,16 +214,33 @@ impl ObjectHeap<'_> {
                 cell_at = Some(slot);
                 slot = layout.object.shift(CELL).in_target(value);
                 value = memory.pointer(slot).unwrap_or_default();
+                is_torn |= self.is_torn(slot);
             }
             if value.is_plausible()
                 && let Some(name) = self.text(*name)
             {
                 let (function, file) = (function.clone(), file.clone());
                 let thread = Addr(0);
-                take(LocalVariable { function, file, name, value, thread, frame, slot, cell_at });
+                take(LocalVariable {
+                    function,
+                    file,
+                    name,
+                    value,
+                    thread,
+                    frame,
+                    slot,
+                    cell_at,
+                    is_torn,
+                });
             }
         }
         Some(names.len())
+    }
+
+    /// Whether this word may be of another moment than the snapshot.
+    fn is_torn(&self, word: Addr) -> bool {
+        let torn_before = self.memory().torn_reads();
+        self.memory().u64(word).is_err() || self.memory().torn_reads() > torn_before
     }
 
     fn code_of_frame(&self, frame: Addr) -> Option<Addr> {

@@ -375,7 +375,9 @@ impl MimallocWalk<'_> {
             counted.clamp(0, i64::from(i32::MAX)) as i32
         };
         let class = class.get(&head).unwrap_or_default();
-        self.objects.push(TrackedObject { at, class, references });
+        // Free blocks are listed elsewhere: what was torn before may concern this one.
+        let is_torn = self.reader.torn_reads() > 0;
+        self.objects.push(TrackedObject { at, class, references, is_torn });
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ mod threads;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use class::{ClassKind, PyClass};
 use lists::TrackedObject;
@@ -74,7 +74,7 @@ pub struct HeapObject {
     pub at: Addr,
     /// Its class.
     pub class: Arc<PyClass>,
-    /// Its reference count; negative if immortal (3.12+).
+    /// Its reference count; negative if immortal (3.12+) or unknown.
     pub references: i32,
 }
 
@@ -87,6 +87,8 @@ pub struct ObjectHeap<'a> {
     runtime: Addr,
     threads: Cell<usize>,
     objects: Vec<HeapObject>,
+    /// Objects that may be of another moment than the snapshot.
+    torn: FxHashSet<Addr>,
     classes: RefCell<KnownClasses>,
     class_depth: Cell<u32>,
     texts: RefCell<FxHashMap<Addr, Box<str>>>,
@@ -119,10 +121,13 @@ impl<'a> ObjectHeap<'a> {
             false => lists::tracked(memory, interpreter, listing)?,
         };
         heap.objects.reserve(tracked.len());
-        for TrackedObject { at, class, references } in tracked {
+        for TrackedObject { at, class, references, is_torn } in tracked {
             match heap.class_at(class) {
                 Some(class) => heap.objects.push(HeapObject { at, class, references }),
                 None => heap.missed(),
+            }
+            if is_torn {
+                heap.torn.insert(at);
             }
         }
         Ok(heap)
@@ -145,6 +150,7 @@ impl<'a> ObjectHeap<'a> {
             runtime,
             threads: Cell::new(threads::max_threads()),
             objects: Vec::new(),
+            torn: FxHashSet::default(),
             classes: RefCell::new(classes),
             class_depth: Cell::new(0),
             texts: RefCell::default(),

@@ -22,6 +22,8 @@ pub struct ReferenceGraph<'h> {
     /// Owners of unknown kind, and objects whose address appears in them.
     held: Vec<(u32, u32)>,
     unaccounted: Vec<i64>,
+    /// Objects whose references may be of another moment than the snapshot.
+    torn: FxHashSet<u32>,
     referrers: OnceCell<Referrers>,
 }
 
@@ -49,8 +51,8 @@ impl ObjectHeap<'_> {
         self.graph_of(numbers, scanned, None)
     }
 
-    /// Scans these and what they lead to, but nothing behind modules, classes and `ends`: a fraction
-    /// of the heap. Other objects have no references.
+    /// Scans these and what they lead to, but nothing behind modules, classes and `ends`: a part of
+    /// the heap. Other objects have no references.
     pub fn reference_graph_behind(
         &self,
         from: &[Addr],
@@ -78,6 +80,8 @@ impl ObjectHeap<'_> {
         let mut unaccounted: Vec<i64> =
             objects.iter().map(|object| i64::from(object.references)).collect();
         let (mut uncounted, mut held) = (Vec::new(), Vec::new());
+        let mut torn: FxHashSet<u32> =
+            self.torn.iter().filter_map(|at| numbers.get(at)).copied().collect();
         for (found, part) in scanned.iter_mut().zip(0..) {
             let starts = std::mem::take(&mut found.starts);
             let ends = starts.iter().skip(1).map(|(_, start)| *start);
@@ -90,6 +94,7 @@ impl ObjectHeap<'_> {
             }
             uncounted.append(&mut found.uncounted);
             held.append(&mut found.held);
+            torn.extend(found.torn.drain(..));
         }
         uncounted.sort_unstable();
         held.sort_by_key(|(holder, _)| *holder);
@@ -103,6 +108,7 @@ impl ObjectHeap<'_> {
             uncounted,
             held,
             unaccounted,
+            torn,
             referrers,
         }
     }
@@ -138,10 +144,25 @@ impl ReferenceGraph<'_> {
         targets.iter().map(|to| self.objects[*to as usize].at)
     }
 
-    /// Its reference count; `None` if untracked or immortal.
+    /// Whether its references may be of another moment than the snapshot.
+    pub fn is_torn(&self, number: u32) -> bool {
+        self.torn.contains(&number)
+    }
+
+    /// Its reference count; `None` if untracked, immortal or unknown.
     pub fn count_of(&self, object: Addr) -> Option<i64> {
-        let references = self.objects[self.number_of(object)? as usize].references;
-        (references >= 0).then_some(i64::from(references))
+        let number = self.number_of(object)?;
+        let references = self.objects[number as usize].references;
+        (references >= 0 && !self.is_torn(number)).then_some(i64::from(references))
+    }
+
+    /// How many references to each object torn ones seem to have.
+    pub(super) fn by_torn(&self) -> FxHashMap<u32, i64> {
+        let mut references: FxHashMap<u32, i64> = FxHashMap::default();
+        for to in self.torn.iter().flat_map(|torn| self.references_of(*torn)) {
+            *references.entry(*to).or_default() += 1;
+        }
+        references
     }
 
     pub(super) fn unaccounted(&self, number: u32) -> i64 {

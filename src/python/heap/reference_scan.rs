@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::threads::NextItems;
 use super::{ClassKind, HeapObject, ObjectHeap, PyClass};
-use crate::target::{Addr, Field};
+use crate::target::{Addr, Field, Memory as _};
 
 const MAX_BODY: u64 = 4096;
 const WORD: u64 = 8;
@@ -23,6 +23,8 @@ pub(super) struct ScannedObjects {
     pub(super) targets: Vec<u32>,
     pub(super) uncounted: Vec<(u32, u32)>,
     pub(super) held: Vec<(u32, u32)>,
+    /// Objects whose references may be of another moment than the snapshot.
+    pub(super) torn: Vec<u32>,
 }
 
 struct ObjectScan<'h, 'a> {
@@ -139,8 +141,8 @@ impl<'h, 'a> ObjectScan<'h, 'a> {
 
     /// `false` if a page was missing.
     fn try_object(&mut self, number: u32, object: &HeapObject) -> bool {
-        let ScannedObjects { starts, targets, uncounted, held } = &self.found;
-        let lens = (starts.len(), targets.len(), uncounted.len(), held.len());
+        let ScannedObjects { starts, targets, uncounted, held, torn } = &self.found;
+        let lens = (starts.len(), targets.len(), uncounted.len(), held.len(), torn.len());
         let heap = self.heap;
         if heap.whole(|| self.object(number, object)).is_some() {
             return true;
@@ -149,11 +151,13 @@ impl<'h, 'a> ObjectScan<'h, 'a> {
         self.found.targets.truncate(lens.1);
         self.found.uncounted.truncate(lens.2);
         self.found.held.truncate(lens.3);
+        self.found.torn.truncate(lens.4);
         false
     }
 
     fn object(&mut self, number: u32, object: &HeapObject) {
         let ObjectScan { heap, numbers, found, .. } = self;
+        let torn_before = heap.memory.torn_reads();
         found.starts.push((number, found.targets.len() as u32));
         let targets = &mut found.targets;
         heap.owned(object, &mut |owned| {
@@ -169,6 +173,9 @@ impl<'h, 'a> ObjectScan<'h, 'a> {
         }
         if self.has_unknown_part(&object.class) {
             self.held_by_unknown(number, object);
+        }
+        if self.heap.memory.torn_reads() > torn_before {
+            self.found.torn.push(number);
         }
     }
 

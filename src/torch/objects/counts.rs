@@ -18,6 +18,12 @@ const SHARED_COUNTS: u64 = 16;
 const SHARED_USES: u64 = 8;
 
 impl TensorDecoder<'_> {
+    /// What `read` returns; `None` if a part of it may be of another moment than the snapshot.
+    pub fn of_one_moment<T>(&self, read: impl FnOnce(&Self) -> Option<T>) -> Option<T> {
+        let torn_before = self.memory.torn_reads();
+        read(self).filter(|_| self.memory.torn_reads() == torn_before)
+    }
+
     /// Includes the reference of its Python object.
     pub fn references_of_tensor(&self, tensor: Addr) -> Option<i64> {
         self.memory.u32(tensor + STRONG).ok().map(i64::from)

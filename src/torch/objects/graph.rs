@@ -70,6 +70,8 @@ pub struct AutogradNode {
     pub hooks: Vec<Addr>,
     /// Nodes that saved tensors keep, besides `next`.
     pub kept: Vec<Addr>,
+    /// It may be of another moment than the snapshot.
+    pub is_torn: bool,
 }
 
 /// All reachable nodes.
@@ -104,7 +106,9 @@ impl TensorDecoder<'_> {
             if is_over() {
                 break;
             }
-            let Some(node) = self.node(at, &mut graph.unsized_nodes) else { continue };
+            let torn_before = self.memory.torn_reads();
+            let Some(mut node) = self.node(at, &mut graph.unsized_nodes) else { continue };
+            node.is_torn = self.memory.torn_reads() > torn_before;
             parts += node.next.len() + node.saved.len() + node.packed.len();
             waiting.extend(node.next.iter().filter(|next| !seen.contains(*next)));
             graph.nodes.push(node);
@@ -129,6 +133,7 @@ impl TensorDecoder<'_> {
             function: None,
             hooks: self.hooks(&head),
             kept: Vec::new(),
+            is_torn: false,
             class,
         };
         if &*node.class == "AccumulateGrad" {
