@@ -2,7 +2,8 @@
 
 All of `SITUATIONS` stand at the same time: the target prints their references, as memspy names them, and READY. At the
 next line one after the other is really removed, and the target prints the bytes by which
-`torch.cuda.memory_allocated()` fell, and by which it fell further with `gc.collect()`.
+`torch.cuda.memory_allocated()` fell, and by which it fell further with `gc.collect()`. With `busy` a thread makes and
+frees objects beside theirs until that line.
 """
 import collections
 import contextvars
@@ -622,13 +623,30 @@ def checkpointed():
     gone(weight)
 
 
+def make_and_free(is_over):
+    kept = collections.deque(maxlen=20_000)
+    weight = mib(1, requires_grad=True)
+    while not is_over.is_set():
+        out = weight * 2
+        out.sum().backward()
+        kept.extend([Plain(), {"out": out.detach()}, (len(kept), [torch])] for _ in range(100))
+
+
 def main():
     gc.disable()
     torch.empty(1, device="cuda")
+    is_over = threading.Event()
+    busy = threading.Thread(target=make_and_free, args=(is_over,))
+    if "busy" in sys.argv:
+        busy.start()
     situations = {name: Situation(function) for name, function in SITUATIONS.items()}
     gc.collect()  # Frames that an optimizer leaves behind keep the model.
     handshake.ready({name: own.reference for name, own in situations.items()})
     handshake.hold()
+    is_over.set()
+    if "busy" in sys.argv:
+        busy.join()
+        del busy
     handshake.ready({name: own.remove() for name, own in situations.items()})
     handshake.hold()
 
