@@ -15,7 +15,7 @@ import time
 
 from harness import JOBS, Job, python, run
 
-PARTS = ["parameters", "buffers", "gradients", "optimizer_state", "saved_for_backward", "other_tensors", "rounding", "in_no_tensor"]
+PARTS = ["parameters", "buffers", "gradients", "optimizer_state", "saved_for_backward", "other_tensors", "in_cpp", "rounding", "in_no_tensor"]
 
 
 def add_options(parser):
