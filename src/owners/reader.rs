@@ -27,8 +27,8 @@ use crate::torch::{AllocatorReader, TensorReader};
 const MAX_ROUNDS: u32 = 8;
 /// Attempts to find the layout of tensors.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
-/// Fraction of the time for finding pages.
-const LEARNING: f64 = 0.45;
+/// Fraction of the time for finding pages. If that needs more, what it found is the snapshot.
+const LEARNING: f64 = 0.8;
 
 /// Reads the owners of one process.
 pub struct OwnerReader {
@@ -98,7 +98,9 @@ pub(super) struct PendingSnapshot<'a> {
     pub(super) has_walked: bool,
     /// The last round's blocks are of another moment.
     pub(super) late_blocks: bool,
-    /// Those that were read to find the pages.
+    /// With parts of other moments: of an earlier round, or of the running process.
+    pub(super) earlier: Option<OwnershipSnapshot>,
+    /// Blocks that were read to find the pages.
     pub(super) earlier_blocks: Option<Vec<AllocatorSnapshot>>,
 }
 
@@ -124,6 +126,7 @@ impl<'a> PendingSnapshot<'a> {
             refused_by,
             has_walked: false,
             late_blocks: false,
+            earlier: None,
             earlier_blocks: None,
         }
     }
@@ -151,7 +154,14 @@ impl<'a> PendingSnapshot<'a> {
         let mut walk_took = began.elapsed();
         for round in 1.. {
             // A round that may fail must leave time for another.
-            let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
+            let left = self.request.budget.left();
+            let has_time = left > walk_took.mul_f64(2.5);
+            let is_over = matches!(unknown, Some(ReachedLimit::Finding { .. }));
+            if (left < walk_took || is_over)
+                && let Some(earlier) = self.earlier()
+            {
+                return Ok(earlier);
+            }
             let may_repeat = has_time && unknown.is_none();
             let options = &self.request.options;
             self.refused_by = match (unknown, has_time) {
@@ -164,8 +174,12 @@ impl<'a> PendingSnapshot<'a> {
             let is_standing = round == MAX_ROUNDS && may_repeat && is_short;
             let kind = RoundKind::new(round, is_last, is_standing, walk_took);
             let began = Instant::now();
-            if let Some(snapshot) = self.round(known, kind)? {
-                return Ok(snapshot);
+            match self.round(known, kind) {
+                Ok(None) => {}
+                Ok(Some(snapshot)) if snapshot.incomplete.is_none() => return Ok(snapshot),
+                // Time ran out in it.
+                Ok(Some(snapshot)) => return Ok(self.earlier().unwrap_or(snapshot)),
+                Err(error) => return self.earlier().ok_or(error),
             }
             if !self.request.may_stop_again {
                 return Err(OwnerError::Moved);
@@ -174,6 +188,12 @@ impl<'a> PendingSnapshot<'a> {
             walk_took = if self.has_walked { began.elapsed() } else { walk_took };
         }
         Err(self.cut(ReachedLimit::Time(self.request.options.max_time)))
+    }
+
+    /// The best snapshot so far.
+    fn earlier(&mut self) -> Option<OwnershipSnapshot> {
+        let stops = *self.stops;
+        self.earlier.take().map(|earlier| OwnershipSnapshot { stops, ..earlier })
     }
 
     /// Finds pages in the running process; returns a limit if reached.
@@ -188,10 +208,14 @@ impl<'a> PendingSnapshot<'a> {
             known.numbers = self.memory.pages();
             // It may succeed during the stop, but then the first copy is useless.
             let may_differ = match walked {
+                Ok(walked) => {
+                    self.earlier = self.snapshot_of(walked, blocks.clone()).ok();
+                    false
+                }
                 Err(OwnerError::Heap(_)) => true,
                 // Too many sampled tensors were gone; sample others.
                 Err(OwnerError::Torch(_)) => attempt < MAX_LAYOUT_ATTEMPTS,
-                _ => false,
+                Err(_) => false,
             };
             if !may_differ || self.memory.exceeded().is_some() {
                 break;

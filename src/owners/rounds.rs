@@ -287,10 +287,27 @@ impl PendingSnapshot<'_> {
         let is_cut = kind.is_standing && self.memory.refused() > 0;
         // The result may be an error because it is mixed.
         let is_enough = self.accepts(kind, torn.late) && (walked.is_ok() || kind.is_last);
-        if is_cut || is_mixed && !is_enough && self.memory.exceeded().is_none() {
+        let is_dropped = is_mixed && !is_enough && self.memory.exceeded().is_none();
+        if is_cut || is_dropped {
+            self.earlier = match walked {
+                Ok(walked) if is_all && !is_cut => Some(self.assemble(walked, blocks, stop)?),
+                _ => self.earlier.take(),
+            };
             return Ok(None);
         }
         let walked = walked.map_err(|error| self.explain(error))?;
+        known.failed_stops = 0;
+        self.assemble(walked, blocks, stop).map(Some)
+    }
+
+    fn assemble(
+        &self,
+        walked: WalkResult,
+        blocks: Vec<AllocatorSnapshot>,
+        stop: &CopyStop,
+    ) -> Result<OwnershipSnapshot, OwnerError> {
+        let torn = walked.torn_pages;
+        let is_mixed = torn.all > 0 || self.late_blocks;
         let uncertain = is_mixed.then(|| UncertainSnapshot {
             bytes: (torn.all * PAGE) as u64,
             of: (self.memory.pages().len() * PAGE) as u64,
@@ -298,14 +315,13 @@ impl PendingSnapshot<'_> {
             left_out: walked.torn_tensors,
         });
         let mut snapshot = self.snapshot_of(walked, blocks)?;
-        known.failed_stops = 0;
         let (pause, age) = (stop.is_real.then_some(stop.stopped_for), stop.age());
         let copied_in_stop = self.memory.copied_standing();
         if pause.is_none() {
             snapshot.retained.clear();
             snapshot.ways.clear();
         }
-        Ok(Some(OwnershipSnapshot { pause, age, uncertain, copied_in_stop, ..snapshot }))
+        Ok(OwnershipSnapshot { pause, age, uncertain, copied_in_stop, ..snapshot })
     }
 
     fn note_pages(&self, known: &mut KnownPages, kind: RoundKind, is_all: bool) {

@@ -24,8 +24,7 @@ fn check(truth: &Value, snapshot: &Value) {
     let sums = &snapshot["devices"]["cuda:0"];
     let of = |name: &str| sums[name].as_u64().unwrap();
     let parts = ["parameters", "gradients", "optimizer_state", "saved_for_backward"];
-    let more =
-        ["other_tensors", "in_cpp", "rounding", "in_no_tensor", "pending_free", "buffers"];
+    let more = ["other_tensors", "in_cpp", "rounding", "in_no_tensor", "pending_free", "buffers"];
     let all: u64 = parts.iter().chain(&more).map(|part| of(part)).sum();
     assert_eq!((all, of("allocated")), (of("allocated"), truth["allocated"].as_u64().unwrap()));
     assert_eq!((of("in_graph_pools"), of("elsewhere")), (truth["in_pools"].as_u64().unwrap(), 0));
