@@ -29,6 +29,8 @@ const MAX_ROUNDS: u32 = 8;
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
 /// Fraction of the time for finding pages. If that needs more, what it found is the snapshot.
 const LEARNING: f64 = 0.8;
+/// A walk over a copy takes so many times as long as the walk before it, at most.
+const FOR_A_WALK: f64 = 1.5;
 
 /// Reads the owners of one process.
 pub struct OwnerReader {
@@ -98,7 +100,7 @@ pub(super) struct PendingSnapshot<'a> {
     pub(super) has_walked: bool,
     /// The last round's blocks are of another moment.
     pub(super) late_blocks: bool,
-    /// With parts of other moments: of an earlier round, or of the running process.
+    /// With parts of other moments, if there is no time for a better one.
     pub(super) earlier: Option<OwnershipSnapshot>,
     /// Blocks that were read to find the pages.
     pub(super) earlier_blocks: Option<Vec<AllocatorSnapshot>>,
@@ -154,13 +156,9 @@ impl<'a> PendingSnapshot<'a> {
         let mut walk_took = began.elapsed();
         for round in 1.. {
             // A round that may fail must leave time for another.
-            let left = self.request.budget.left();
-            let has_time = left > walk_took.mul_f64(2.5);
-            let is_over = matches!(unknown, Some(ReachedLimit::Finding { .. }));
-            if (left < walk_took || is_over)
-                && let Some(earlier) = self.earlier()
-            {
-                return Ok(earlier);
+            let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
+            if let Some(earlier) = self.earlier.take() {
+                return Ok(OwnershipSnapshot { stops: *self.stops, ..earlier });
             }
             let may_repeat = has_time && unknown.is_none();
             let options = &self.request.options;
@@ -173,13 +171,9 @@ impl<'a> PendingSnapshot<'a> {
             let is_short = walk_took < max_pause.mul_f64(FOR_CHANGES);
             let is_standing = round == MAX_ROUNDS && may_repeat && is_short;
             let kind = RoundKind::new(round, is_last, is_standing, walk_took);
-            let began = Instant::now();
-            match self.round(known, kind) {
-                Ok(None) => {}
-                Ok(Some(snapshot)) if snapshot.incomplete.is_none() => return Ok(snapshot),
-                // Time ran out in it.
-                Ok(Some(snapshot)) => return Ok(self.earlier().unwrap_or(snapshot)),
-                Err(error) => return self.earlier().ok_or(error),
+            let began = kind.began;
+            if let Some(snapshot) = self.round(known, kind)? {
+                return Ok(snapshot);
             }
             if !self.request.may_stop_again {
                 return Err(OwnerError::Moved);
@@ -190,10 +184,9 @@ impl<'a> PendingSnapshot<'a> {
         Err(self.cut(ReachedLimit::Time(self.request.options.max_time)))
     }
 
-    /// The best snapshot so far.
-    fn earlier(&mut self) -> Option<OwnershipSnapshot> {
-        let stops = *self.stops;
-        self.earlier.take().map(|earlier| OwnershipSnapshot { stops, ..earlier })
+    /// Whether there is too little time for another walk like the one since `began`.
+    pub(super) fn is_late(&self, began: Instant) -> bool {
+        self.request.budget.left() < began.elapsed().mul_f64(FOR_A_WALK)
     }
 
     /// Finds pages in the running process; returns a limit if reached.
@@ -208,14 +201,14 @@ impl<'a> PendingSnapshot<'a> {
             known.numbers = self.memory.pages();
             // It may succeed during the stop, but then the first copy is useless.
             let may_differ = match walked {
-                Ok(walked) => {
+                Ok(walked) if self.is_late(began) => {
                     self.earlier = self.snapshot_of(walked, blocks.clone()).ok();
                     false
                 }
                 Err(OwnerError::Heap(_)) => true,
                 // Too many sampled tensors were gone; sample others.
                 Err(OwnerError::Torch(_)) => attempt < MAX_LAYOUT_ATTEMPTS,
-                Err(_) => false,
+                _ => false,
             };
             if !may_differ || self.memory.exceeded().is_some() {
                 break;

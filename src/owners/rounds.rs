@@ -57,6 +57,7 @@ pub(super) struct KnownPages {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoundKind {
     pub(super) number: u32,
+    pub(super) began: Instant,
     /// It walks during the stop.
     pub(super) is_standing: bool,
     pub(super) is_last: bool,
@@ -81,7 +82,8 @@ struct StoppedCopy {
 
 impl RoundKind {
     pub(super) fn new(number: u32, is_last: bool, is_standing: bool, took: Duration) -> RoundKind {
-        RoundKind { number, is_standing, is_last, is_slow: took > SLOW }
+        let began = Instant::now();
+        RoundKind { number, began, is_standing, is_last, is_slow: took > SLOW }
     }
 }
 
@@ -289,10 +291,13 @@ impl PendingSnapshot<'_> {
         let is_enough = self.accepts(kind, torn.late) && (walked.is_ok() || kind.is_last);
         let is_dropped = is_mixed && !is_enough && self.memory.exceeded().is_none();
         if is_cut || is_dropped {
-            self.earlier = match walked {
-                Ok(walked) if is_all && !is_cut => Some(self.assemble(walked, blocks, stop)?),
-                _ => self.earlier.take(),
-            };
+            if let Ok(walked) = walked
+                && is_all
+                && !is_cut
+                && self.is_late(kind.began)
+            {
+                self.earlier = Some(self.assemble(walked, blocks, stop)?);
+            }
             return Ok(None);
         }
         let walked = walked.map_err(|error| self.explain(error))?;

@@ -36,7 +36,7 @@ const MIN_RESULTS: usize = 16;
 /// Parts of the memory that are kept for what comes after the list of objects, and after the graph:
 /// names make rows useful.
 const AFTER_OBJECTS: f64 = 0.7;
-const AFTER_GRAPH: f64 = 0.35;
+const AFTER_GRAPH: f64 = 0.25;
 
 /// Bytes that show whether a tensor still exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
