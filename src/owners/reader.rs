@@ -28,7 +28,7 @@ const MAX_ROUNDS: u32 = 8;
 /// Attempts to find the layout of tensors.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
 /// Fraction of the time for finding pages. If that needs more, what it found is the snapshot.
-const LEARNING: f64 = 0.8;
+const LEARNING: f64 = 0.65;
 /// A walk over a copy takes so many times as long as the walk before it, at most.
 const FOR_A_WALK: f64 = 1.5;
 
