@@ -249,6 +249,10 @@ pub(super) fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
             "it changed during every attempt: try again, and leave out --no-stop".to_owned()
         }
         OwnerError::Cut { limit, .. } => hints::limit(*limit),
+        OwnerError::Jax => format!(
+            "{} shows what it takes in all",
+            in_sentence(&suggestion_on(pid, "devices", &[]))
+        ),
         OwnerError::NoTorch => "attach again once it has imported torch".to_owned(),
         _ => format!("{} says more", in_sentence(&suggestion_on(pid, "doctor", &[]))),
     };

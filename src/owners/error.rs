@@ -17,6 +17,12 @@ pub enum OwnerError {
     Torch(#[from] AllocatorError),
     #[error("PyTorch is not loaded in it: there are no tensors")]
     NoTorch,
+    /// Without PyTorch.
+    #[error(
+        "it uses JAX, whose arrays memspy does not list. JAX takes most of the memory in advance: \
+         XLA_PYTHON_CLIENT_PREALLOCATE=false makes it take what it needs"
+    )]
+    Jax,
     #[error("the allocator was at work when the process was stopped")]
     Allocating,
     #[error("its objects changed while memspy searched for them")]

@@ -1,6 +1,7 @@
 //! Takes owner snapshots, with retries.
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use crate::owners::{
     OwnerError, OwnerReader, SnapshotOptions, SnapshotRequest, StopPolicy, vllm_tags,
 };
 use crate::python::HeapError;
+use crate::target::Process;
 use crate::torch::{AllocatorError, page_locked};
 
 /// Garbage collections and allocations take up to some milliseconds.
@@ -99,7 +101,15 @@ pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
     if readers.owners.is_none() {
         readers.owners = OwnerReader::attach(&readers.process)?;
     }
-    readers.owners.as_ref().map(|_| ()).ok_or(OwnerError::NoTorch)
+    readers.owners.as_ref().map(|_| ()).ok_or_else(|| without_torch(&readers.process))
+}
+
+fn without_torch(process: &Process) -> OwnerError {
+    let is_of_jax = |path: &Path| path.components().any(|part| part.as_os_str() == "jaxlib");
+    let mappings = process.mappings();
+    let has_jax =
+        mappings.is_ok_and(|all| all.iter().filter_map(|it| it.path.as_deref()).any(is_of_jax));
+    if has_jax { OwnerError::Jax } else { OwnerError::NoTorch }
 }
 
 pub(super) fn read_prepared(

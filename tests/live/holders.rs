@@ -304,6 +304,25 @@ fn what_cannot_be_looked_at_is_refused_in_one_line() {
     assert!(dump.out.contains("No GPU memory is known"), "{}", dump.out);
 }
 
+/// A process with a mapped file of that package, as one that has imported JAX has.
+#[test]
+fn a_job_of_jax_is_told_that_its_arrays_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("jaxlib/_jax.so");
+    std::fs::create_dir(library.parent().unwrap()).unwrap();
+    std::fs::write(&library, [0; 4096]).unwrap();
+    let mut command = crate::support::pythons::newest_here().command();
+    command.arg("-c").arg(
+        "import mmap, sys, time\nheld = mmap.mmap(open(sys.argv[1]).fileno(), 0, prot=mmap.PROT_READ)\n\
+         print('READY', flush=True)\ntime.sleep(600)",
+    );
+    let target = Target::start(command.arg(&library));
+    memspy_at(target.pid(), &["tensors"]).refused(&["it uses JAX", "memspy devices"]);
+    let summary = memspy_at(target.pid(), &["summary", "--for", "0.2s"]).ok().out;
+    assert!(summary.contains("its owners are unknown: it uses JAX"), "{summary}");
+    assert!(!summary.contains("what PyTorch has allocated"), "{summary}");
+}
+
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
 fn what_tbds_profiler_looks_for_is_seen_at_every_iteration() {

@@ -396,7 +396,11 @@ fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let has_tensors =
         summary.snapshot.is_ok_and(|look| !look.tensors.is_empty() || look.copied.is_some());
-    if summary.gpus.iter().all(|gpu| gpu.allocated.is_none()) && !has_tensors {
+    // A process without PyTorch, or its end, is told above.
+    if summary.gpus.iter().all(|gpu| gpu.allocated.is_none())
+        && summary.snapshot.is_ok()
+        && !has_tensors
+    {
         lines.push(
             "* what PyTorch has allocated is not known: the job has not used CUDA yet, or its allocator cannot be read"
                 .to_owned(),
