@@ -182,20 +182,20 @@ pub struct ModuleGroup {
 /// Groups lists of bytes by module, the most of the first list first. Without a `depth`, numbers
 /// of containers become `[*]`; else the first `depth` steps of each path are shown as they are.
 pub fn groups(lists: &[&[(ModulePlace, u64)]], depth: Option<usize>) -> Vec<ModuleGroup> {
-    type Members<'a> = BTreeMap<&'a ModulePlace, ()>;
-    let mut groups: BTreeMap<String, (Members<'_>, Vec<u64>)> = BTreeMap::new();
+    type GroupedModules<'a> = BTreeMap<&'a ModulePlace, ()>;
+    let mut groups: BTreeMap<String, (GroupedModules<'_>, Vec<u64>)> = BTreeMap::new();
     for (number, list) in lists.iter().enumerate() {
         for (place, bytes) in *list {
             let (members, sums) = groups
                 .entry(group_name(place, depth))
-                .or_insert_with(|| (Members::new(), vec![0; lists.len()]));
+                .or_insert_with(|| (GroupedModules::new(), vec![0; lists.len()]));
             if matches!(place, ModulePlace::Module(_)) {
                 members.insert(place, ());
             }
             sums[number] += bytes;
         }
     }
-    let group = |(name, (members, bytes)): (String, (Members<'_>, Vec<u64>))| ModuleGroup {
+    let group = |(name, (members, bytes)): (String, (GroupedModules<'_>, Vec<u64>))| ModuleGroup {
         name,
         modules: members.len() as u64,
         bytes,

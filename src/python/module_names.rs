@@ -5,7 +5,6 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::dicts;
-use super::heap::ObjectHeap;
 use super::objects::text;
 use crate::model::MODULE_CALLS;
 use crate::python::layouts::PythonLayout;
@@ -17,6 +16,7 @@ const MAX_DEPTH: usize = 64;
 /// A model whose modules are replaced all the time is not read each time.
 const MAX_READS: u32 = 64;
 const MAX_NAME: usize = 256;
+const MAX_INTERPRETERS: usize = 64;
 const DEFINED_IN: &str = "torch.nn.modules.module";
 /// From `tp_dict` to `tp_dictoffset`.
 const BEFORE_OFFSET: u64 = 24;
@@ -101,9 +101,19 @@ impl ModuleNames {
 /// `Function::module_call`; `None` before it is imported.
 pub(super) fn module_calls(process: &Process, interpreter: &Interpreter) -> Option<[u64; 2]> {
     let copy = PageCache::new(Box::new(process.memory()));
-    let heap = ObjectHeap::unlisted(&copy, interpreter);
     let (memory, layout): (&dyn Memory, _) = (&copy, &interpreter.layout);
-    let (_, dict) = heap.modules().into_iter().find(|(name, _)| name == DEFINED_IN)?;
+    let mut main =
+        memory.pointer(layout.runtime.interpreters_head.in_target(interpreter.runtime)).ok()?;
+    for _ in 0..MAX_INTERPRETERS {
+        match memory.pointer(layout.interpreter.next.in_target(main)).ok()? {
+            Addr(0) => break,
+            next => main = next,
+        }
+    }
+    let modules = memory.pointer(layout.interpreter.modules.in_target(main)).ok()?;
+    let modules = dicts::entries(memory, layout, modules).ok()?;
+    let module = dicts::get(memory, layout, &modules, DEFINED_IN)?;
+    let dict = dicts::of_module(memory, layout, module).ok()?;
     let get = |dict: Addr, name: &str| {
         dicts::get(memory, layout, &dicts::entries(memory, layout, dict).ok()?, name)
     };

@@ -52,7 +52,7 @@ fn each_module_has_what_its_calls_allocated() {
     }
     let table = memspy(&["lines", recording.trace().to_str().unwrap(), "--by", "module"]).ok().out;
     let rows: Vec<&str> = table.lines().skip(3).take(3).collect();
-    assert!(rows.iter().any(|row| row.contains("blocks[*].mlp[*]  (6 modules)")), "{table}");
+    assert!(rows.iter().any(|row| row.contains("blocks[*].mlp[*]  (9 modules)")), "{table}");
     let opened = ["lines", recording.trace().to_str().unwrap(), "--by", "module", "--depth", "2"];
     let opened = memspy(&opened).ok().out;
     assert!((0..3).all(|block| opened.contains(&format!("  blocks.{block}  "))), "{opened}");

@@ -49,8 +49,8 @@ impl ObjectHeap<'_> {
         self.graph_of(numbers, scanned, None)
     }
 
-    /// Scans these and what they lead to, but nothing behind modules, classes and `ends`: a fraction
-    /// of the heap. Other objects have no references.
+    /// Scans these and what they lead to, but nothing behind modules, classes and `ends`: a
+    /// fraction of the heap. Other objects have no references.
     pub fn reference_graph_behind(
         &self,
         from: &[Addr],

@@ -31,7 +31,8 @@ pub(super) struct SvgPage<'a> {
 enum FrameEvidence {
     /// All proven, or not of the recording.
     Plain,
-    PartlyProven,
+    /// Of several kinds.
+    Mixed,
     Probable,
     Unattributed,
 }
@@ -42,32 +43,35 @@ impl FrameEvidence {
             (proven, _) if proven == size.told => FrameEvidence::Plain,
             (0, 0) => FrameEvidence::Unattributed,
             (0, probable) if probable == size.told => FrameEvidence::Probable,
-            _ => FrameEvidence::PartlyProven,
+            _ => FrameEvidence::Mixed,
         }
     }
 
     fn word(self) -> &'static str {
         match self {
             FrameEvidence::Plain => "proven",
-            FrameEvidence::PartlyProven => "partly proven",
+            FrameEvidence::Mixed => "mixed",
             FrameEvidence::Probable => "probable",
             FrameEvidence::Unattributed => "unattributed",
         }
     }
 }
 
-/// Of the program, by name: light, dark.
-const OWN: [((u8, u8, u8), &str); 5] = [
+/// Colours of a frame: light, dark.
+type Fill = ((u8, u8, u8), &'static str);
+
+/// Of the program, by name.
+const OWN: [Fill; 5] = [
     ((236, 170, 141), "#713e28"),
     ((236, 182, 141), "#714828"),
     ((236, 195, 141), "#715128"),
     ((236, 208, 141), "#715b28"),
     ((236, 221, 141), "#716528"),
 ];
-const OWN_PATTERNS: ((u8, u8, u8), &str) = OWN[2];
-const LIBRARY: ((u8, u8, u8), &str) = ((185, 203, 224), "#3d5470");
-const MARK: ((u8, u8, u8), &str) = ((208, 212, 219), "#454c56");
-const WHOLE: ((u8, u8, u8), &str) = ((236, 238, 241), "#262b32");
+const OWN_PATTERNS: Fill = OWN[2];
+const LIBRARY: Fill = ((165, 191, 224), "#35567f");
+const MARK: Fill = ((220, 220, 220), "#4a4a4a");
+const WHOLE: Fill = ((236, 238, 241), "#262b32");
 const SEARCH: Color = Color { r: 122, g: 31, b: 162 };
 const GROUND: (&str, &str) = ("#ffffff", "#14171b");
 const TEXT: (&str, &str) = ("#16191d", "#f1f3f5");
@@ -79,7 +83,7 @@ const LEGEND_Y: f64 = 64.0;
 const LETTER: f64 = 7.1;
 
 const PATTERNED: [FrameEvidence; 3] =
-    [FrameEvidence::PartlyProven, FrameEvidence::Probable, FrameEvidence::Unattributed];
+    [FrameEvidence::Mixed, FrameEvidence::Probable, FrameEvidence::Unattributed];
 
 /// One per look: patterns differ in the lowest digits, so that the style can tell them apart.
 fn color_of(node: &FrameNode) -> Color {
@@ -204,10 +208,10 @@ fn rgb((r, g, b): (u8, u8, u8), step: u8) -> String {
 
 /// The pattern of a frame that is not plain.
 fn pattern_name(kind: &str, evidence: FrameEvidence) -> String {
-    format!("{kind}-{}", evidence.word().replace(' ', "-"))
+    format!("{kind}-{}", evidence.word())
 }
 
-const KINDS: [(&str, ((u8, u8, u8), &str)); 2] = [("program", OWN_PATTERNS), ("library", LIBRARY)];
+const KINDS: [(&str, Fill); 2] = [("program", OWN_PATTERNS), ("library", LIBRARY)];
 
 fn patterns() -> String {
     let mut text = "<defs>".to_owned();
@@ -215,10 +219,10 @@ fn patterns() -> String {
         for evidence in PATTERNED {
             let (size, ink) = match evidence {
                 FrameEvidence::Probable => {
-                    (6, "<rect class=\"ink\" width=\"2\" height=\"6\" fill-opacity=\"0.3\"/>")
+                    (6, "<rect class=\"ink\" width=\"2\" height=\"6\" fill-opacity=\"0.25\"/>")
                 }
-                FrameEvidence::PartlyProven => {
-                    (16, "<rect class=\"ink\" width=\"2\" height=\"16\" fill-opacity=\"0.3\"/>")
+                FrameEvidence::Mixed => {
+                    (16, "<rect class=\"ink\" width=\"2\" height=\"16\" fill-opacity=\"0.25\"/>")
                 }
                 _ => {
                     (6, "<circle class=\"ink\" cx=\"3\" cy=\"3\" r=\"1.2\" fill-opacity=\"0.35\"/>")
@@ -397,7 +401,7 @@ mod tests {
             stack(&[("main", own), ("sampled", own)], told(mib, 0, 0)),
         ]);
         for (name, evidence) in [
-            ("main", FrameEvidence::PartlyProven),
+            ("main", FrameEvidence::Mixed),
             ("probable", FrameEvidence::Probable),
             ("sampled", FrameEvidence::Unattributed),
         ] {
