@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use assert_cmd::cargo::cargo_bin;
-use memspy::model::AllocationSite;
+use memspy::model::{AllocationSite, TensorCategory};
 
-use crate::analysis_script::MIB;
+use crate::analysis_script::{MIB, Script, owners};
 use crate::exact_script::Probed;
 use crate::trace_support;
 
@@ -125,4 +125,35 @@ fn without_modules_it_says_how_to_record_them() {
     }
     let (code, _, err) = memspy(folder.path(), &["lines", "a.bin", "--depth", "2"]);
     assert!(code == 1 && err.contains("--by module"), "{err}");
+}
+
+#[test]
+fn without_stacks_of_modules_the_owners_tell_them() {
+    use TensorCategory::{Gradient, OptimizerState, Other, Parameter};
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = Script::with_first_allocation();
+    let held = [
+        (Parameter, "layers.0.q_proj.weight", 6),
+        (Gradient, "layers.0.q_proj.weight", 6),
+        (OptimizerState, "AdamW.exp_avg[layers.1.q_proj.weight]", 12),
+        (Other, "main: cache", 3),
+    ];
+    s.records.push(owners(s.now, &held));
+    s.tick();
+    s.end();
+    std::fs::write(folder.path().join("a.bin"), trace_support::write(&s.records)).unwrap();
+    let all = rows(folder.path(), &["lines", "a.bin", "--by", "module"]);
+    assert!(
+        all[0].starts_with("24.0 MiB") && all[0].ends_with(" layers[*].q_proj (2 modules)"),
+        "{all:?}"
+    );
+    assert!(all.iter().any(|row| row.ends_with("[other tensors, no module]")), "{all:?}");
+    let opened = rows(folder.path(), &["lines", "a.bin", "--by", "module", "--depth", "2"]);
+    assert!(opened[..2].iter().all(|row| row.starts_with("12.0 MiB")), "{opened:?}");
+    let (_, out, _) = memspy(folder.path(), &["lines", "a.bin", "--by", "module"]);
+    assert!(out.contains("by the owners of parameters"), "{out}");
+    // What was allocated in all has no owner.
+    let words = ["flame", "a.bin", "--by", "module", "--total-allocated", "-o", "-"];
+    let (code, _, err) = memspy(folder.path(), &words);
+    assert!(code == 1 && err.contains("only in exact recordings"), "{err}");
 }

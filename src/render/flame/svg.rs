@@ -222,7 +222,7 @@ fn patterns() -> String {
                     (6, "<rect class=\"ink\" width=\"2\" height=\"6\" fill-opacity=\"0.25\"/>")
                 }
                 FrameEvidence::Mixed => {
-                    (16, "<rect class=\"ink\" width=\"2\" height=\"16\" fill-opacity=\"0.25\"/>")
+                    (16, "<rect class=\"ink\" width=\"2\" height=\"16\" fill-opacity=\"0.18\"/>")
                 }
                 _ => {
                     (6, "<circle class=\"ink\" cx=\"3\" cy=\"3\" r=\"1.2\" fill-opacity=\"0.35\"/>")
@@ -251,7 +251,8 @@ text {{ fill:{ink}; }}
 #frames > g > rect {{ stroke:{ground}; stroke-width:1; }}
 #frames > g:hover > rect {{ stroke:{ink}; }}
 #frames > *:hover {{ stroke:none; }}
-#frames rect{search} + text {{ fill:#ffffff; }}
+#frames text {{ paint-order:stroke; stroke:{ground}; stroke-width:3px; stroke-opacity:0.55; }}
+#frames rect{search} + text {{ fill:#ffffff; stroke:none; }}
 svg:has(#search.show) #frames rect:not({search}) {{ opacity:0.35; }}
 svg:has(#frames > *:hover) #legend {{ display:none; }}
 ",
@@ -274,7 +275,7 @@ fn dark_style(is_difference: bool) -> String {
 #background stop {{ stop-color:{ground}; }}
 text {{ fill:{ink}; }}
 #subtitle, #details, #legend text {{ fill:{soft}; }}
-#frames > g > rect {{ stroke:{ground}; }}
+#frames > g > rect, #frames text {{ stroke:{ground}; }}
 #frames > g:hover > rect {{ stroke:{ink}; }}
 .ink {{ fill:#ffffff; }}
 ",
@@ -284,7 +285,7 @@ text {{ fill:{ink}; }}
     );
     if is_difference {
         // Its boxes stay light.
-        let _ = writeln!(text, "#frames text {{ fill:{}; }}", TEXT.0);
+        let _ = writeln!(text, "#frames text {{ fill:{}; stroke:{}; }}", TEXT.0, GROUND.0);
     } else {
         for (light, dark) in OWN.into_iter().chain([LIBRARY, MARK, WHOLE]) {
             let _ = writeln!(text, "rect[fill=\"{}\"] {{ fill:{dark}; }}", rgb(light, 0));
@@ -298,10 +299,10 @@ fn legend(tree: &FrameTree, name_type: &str, is_difference: bool) -> String {
     if is_difference {
         return String::new();
     }
-    let own = match name_type {
-        "Owner:" => "owners",
-        "Module:" => "modules",
-        _ => "the program",
+    let (own, mark) = match name_type {
+        "Owner:" => ("owners", "no owner"),
+        "Module:" => ("modules", "no module"),
+        _ => ("the program", "no line of Python"),
     };
     let frames = &tree.nodes()[1..];
     let kinds: BTreeSet<FrameKind> = frames.iter().map(|node| node.frame.kind).collect();
@@ -313,7 +314,7 @@ fn legend(tree: &FrameTree, name_type: &str, is_difference: bool) -> String {
         entries.push(match kind {
             FrameKind::Own => (rgb(OWN_PATTERNS.0, 0), own),
             FrameKind::Library => (rgb(LIBRARY.0, 0), "libraries"),
-            FrameKind::Mark => (rgb(MARK.0, 0), "no line of Python"),
+            FrameKind::Mark => (rgb(MARK.0, 0), mark),
         });
     }
     for evidence in known {
@@ -375,9 +376,9 @@ mod tests {
         let text = drawn(&[
             stack(&[("main", Own), ("small", Own)], told(1 << 20, 1 << 20, 0)),
             stack(&[("main", Own), ("large", Library)], told(3 << 20, 3 << 20, 0)),
-            stack(&[("[before recording]", Mark)], FrameSize::of(4 << 20)),
+            stack(&[("[before recording]", Mark)], FrameSize::of(2 << 20)),
         ]);
-        let title = "large · 3.00 MiB · 37.5 % (a.py:1) (3,145,728 bytes, 37.50%)";
+        let title = "large · 3.00 MiB · 50.0 % (a.py:1) (3,145,728 bytes, 50.00%)";
         assert!(text.contains(&format!("<title>{title}</title>")), "{text}");
         let x = |name: &str| {
             let after = text.split(&format!("<title>{name} · ")).nth(1).unwrap();
