@@ -67,7 +67,8 @@ pub fn live(
     let folded = flame::fold(profile, device, moment, options)?;
     let parts = folded.stacks.iter().map(|stack| part(profile, stack));
     let by_calls = ModuleBytes::new(ModuleEvidence::Calls, parts);
-    if profile.exact().is_some() && by_calls.has_modules() {
+    // At the peak all may be older.
+    if by_calls.has_modules() && profile.exact().is_some() || allocated(profile, device).is_some() {
         return Ok(Some(by_calls));
     }
     let by_owners = profile.owners(device, moment).as_ref().map(of_owners);
@@ -246,13 +247,16 @@ pub fn nested_steps(place: &ModulePlace, depth: Option<usize>) -> Vec<String> {
     }
     let mut nested: Vec<String> = Vec::new();
     for step in steps.iter().take(depth.unwrap_or(usize::MAX)) {
-        match nested.last_mut() {
-            Some(container) if is_member(step) => {
-                container.push_str("[*]");
-                nested.extend((step != "*").then(|| step.clone()));
-            }
-            _ => nested.push(step.clone()),
+        if !is_member(step) {
+            nested.push(step.clone());
+            continue;
         }
+        // The model may be a container itself.
+        match nested.last_mut() {
+            Some(container) => container.push_str("[*]"),
+            None => nested.push("[*]".to_owned()),
+        }
+        nested.extend((step != "*").then(|| step.clone()));
     }
     nested
 }
@@ -302,6 +306,8 @@ mod tests {
         assert_eq!(nested_steps(&list[0].0, None), ["h[*]", "0", "mlp", "fc"]);
         assert_eq!(nested_steps(&list[2].0, None), ["h[*]", "attn"]);
         assert_eq!(nested_steps(&list[0].0, Some(2)), ["h[*]", "0"]);
+        assert_eq!(nested_steps(&module("1.0.fc"), None), ["[*]", "1[*]", "0", "fc"]);
+        assert_eq!(groups(&[&[(module("1.0.fc"), 1)]], None)[0].name, "[*][*].fc");
     }
 
     #[test]

@@ -157,3 +157,21 @@ fn without_stacks_of_modules_the_owners_tell_them() {
     let (code, _, err) = memspy(folder.path(), &words);
     assert!(code == 1 && err.contains("only in exact recordings"), "{err}");
 }
+
+#[test]
+fn modules_are_known_even_if_none_holds_memory_at_the_peak() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = Probed::new();
+    s.enter(0, "train", 10);
+    s.malloc(0, 0, 50 * MIB);
+    s.begin();
+    s.enter_module(0, Some("head"));
+    let temporary = s.malloc(0, 0, MIB);
+    s.release(0, temporary);
+    s.leave(0);
+    s.malloc(0, 0, 9 * MIB);
+    s.finish();
+    std::fs::write(folder.path().join("a.bin"), trace_support::write(&s.records)).unwrap();
+    let all = rows(folder.path(), &["lines", "a.bin", "--by", "module"]);
+    assert_eq!(all.last().map(String::as_str), Some("0 B 0.0 % 1.00 MiB head"), "{all:?}");
+}
