@@ -157,7 +157,8 @@ fn of_tensor(category: &str, name: &str) -> Option<Vec<String>> {
         true => name.split_once('[')?.1.strip_suffix(']')?,
         false => name,
     };
-    if name.contains(": ") || name.contains('[') {
+    // A pattern of whole names tells no module.
+    if name == "*" || name.contains(": ") || name.contains('[') {
         return None;
     }
     let mut steps = steps(name);
@@ -174,7 +175,7 @@ fn steps(path: &str) -> Vec<String> {
 pub struct ModuleGroup {
     /// `layers[*].mlp`, `layers.3`, or a mark.
     pub name: String,
-    /// Different modules in it; 0 of a mark.
+    /// Different modules in it; 0 if they are not told apart.
     pub modules: u64,
     /// Bytes in each list that was grouped.
     pub bytes: Vec<u64>,
@@ -190,7 +191,10 @@ pub fn groups(lists: &[&[(ModulePlace, u64)]], depth: Option<usize>) -> Vec<Modu
             let (members, sums) = groups
                 .entry(group_name(place, depth))
                 .or_insert_with(|| (GroupedModules::new(), vec![0; lists.len()]));
-            if matches!(place, ModulePlace::Module(_)) {
+            // A pattern is not one more module.
+            let is_one =
+                |steps: &[String]| !steps.is_empty() && steps.iter().all(|step| step != "*");
+            if matches!(place, ModulePlace::Module(steps) if is_one(steps)) {
                 members.insert(place, ());
             }
             sums[number] += bytes;
@@ -288,7 +292,7 @@ mod tests {
             [
                 row("h[*].mlp.fc", 2, 90),
                 row("wte", 1, 30),
-                row("h[*].attn", 1, 20),
+                row("h[*].attn", 0, 20),
                 row("[outside modules]", 0, 7),
             ]
         );
@@ -298,11 +302,11 @@ mod tests {
                 row("h.1", 1, 50),
                 row("h.0", 1, 40),
                 row("wte", 1, 30),
-                row("h[*]", 1, 20),
+                row("h[*]", 0, 20),
                 row("[outside modules]", 0, 7),
             ]
         );
-        assert_eq!(shown(Some(1))[0], row("h", 3, 110));
+        assert_eq!(shown(Some(1))[0], row("h", 2, 110));
         assert_eq!(nested_steps(&list[0].0, None), ["h[*]", "0", "mlp", "fc"]);
         assert_eq!(nested_steps(&list[2].0, None), ["h[*]", "attn"]);
         assert_eq!(nested_steps(&list[0].0, Some(2)), ["h[*]", "0"]);
@@ -315,6 +319,7 @@ mod tests {
         let of = |category: &str, name| of_tensor(category, name).map(|steps| steps.join("."));
         assert_eq!(of("parameters", "h.*.fc.weight").as_deref(), Some("h.*.fc"));
         assert_eq!(of("optimizer state", "AdamW.exp_avg[h.*.bias]").as_deref(), Some("h.*"));
+        assert_eq!(of("optimizer state", "AdamW.exp_avg[*]"), None);
         assert_eq!(of("parameters", "main: weights"), None);
         assert_eq!(of("saved for backward", "[saved by X]"), None);
         let owned = |path: &[&str]| of_owner_path(path);
