@@ -35,6 +35,7 @@ struct frame_walk {
 	u32 code_line_table;
 	u32 code_len;
 	u32 object_class;
+	u32 frame_argument;   /* the first argument; 0: it cannot be read with the frame */
 };
 #define NOWHERE 0xffffffff
 volatile const struct frame_walk WALK;
@@ -69,6 +70,39 @@ struct {
 	__type(key, u32);
 	__type(value, u64);
 } GENERATION SEC(".maps");
+
+/* The code objects of the functions that call a module, once they were met; else 1. */
+#define MODULE_CALLS 2
+struct module_calls {
+	u64 codes[MODULE_CALLS];
+};
+struct {
+	__uint(type, MAP_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct module_calls);
+} CALLS_MODULE SEC(".maps");
+
+static __always_inline struct module_calls module_calls(void)
+{
+	u32 zero = 0;
+	struct module_calls none = { { 1, 1 } };
+	struct module_calls *calls = bpf_map_lookup_elem(&CALLS_MODULE, &zero);
+	return calls ? *calls : none;
+}
+
+/* The module that a frame calls; 0: none. Without branches, for the verifier. */
+static __always_inline u64 module_of(const struct module_calls *calls, u64 code, u64 argument)
+{
+	u64 a = code ^ calls->codes[0], b = code ^ calls->codes[1];
+	u64 differs = ((a | -a) & (b | -b)) >> 63;
+	return argument & ~TAG & (differs - 1);
+}
+
+static __always_inline u64 argument_of(const u8 *frame)
+{
+	return WALK.frame_argument ? *(const u64 *)(frame + WALK.frame_argument) : 0;
+}
 
 static __always_inline u64 *generation(void)
 {
@@ -115,6 +149,9 @@ static __always_inline u64 mix(u64 hash, u64 code, u64 instruction)
 	return hash ^ hash >> 29;
 }
 
+/* Keeps the bits of a module apart from those of the code object. */
+#define MODULE_SHIFT 16
+
 static __always_inline u64 instruction_of(const u8 *frame)
 {
 	if (WALK.instruction_is_offset)
@@ -153,6 +190,7 @@ static __always_inline u64 seed(void)
 static __always_inline u64 key_of_frames(u64 at, u32 *flags)
 {
 	u64 hash = seed();
+	struct module_calls calls = module_calls();
 	u8 frame[LONGEST_FRAME] __attribute__((aligned(8)));
 	for (int i = 0; i < MOST_FRAMES && at; i++) {
 		if (bpf_probe_read_user(frame, WALK.frame_len, (void *)at)) {
@@ -161,7 +199,9 @@ static __always_inline u64 key_of_frames(u64 at, u32 *flags)
 			break;
 		}
 		at = *(u64 *)(frame + WALK.frame_previous);
-		hash = mix(hash, *(u64 *)(frame + WALK.frame_code) & ~TAG, instruction_of(frame));
+		u64 code = *(u64 *)(frame + WALK.frame_code) & ~TAG;
+		u64 module = module_of(&calls, code, argument_of(frame));
+		hash = mix(hash, code ^ module << MODULE_SHIFT, instruction_of(frame));
 	}
 	if (at)
 		*flags |= FLAG_TRUNCATED;
@@ -173,6 +213,7 @@ static __always_inline u64 key_of_frames(u64 at, u32 *flags)
 static __always_inline u64 key_of_pages(struct scratch *scratch, u64 at, u32 *flags)
 {
 	u64 hash = seed(), page = 1, top = 0;
+	struct module_calls calls = module_calls();
 	for (int i = 0; i < MOST_FRAMES && at; i++) {
 		u64 offset = at & (PAGE - 1);
 		if (at - offset != page || offset > top) {
@@ -186,7 +227,9 @@ static __always_inline u64 key_of_pages(struct scratch *scratch, u64 at, u32 *fl
 		}
 		u8 *frame = scratch->bytes + offset;
 		at = *(u64 *)(frame + WALK.frame_previous);
-		hash = mix(hash, *(u64 *)(frame + WALK.frame_code) & ~TAG, instruction_of(frame));
+		u64 code = *(u64 *)(frame + WALK.frame_code) & ~TAG;
+		u64 module = module_of(&calls, code, argument_of(frame));
+		hash = mix(hash, code ^ module << MODULE_SHIFT, instruction_of(frame));
 	}
 	if (at)
 		*flags |= FLAG_TRUNCATED;
@@ -257,6 +300,7 @@ static long describe_next_code(u32 i, struct description *d)
 static __always_inline u32 store_frames(u64 at, struct frame *out, u32 most)
 {
 	u8 frame[LONGEST_FRAME] __attribute__((aligned(8)));
+	struct module_calls calls = module_calls();
 	u32 i;
 	for (i = 0; i < most && at; i++) {
 		if (bpf_probe_read_user(frame, WALK.frame_len, (void *)at))
@@ -266,6 +310,7 @@ static __always_inline u32 store_frames(u64 at, struct frame *out, u32 most)
 		u64 code = *(u64 *)(frame + WALK.frame_code) & ~TAG;
 		out[i].code = code | owner << TOP_BYTE;
 		out[i].instruction = own_instruction(frame, code);
+		out[i].module = module_of(&calls, code, argument_of(frame));
 	}
 	return i;
 }

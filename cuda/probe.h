@@ -77,6 +77,7 @@ struct allocated_in_node {
 struct frame {
 	u64 code; /* owner byte in the top byte */
 	u64 instruction;
+	u64 module; /* the first argument of a call of a module; else 0 */
 };
 
 #define MOST_FRAMES 160
@@ -152,7 +153,7 @@ _Static_assert(sizeof(struct freed) == 48, "freed");
 _Static_assert(sizeof(struct allocated) == 96, "allocated");
 _Static_assert(sizeof(struct allocated_in_node) == 120, "allocated_in_node");
 _Static_assert(sizeof(struct stack_head) == 16, "stack_head");
-_Static_assert(sizeof(struct small_stack) == 16 + 16 * FEW_FRAMES, "small_stack");
+_Static_assert(sizeof(struct small_stack) == 16 + 24 * FEW_FRAMES, "small_stack");
 _Static_assert(sizeof(struct code_record) == 64 + CHUNK * (OBJECT_CHUNKS + NAME_CHUNKS + FILE_CHUNKS + TABLE_CHUNKS), "code_record");
 _Static_assert(sizeof(struct code_freed) == 16, "code_freed");
 _Static_assert(sizeof(struct step) == 32, "step");

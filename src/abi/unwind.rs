@@ -8,6 +8,8 @@ pub struct BpfFrame {
     /// Address of the next instruction in the original bytecode, even if a copy runs; `f_lasti` up
     /// to CPython 3.10.
     pub instruction: u64,
+    /// The `torch.nn.Module` that it calls, or 0.
+    pub module: u64,
     /// Owner byte, or 0. For native stacks on CPython 3.11: whether C code called it.
     pub owner: u8,
 }
@@ -51,6 +53,8 @@ pub struct UnwindInfo {
     /// Frames are consecutive (CPython 3.11+): a page read up to a frame includes its
     /// callers.
     pub contiguous: bool,
+    /// The first argument in a frame; `None` up to CPython 3.10.
+    pub frame_argument: Option<u32>,
     /// In any object: its class.
     pub object_class: u32,
     /// Bytes that identify a code object.

@@ -16,6 +16,7 @@ mod followed;
 mod iterations;
 pub mod lines;
 mod live;
+pub mod modules;
 mod oom;
 mod owners;
 pub mod peak;
@@ -43,8 +44,8 @@ pub use findings::{
 };
 pub use flame::TimeRange;
 pub use folded::{
-    AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, MemoryGroup, PseudoFrame,
-    StackLabel, TimeResolution,
+    AllocatedStack, EvidenceBytes, FoldError, FoldOptions, FoldedProfile, FoldedStack, MemoryGroup,
+    PseudoFrame, StackLabel, TimeResolution,
 };
 pub use iterations::{
     AllocationPeriod, Iteration, IterationClock, IterationEnd, IterationLevels, IterationOwners,

@@ -42,7 +42,7 @@ pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupArg};
 pub use flight::{ActionArg, JoinArgs, OomArgs, TriggerArgs};
 pub use history::HistoryArgs;
 pub use limits::{SnapshotArgs, SnapshotLimits};
-pub use lines::{LinesArgs, LinesFormat, SortArg};
+pub use lines::{LinesArgs, LinesBy, LinesFormat, SortArg};
 pub use man::ManArgs;
 pub use mcp::McpArgs;
 pub use picture::PictureArgs;

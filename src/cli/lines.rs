@@ -8,14 +8,20 @@ use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, RankTable, lin
 use crate::model::StatKey;
 use crate::render::{self, LinesOptions, OutputError, RankLines};
 
-use super::args::{LinesArgs, LinesFormat, SortArg};
+use super::args::{LinesArgs, LinesBy, LinesFormat, SortArg};
 use super::device_choice::device;
 use super::output::into_io;
 use super::ranks::{self, RankTrace};
-use super::{filtered_profile, output, replay};
+use super::{filtered_profile, modules, output, replay};
 
 pub(super) fn run(args: &LinesArgs) -> Result<()> {
     output::check_requested(args.table.output.as_deref(), args.force)?;
+    if args.by == LinesBy::Module {
+        return modules::lines(args);
+    }
+    if args.depth.is_some() {
+        bail!("--depth is for --by module");
+    }
     if args.table.format() == LinesFormat::Text {
         replay::warn_in_answer(args.table.output.as_deref());
     }

@@ -5,6 +5,7 @@
 //! printing and exiting. Never reads a target or a trace. Start reading at [`args`] and [`run`].
 
 pub mod args;
+mod browser;
 mod checkpoint;
 mod device_choice;
 mod devices;
@@ -27,6 +28,7 @@ mod man;
 mod mcp;
 mod members;
 mod mode;
+mod modules;
 mod observe;
 mod output;
 mod owners;

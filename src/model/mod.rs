@@ -31,6 +31,7 @@ mod sleep_tags;
 mod source_file;
 mod stack;
 mod tensors;
+mod wrapper_functions;
 
 pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStat,
@@ -90,3 +91,4 @@ pub use stack::{
     ThreadActivity, ThreadId,
 };
 pub use tensors::{DType, Storage, TensorDevice, TensorInfo};
+pub(crate) use wrapper_functions::MODULE_CALLS;

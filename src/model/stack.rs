@@ -24,6 +24,9 @@ pub struct StackId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ThreadId(pub u32);
 
+/// Stands for the file in the name of a `torch.nn.Module`.
+const MODULE: &str = "[module]";
+
 /// A Python function (by source) or native one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Function {
@@ -77,6 +80,9 @@ pub struct Frame {
 pub struct StackNode {
     pub parent: Option<StackId>,
     pub frame: FrameId,
+    /// A function named as the `torch.nn.Module` that the frame calls; `None`: it calls none, or
+    /// an unknown one.
+    pub module: Option<FunctionId>,
 }
 
 /// A thread that has run Python.
@@ -174,7 +180,11 @@ impl StackTable {
 
     /// The stack of `frame` called from `parent`, added if new.
     pub fn stack(&mut self, parent: Option<StackId>, frame: FrameId) -> StackId {
-        let node = StackNode { parent, frame };
+        self.node(StackNode { parent, frame, module: None })
+    }
+
+    /// Its number, added if new.
+    pub fn node(&mut self, node: StackNode) -> StackId {
         if let Some(&id) = self.stack_ids.get(&node) {
             return id;
         }
@@ -210,7 +220,7 @@ impl StackTable {
     /// The stack of `frame` called from `parent`, if known.
     pub fn find_stack(&self, parent: Option<StackId>, frame: Frame) -> Option<StackId> {
         let frame = *self.frame_ids.get(&frame)?;
-        self.stack_ids.get(&StackNode { parent, frame }).copied()
+        self.stack_ids.get(&StackNode { parent, frame, module: None }).copied()
     }
 
     /// The thread with this `pthread_self()`, unless its OS id differs.
@@ -282,6 +292,7 @@ impl StackTable {
                 if id.0 as usize != self.stacks.len()
                     || node.frame.0 as usize >= self.frames.len()
                     || node.parent.is_some_and(|p| p.0 >= id.0)
+                    || node.module.is_some_and(|m| m.0 as usize >= self.functions.len())
                 {
                     return false;
                 }
@@ -364,6 +375,23 @@ impl StackTable {
         std::iter::successors(Some(stack), |at| self.get_stack(*at)?.parent)
     }
 
+    /// The module that its innermost call of one calls: `None` if it calls none, `Some(None)` if
+    /// that one is not known.
+    pub fn module(&self, stack: StackId) -> Option<Option<FunctionId>> {
+        let calls = |node: &StackNode| {
+            let function = self.get_frame(node.frame)?.function;
+            self.get_function(function)?.calls_module().then_some(node.module)
+        };
+        self.callers(stack).find_map(|at| calls(&self.get_stack(at)?))
+    }
+
+    /// The number of a module's name, added if new.
+    pub fn module_name(&mut self, name: &str) -> FunctionId {
+        let file = MODULE.into();
+        let name = name.into();
+        self.function(Function { name, file, first_line: 0, last_line: 0, is_native: false })
+    }
+
     /// Innermost first.
     pub fn frames(&self, stack: StackId) -> impl Iterator<Item = Frame> + '_ {
         let mut next = Some(stack);
@@ -418,12 +446,10 @@ mod tests {
     fn a_definition_out_of_order_is_refused() {
         let mut table = StackTable::new();
         assert!(!table.define(Definition::Function(FunctionId(1), function("f"))));
-        assert!(
-            !table.define(Definition::Stack(
-                StackId(0),
-                StackNode { parent: None, frame: FrameId(0) }
-            ))
-        );
+        assert!(!table.define(Definition::Stack(
+            StackId(0),
+            StackNode { parent: None, frame: FrameId(0), module: None }
+        )));
     }
 
     #[test]

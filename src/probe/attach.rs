@@ -175,6 +175,15 @@ impl AttachedProbes {
         }
     }
 
+    /// Sets the code objects of functions whose first argument is a `torch.nn.Module`, which it
+    /// calls; 0: not known.
+    pub fn set_module_calls(&mut self, codes: [u64; 2]) -> Result<(), PlacementError> {
+        match &mut self.by {
+            ProbeMechanism::Programs(placed) => placed.set_module_calls(codes),
+            ProbeMechanism::Samples(_) => Ok(()),
+        }
+    }
+
     /// Makes the program describe all stacks under new keys; old ones may be forgotten.
     pub fn renew_keys(&mut self) -> Result<(), PlacementError> {
         match &mut self.by {

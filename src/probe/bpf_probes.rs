@@ -61,6 +61,7 @@ impl BpfProbes {
         if let Some(vtable) = plan.backward.and_then(|walk| walk.py_node) {
             programs.set_py_node(vtable)?;
         }
+        programs.set_module_calls([0; 2])?;
         let ring = programs.take_ring("RING")?;
         let native_ring = match plan.native_from {
             Some(_) => Some(programs.take_ring("NATIVE_RING")?),
@@ -301,6 +302,10 @@ impl BpfProbes {
 
     pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), PlacementError> {
         self.programs.set_py_node(vtable)
+    }
+
+    pub(super) fn set_module_calls(&mut self, codes: [u64; 2]) -> Result<(), PlacementError> {
+        self.programs.set_module_calls(codes)
     }
 
     pub(super) fn renew_keys(&mut self) -> Result<(), PlacementError> {

@@ -80,6 +80,7 @@ fn unwind_bytes(walk: &UnwindInfo, is_native: bool) -> Vec<u8> {
         walk.frame_instruction + if walk.instruction_is_offset { 4 } else { 8 },
         frame_owner.map_or(0, |owner| owner + 1),
         walk.frame_copy.map_or(0, |copy| copy + 4),
+        walk.frame_argument.map_or(0, |argument| argument + 8),
     ];
     let frame_len = ends.into_iter().max().unwrap_or(0).next_multiple_of(8);
     let mut bytes = Vec::new();
@@ -107,6 +108,7 @@ fn unwind_bytes(walk: &UnwindInfo, is_native: bool) -> Vec<u8> {
         walk.code_line_table,
         walk.code_len,
         walk.object_class,
+        walk.frame_argument.unwrap_or(0),
     ] {
         bytes.extend(word.to_le_bytes());
     }

@@ -170,6 +170,15 @@ impl BpfPrograms {
         let mut known = Array::<_, u64>::try_from(map).map_err(PlacementError::unprepared)?;
         known.set(0, vtable, 0).map_err(PlacementError::unprepared)
     }
+
+    pub(super) fn set_module_calls(&mut self, codes: [u64; 2]) -> Result<(), PlacementError> {
+        let no_map = || PlacementError::unprepared("no calls of modules");
+        let map = self.maps.map_mut("CALLS_MODULE").ok_or_else(no_map)?;
+        let mut known = Array::<_, [u64; 2]>::try_from(map).map_err(PlacementError::unprepared)?;
+        // No code object is at 1.
+        let codes = codes.map(|code| code.max(1));
+        known.set(0, codes, 0).map_err(PlacementError::unprepared)
+    }
 }
 
 /// A second object with the first one's maps: aya loads programs without the attach type of

@@ -29,7 +29,7 @@ const NO_DEVICE: u8 = 0xff;
 const WHO: usize = 40;
 const ALLOCATION: usize = 96;
 const STACK_HEAD: usize = 16;
-const FRAME: usize = 16;
+const FRAME: usize = 24;
 const CODE_HEAD: usize = 64;
 const OWNER_BIT: u32 = 56;
 const NATIVE_HEAD: usize = 152;
@@ -58,6 +58,7 @@ impl RingDecoder {
                         code: code & ((1 << OWNER_BIT) - 1),
                         owner: (code >> OWNER_BIT) as u8,
                         instruction: u64_at(frame, 8)?,
+                        module: u64_at(frame, 16)?,
                     })
                 }));
                 take(RingRecord::Stack {

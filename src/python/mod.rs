@@ -14,6 +14,7 @@ mod follow;
 mod heap;
 mod layouts;
 mod line_cache;
+mod module_names;
 mod objects;
 mod reader;
 mod scatter_read;

@@ -160,7 +160,7 @@ impl InterpreterReader {
     pub fn stack_symbolizer(&self, process: &Process) -> Option<StackSymbolizer> {
         match &self.reader {
             ReaderBackend::Own(own) => {
-                Some(StackSymbolizer::new(Box::new(process.memory()), own.interpreter()))
+                Some(StackSymbolizer::new(process.reopen().ok()?, own.interpreter()))
             }
             ReaderBackend::PySpy(_) => None,
         }

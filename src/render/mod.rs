@@ -16,6 +16,7 @@ mod iterations;
 pub mod json;
 mod lines;
 mod metrics;
+mod modules;
 mod oom;
 mod owners;
 mod record;
@@ -35,7 +36,8 @@ pub use export::{
 };
 pub use flame::{
     FlamePicture, NameStyle, RankMemory, RankMode, collapsed, collapsed_diff, collapsed_of_ranks,
-    flame, flame_diff, flame_of_ranks, owners_collapsed, owners_flame,
+    flame, flame_diff, flame_of_ranks, modules_collapsed, modules_flame, owners_collapsed,
+    owners_flame,
 };
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
 pub use lines::{
@@ -45,6 +47,7 @@ pub use lines::{
 pub use metrics::{
     ExportedGpu, ExportedJob, MetricsFormat, NamedBytes, metrics_content_type, metrics_text,
 };
+pub use modules::{ModulesOptions, modules_text};
 pub use oom::oom_report_text;
 pub use owners::{
     DEFAULT_ROWS, DeviceChoice, TensorsOptions, changes_text, graph_text, group_label, incomplete,

@@ -243,7 +243,8 @@ impl Renumberer {
         }
         for (stack, node) in missing.into_iter().rev() {
             let frame = self.frame(from, node.frame)?;
-            let new = self.to.table.stack(parent, frame);
+            let module = node.module.and_then(|module| self.function(from, module));
+            let new = self.to.table.node(StackNode { parent, frame, module });
             self.stacks.set(stack.0, new.0);
             parent = Some(new);
         }

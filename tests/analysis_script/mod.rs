@@ -56,6 +56,8 @@ struct Live {
     /// Greatest allocated bytes since the line came on the stack.
     peak: i64,
     seen: bool,
+    /// The module that the function calls.
+    module: Option<FunctionId>,
 }
 
 pub struct Thread {
@@ -162,7 +164,15 @@ impl Script {
     pub fn enter_in(&mut self, t: usize, name: &str, file: &str, line: u32) {
         let function = self.function(name, file);
         let peak = self.current();
-        self.threads[t].frames.push(Live { function, line, peak, seen: false });
+        self.threads[t].frames.push(Live { function, line, peak, seen: false, module: None });
+    }
+
+    /// Thread `t` calls a `torch.nn.Module`; without a path its name is not known.
+    pub fn enter_module(&mut self, t: usize, path: Option<&str>) {
+        const FILE: &str = "/v/lib/python3.12/site-packages/torch/nn/modules/module.py";
+        self.enter_in(t, "Module._wrapped_call_impl", FILE, 1751);
+        let module = path.map(|path| self.table.module_name(path));
+        self.threads[t].frames.last_mut().unwrap().module = module;
     }
 
     /// Thread `t` goes on to another line of its innermost function.
@@ -170,8 +180,8 @@ impl Script {
         let frame = self.threads[t].frames.pop().unwrap();
         let function = frame.function;
         self.commit(&frame);
-        let peak = self.current();
-        self.threads[t].frames.push(Live { function, line, peak, seen: false });
+        let (peak, module) = (self.current(), frame.module);
+        self.threads[t].frames.push(Live { function, line, peak, seen: false, module });
     }
 
     pub fn leave(&mut self, t: usize) {
@@ -195,12 +205,12 @@ impl Script {
     pub fn stack(&mut self, t: usize) -> Option<StackId> {
         let mut stack = None;
         for i in 0..self.threads[t].frames.len() {
-            let (function, line) = {
+            let (function, line, module) = {
                 let f = &self.threads[t].frames[i];
-                (f.function, f.line)
+                (f.function, f.line, f.module)
             };
             let frame = self.table.frame(Frame { function, line });
-            stack = Some(self.table.stack(stack, frame));
+            stack = Some(self.table.node(StackNode { parent: stack, frame, module }));
         }
         stack
     }
@@ -408,6 +418,7 @@ pub fn text(profile: &Profile, path: &[memspy::analysis::StackLabel]) -> String 
         StackLabel::Pseudo(mark) => mark.text().to_owned(),
         StackLabel::Owner(owner) => stacks.owners.text(owner).unwrap().to_owned(),
         StackLabel::Node(site) => node(site),
+        StackLabel::Module(name) => profile.stacks().get_function(name).unwrap().name.to_string(),
         StackLabel::NodeOfUnknownLine(site) => format!("{} (forward line unknown)", node(site)),
         StackLabel::Thread(t) => {
             let name = stacks.get_thread(t).unwrap().name.clone();

@@ -79,12 +79,13 @@ impl Script {
             script.take(Record::Definition(Definition::Function(FunctionId(id), function)));
             let frame = Frame { function: FunctionId(id), line: 2 };
             script.take(Record::Definition(Definition::Frame(FrameId(id), frame)));
-            let node = StackNode { parent: None, frame: FrameId(id) };
+            let node = StackNode { parent: None, frame: FrameId(id), module: None };
             script.take(Record::Definition(Definition::Stack(StackId(id), node)));
         }
         // 3: g called by f; 4: f called by g; 5: g called by 4.
         for (id, parent, frame) in [(3, 0, 1), (4, 1, 0), (5, 4, 1)] {
-            let node = StackNode { parent: Some(StackId(parent)), frame: FrameId(frame) };
+            let node =
+                StackNode { parent: Some(StackId(parent)), frame: FrameId(frame), module: None };
             script.take(Record::Definition(Definition::Stack(StackId(id), node)));
         }
         for id in 0..2 {

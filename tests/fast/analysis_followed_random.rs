@@ -93,7 +93,7 @@ impl Job {
             job.take(Definition::Frame(FrameId(id), Frame { function: FunctionId(id), line: 2 }));
             job.take(Definition::Stack(
                 StackId(id),
-                StackNode { parent: None, frame: FrameId(id) },
+                StackNode { parent: None, frame: FrameId(id), module: None },
             ));
         }
         for id in 0..THREADS as u32 {

@@ -275,7 +275,11 @@ fn deep_chain(depth: u32, frames: u32) -> Profile {
         take(Record::Definition(Definition::Frame(FrameId(line), frame)));
     }
     for i in 0..depth {
-        let node = StackNode { parent: i.checked_sub(1).map(StackId), frame: FrameId(i % frames) };
+        let node = StackNode {
+            parent: i.checked_sub(1).map(StackId),
+            frame: FrameId(i % frames),
+            module: None,
+        };
         take(Record::Definition(Definition::Stack(StackId(i), node)));
     }
     let thread = Thread { os_id: Some(1), python_id: 1, name: None, main: true };

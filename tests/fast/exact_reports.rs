@@ -101,11 +101,11 @@ fn the_flamegraph_names_nodes_and_forward_lines() {
             "GPU memory at its peak: 400.00 MiB on GPU 0",
             "exact, at 0.",
             "the allocator&apos;s own peak",
-            "[before recording] (300.00 MiB,",
-            "[autograd thread] (36.00 MiB,",
-            "[backward of] (32.00 MiB,",
-            "AddmmBackward0 (32.00 MiB,",
-            "Odd:Node (forward line unknown) (4.00 MiB,",
+            "[before recording] · 300 MiB · 75.0 %",
+            "[autograd thread] · 36.0 MiB · ",
+            "[backward of] · 32.0 MiB · ",
+            "AddmmBackward0 · 32.0 MiB · ",
+            "Odd:Node (forward line unknown) · 4.00 MiB · ",
         ],
     );
     let folded = flame::fold(&profile, CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();

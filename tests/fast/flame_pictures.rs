@@ -89,7 +89,7 @@ fn an_inverted_picture_begins_with_what_allocates() {
     let straight = recordings.ok(&["flame", "a.bin", "-o", "-"]);
     let inverted = recordings.ok(&["flame", "a.bin", "-o", "-", "--inverted"]);
     // One frame for each of three callers, where all had one.
-    let frames = |svg: &str| svg.matches("<title>train (").count();
+    let frames = |svg: &str| svg.matches("<title>train · ").count();
     assert_eq!((frames(&straight), frames(&inverted)), (1, 3));
 }
 
@@ -99,7 +99,7 @@ fn a_title_and_a_least_width_are_those_asked_for() {
     let svg =
         recordings.ok(&["flame", "a.bin", "-o", "-", "--title", "Run <7>", "--min-width", "10"]);
     assert!(svg.contains("Run &lt;7&gt;"));
-    assert!(svg.contains("<title>loss (") && !svg.contains("<title>gone ("));
+    assert!(svg.contains("<title>loss · ") && !svg.contains("<title>gone · "));
     for option in [&["--inverted"][..], &["--title", "x"], &["--min-width", "3"]] {
         let words = [&["flame", "a.bin", "-f", "collapsed", "-o", "-"], option].concat();
         recordings.refused(&words, option[0]);
@@ -124,7 +124,7 @@ fn differences_are_red_for_growth_and_blue_for_shrinkage() {
     assert_eq!(folded, expected);
     let svg = recordings.ok(&["flame", "b.bin", "--diff", "a.bin", "-o", "-"]);
     let colour = |function: &str| -> (u8, u8, u8) {
-        let after = svg.split(&format!("<title>{function} (")).nth(1).unwrap();
+        let after = svg.split(&format!("<title>{function} · ")).nth(1).unwrap();
         let rgb = after.split("fill=\"rgb(").nth(1).unwrap().split(')').next().unwrap();
         let parts: Vec<u8> = rgb.split(',').map(|part| part.parse().unwrap()).collect();
         (parts[0], parts[1], parts[2])
@@ -135,4 +135,69 @@ fn differences_are_red_for_growth_and_blue_for_shrinkage() {
     assert!(blue > red, "{red} {blue}");
     assert!(svg.contains("5.00 MiB of the other are in stacks that hold nothing now"));
     recordings.refused(&["flame", "a.bin", "b.bin", "--diff", "a.bin"], "one trace");
+}
+
+const TORCH: &str = "/v/lib/python3.12/site-packages/torch";
+
+#[test]
+fn functions_that_only_call_are_left_out_unless_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = Probed::new();
+    s.enter(0, "train", 10);
+    s.begin();
+    s.enter_module(0, None);
+    s.enter_in(0, "Module._call_impl", &format!("{TORCH}/nn/modules/module.py"), 1762);
+    s.malloc(0, 0, MIB);
+    s.enter_in(0, "Linear.forward", &format!("{TORCH}/nn/modules/linear.py"), 125);
+    s.malloc(0, 0, 3 * MIB);
+    s.finish();
+    std::fs::write(folder.path().join("a.bin"), trace_support::write(&s.records)).unwrap();
+    let recordings = Recordings(folder);
+    let names = |words: &[&str]| -> Vec<String> {
+        let text = recordings.ok(&[&["flame", "a.bin", "--text"], words].concat());
+        let name = |line: &str| {
+            line[20..].trim_start_matches([' ', '└']).split(' ').next().unwrap().to_owned()
+        };
+        text.lines().skip(2).map(name).collect()
+    };
+    // What it allocates itself stays.
+    assert_eq!(names(&[]), ["all", "train", "Linear.forward", "Module._call_impl"]);
+    let all = ["all", "train", "Module._wrapped_call_impl", "Module._call_impl", "Linear.forward"];
+    assert_eq!(names(&["--all-frames"]), all);
+    // Folded stacks are whole: other programs draw them.
+    let folded = recordings.ok(&["flame", "a.bin", "-f", "collapsed", "-o", "-"]);
+    assert!(folded.contains("_wrapped_call_impl"), "{folded}");
+}
+
+#[test]
+fn a_picture_is_opened_only_on_request_and_by_its_path() {
+    use std::os::unix::fs::PermissionsExt;
+    let recordings = Recordings::new();
+    let tools = tempfile::tempdir().unwrap();
+    let flame = |script: Option<&str>, words: &[&str]| {
+        let opener = tools.path().join("xdg-open");
+        let _ = std::fs::remove_file(&opener);
+        if let Some(script) = script {
+            std::fs::write(&opener, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&opener, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        let mut command = Command::new(cargo_bin("memspy"));
+        command.args(["flame", "a.bin", "--force"]).args(words).env("PATH", tools.path());
+        let done = command.current_dir(recordings.0.path()).output().unwrap();
+        (done.status.code().unwrap(), String::from_utf8(done.stderr).unwrap())
+    };
+    let note = tools.path().join("opened");
+    let says = format!("echo \"$1\" > {}", note.display());
+    let (code, err) = flame(Some(&says), &[]);
+    assert!(code == 0 && !note.exists(), "{err}");
+    let (code, err) = flame(Some(&says), &["--open"]);
+    assert_eq!(code, 0, "{err}");
+    let opened = std::fs::read_to_string(note).unwrap();
+    assert_eq!(PathBuf::from(opened.trim()), recordings.path("a.svg").canonicalize().unwrap());
+    let (code, err) = flame(Some("exit 3"), &["--open"]);
+    assert!(code == 1 && err.contains("a.svg is written, but xdg-open could not open it"), "{err}");
+    let (code, err) = flame(None, &["--open"]);
+    assert!(code == 1 && err.contains("there is no xdg-open (package xdg-utils)"), "{err}");
+    let (code, err) = flame(None, &["--open", "-o", "-"]);
+    assert!(code == 1 && err.contains("leave out -o -"), "{err}");
 }

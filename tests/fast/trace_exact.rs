@@ -60,7 +60,7 @@ fn below_a_site() -> [Record; 4] {
             },
         ),
         Definition::Frame(FrameId(0), Frame { function: FunctionId(0), line: 4 }),
-        Definition::Stack(StackId(0), StackNode { parent: None, frame: FrameId(0) }),
+        Definition::Stack(StackId(0), StackNode { parent: None, frame: FrameId(0), module: None }),
         Definition::Thread(
             ThreadId(0),
             Thread { os_id: None, python_id: 7, name: None, main: true },
@@ -253,7 +253,7 @@ fn native_frame_records_made_by_hand_read_as_specified() {
             Definition::Frame(FrameId(1), Frame { function: FunctionId(1), line: 0 }),
             Definition::Stack(
                 StackId(1),
-                StackNode { parent: Some(StackId(0)), frame: FrameId(1) },
+                StackNode { parent: Some(StackId(0)), frame: FrameId(1), module: None },
             ),
         ]
         .map(Record::Definition),

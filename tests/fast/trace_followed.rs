@@ -17,7 +17,7 @@ fn definitions() -> Vec<Record> {
         last_line: 9,
         is_native: false,
     };
-    let stack = |parent| StackNode { parent, frame: FrameId(0) };
+    let stack = |parent| StackNode { parent, frame: FrameId(0), module: None };
     [
         Definition::Function(FunctionId(0), function),
         Definition::Frame(FrameId(0), Frame { function: FunctionId(0), line: 4 }),

@@ -149,7 +149,7 @@ fn frame(number: u32, function: u32, line: u32) -> Record {
 }
 
 fn stack(number: u32, parent: Option<u32>, frame: u32) -> Record {
-    let node = StackNode { parent: parent.map(StackId), frame: FrameId(frame) };
+    let node = StackNode { parent: parent.map(StackId), frame: FrameId(frame), module: None };
     Record::Definition(Definition::Stack(StackId(number), node))
 }
 

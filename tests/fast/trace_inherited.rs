@@ -18,7 +18,7 @@ fn definitions() -> Vec<Record> {
         last_line: 9,
         is_native: false,
     };
-    let node = StackNode { parent: None, frame: FrameId(0) };
+    let node = StackNode { parent: None, frame: FrameId(0), module: None };
     let thread = Thread { os_id: Some(42), python_id: 7, name: None, main: true };
     let site = AllocationSite {
         thread: ThreadId(0),

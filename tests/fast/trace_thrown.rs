@@ -19,7 +19,7 @@ fn definitions() -> Vec<Record> {
     [
         Definition::Function(FunctionId(0), function),
         Definition::Frame(FrameId(0), Frame { function: FunctionId(0), line: 4 }),
-        Definition::Stack(StackId(0), StackNode { parent: None, frame: FrameId(0) }),
+        Definition::Stack(StackId(0), StackNode { parent: None, frame: FrameId(0), module: None }),
         Definition::Thread(
             ThreadId(0),
             Thread { os_id: Some(42), python_id: 7, name: None, main: true },

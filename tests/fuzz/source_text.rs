@@ -99,7 +99,7 @@ impl FollowedFunction {
         job.records.push(Record::Source(source));
         for number in 0..lines {
             let frame = Frame { function, line: first_line.saturating_add(number) };
-            let node = StackNode { parent: None, frame: FrameId(number) };
+            let node = StackNode { parent: None, frame: FrameId(number), module: None };
             job.records.push(Record::Definition(Definition::Frame(FrameId(number), frame)));
             job.records.push(Record::Definition(Definition::Stack(StackId(number), node)));
         }

@@ -50,6 +50,7 @@ mod hostile_user;
 mod leaks;
 mod mcp;
 mod misleading;
+mod modules;
 mod native_stacks;
 mod pause;
 mod python_busy;

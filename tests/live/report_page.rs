@@ -139,7 +139,9 @@ fn the_page_works_in_a_browser() {
 
     // Every tab draws, keys choose them; a line leads to its callers.
     browser.key("Escape");
-    for (key, tab) in ["flame", "lines", "source", "owners", "blocks", "about"].iter().enumerate() {
+    for (key, tab) in
+        ["flame", "lines", "source", "owners", "modules", "blocks", "about"].iter().enumerate()
+    {
         browser.key(&(key + 1).to_string());
         let shown = format!(
             "getComputedStyle(byId('{tab}')).display === 'block' && byId('{tab}').textContent.length > 20"
@@ -211,7 +213,7 @@ fn the_page_works_in_a_browser() {
     // On a phone nothing overflows.
     let phone = json!({"width": 375, "height": 740, "deviceScaleFactor": 2, "mobile": true});
     browser.call("Emulation.setDeviceMetricsOverride", phone);
-    for tab in ["flame", "lines", "source", "owners", "blocks", "about"] {
+    for tab in ["flame", "lines", "source", "owners", "modules", "blocks", "about"] {
         browser.open(&page, &format!("#tab={tab}"));
         let width = browser.value("document.documentElement.scrollWidth");
         assert!(width.as_u64().unwrap() <= 375, "{tab}: {width}");

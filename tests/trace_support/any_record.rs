@@ -257,8 +257,10 @@ fn numbered() -> impl Strategy<Value = Record> {
         let function = FunctionId(function);
         Record::Definition(Definition::Frame(FrameId(0), Frame { function, line }))
     });
-    let stack = (option::of(any::<u32>()), any::<u32>()).prop_map(|(parent, frame)| {
-        let node = StackNode { parent: parent.map(StackId), frame: FrameId(frame) };
+    let numbers = (option::of(any::<u32>()), any::<u32>(), option::of(any::<u32>()));
+    let stack = numbers.prop_map(|(parent, frame, module)| {
+        let (parent, module) = (parent.map(StackId), module.map(FunctionId));
+        let node = StackNode { parent, frame: FrameId(frame), module };
         Record::Definition(Definition::Stack(StackId(0), node))
     });
     let thread = (any::<u32>(), option::of(number()), number(), option::of(text()), any::<bool>())
@@ -337,6 +339,7 @@ fn fit(records: &mut Vec<Record>) {
         Record::Definition(Definition::Stack(id, node)) if frames > 0 => {
             node.frame.0 %= frames;
             node.parent = node.parent.filter(|_| stacks > 0).map(|p| StackId(p.0 % stacks.max(1)));
+            node.module = node.module.map(|m| FunctionId(m.0 % functions));
             id.0 = stacks;
             stacks += 1;
             true

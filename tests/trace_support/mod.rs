@@ -437,8 +437,13 @@ pub fn site(table: &StackTable, id: SiteId) -> String {
 fn stack(table: &StackTable, id: StackId) -> String {
     assert!(table.get_stack(id).is_some());
     let frames: Vec<String> = table
-        .frames(id)
-        .map(|f| format!("{}:{}", table.get_function(f.function).unwrap().name, f.line))
+        .callers(id)
+        .map(|at| {
+            let node = table.get_stack(at).unwrap();
+            let frame = table.get_frame(node.frame).unwrap();
+            let name = |function| &table.get_function(function).unwrap().name;
+            format!("{}:{} {:?}", name(frame.function), frame.line, node.module.map(name))
+        })
         .collect();
     frames.join(";")
 }

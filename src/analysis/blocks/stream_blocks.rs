@@ -76,7 +76,7 @@ impl BlocksBuilder {
                 true => path,
                 false => vec![StackLabel::Pseudo(PseudoFrame::LeftOut)],
             };
-            streams.entry(stream).or_default().push(FoldedStack { path, bytes });
+            streams.entry(stream).or_default().push(FoldedStack { path, bytes, evidence: None });
         }
         let mut streams: Vec<StreamMemory> =
             streams.into_iter().map(|(stream, stacks)| StreamMemory { stream, stacks }).collect();

@@ -246,7 +246,8 @@ impl ExactProfile {
             let path = self.path_of(account, options, table, &mut nodes);
             *by_path.entry(path).or_default() += bytes;
         }
-        let listed = by_path.into_iter().map(|(path, bytes)| FoldedStack { path, bytes });
+        let stack = |(path, bytes)| FoldedStack { path, bytes, evidence: None };
+        let listed = by_path.into_iter().map(stack);
         listed.chain(budget.rest()).collect()
     }
 
@@ -287,9 +288,10 @@ fn before_stacks(bytes: u64, owned: &[(OwnerId, u64)], table: &StackTable) -> Ve
     for &(owner, bytes) in owned {
         let bytes = bytes.min(rest);
         rest -= bytes;
-        stacks.push(FoldedStack { path: before_path(Some(owner), table), bytes });
+        let path = before_path(Some(owner), table);
+        stacks.push(FoldedStack { path, bytes, evidence: None });
     }
-    stacks.push(FoldedStack { path: before_path(None, table), bytes: rest });
+    stacks.push(FoldedStack { path: before_path(None, table), bytes: rest, evidence: None });
     stacks.retain(|stack| stack.bytes > 0);
     stacks
 }

@@ -88,6 +88,7 @@ impl ExactProfile {
             site => {
                 let id = SiteId((site - SITES) as u32);
                 match table.get_site(id) {
+                    Some(site) if options.by_module => vec![module_of(site, table)],
                     Some(site) => {
                         let node = self.node(id, site, nodes);
                         site_path(site, node, options, table)
@@ -110,6 +111,31 @@ impl ExactProfile {
             true => StackLabel::Node(first),
             false => StackLabel::NodeOfUnknownLine(first),
         })
+    }
+}
+
+/// The module whose call allocated: of the forward call, if a node did.
+fn module_of(site: &AllocationSite, table: &StackTable) -> StackLabel {
+    let own = match site.source {
+        StackSource::Own => site.stack,
+        // The stack is that of `backward()`, or only probable.
+        _ => None,
+    };
+    let stacks = [own, site.forward.filter(|_| site.node.is_some())];
+    let known = stacks.into_iter().flatten().find_map(|stack| table.module(stack));
+    match known {
+        Some(Some(name)) => StackLabel::Module(name),
+        Some(None) => StackLabel::Pseudo(PseudoFrame::UnknownModule),
+        None => {
+            let is_whole = match site.node {
+                Some(_) => site.forward.is_some(),
+                None => own.is_some() && !site.truncated,
+            };
+            StackLabel::Pseudo(match is_whole {
+                true => PseudoFrame::OutsideModules,
+                false => PseudoFrame::UnknownModule,
+            })
+        }
     }
 }
 

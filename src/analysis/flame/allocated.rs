@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::evidence::KeyEvidence;
 use super::paths;
 use rustc_hash::FxHashMap;
 
@@ -34,7 +35,7 @@ pub(super) fn fold(
         // Totals of freed memory keep only the proven part apart.
         Some(_) => (&totals.certain, totals.certain_allocations),
     };
-    let (stacks, budget) = allocated_stacks(profile, by_origin, options.by_thread);
+    let (stacks, budget) = allocated_stacks(profile, by_origin, &totals.certain, options.by_thread);
     let snapshot = AttributedSnapshot {
         followed: true,
         time: profile.duration(),
@@ -66,7 +67,8 @@ pub(super) fn fold(
 }
 
 fn followed_by_stack(profile: &Profile, device: CudaIndex) -> Option<Vec<AllocatedStack>> {
-    let (stacks, _) = allocated_stacks(profile, &profile.followed_totals(device)?.by_origin, false);
+    let totals = profile.followed_totals(device)?;
+    let (stacks, _) = allocated_stacks(profile, &totals.by_origin, &totals.certain, false);
     let without_count =
         |stack: FoldedStack| AllocatedStack { path: stack.path, bytes: stack.bytes, count: None };
     Some(stacks.into_iter().map(without_count).collect())
@@ -75,7 +77,10 @@ fn followed_by_stack(profile: &Profile, device: CudaIndex) -> Option<Vec<Allocat
 fn allocated_stacks(
     profile: &Profile,
     by_origin: &FxHashMap<AllocationOrigin, u64>,
+    certain: &FxHashMap<AllocationOrigin, u64>,
     by_thread: bool,
 ) -> (Vec<FoldedStack>, TextBudget) {
-    paths::spell_out(profile, paths::by_key(profile, by_origin, by_thread))
+    let merged = paths::by_key(profile, by_origin, by_thread);
+    let evidence = KeyEvidence::of_totals(profile, &merged, certain, by_thread);
+    paths::spell_out(profile, merged, &evidence)
 }

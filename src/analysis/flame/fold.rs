@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{allocated, paths};
+use super::evidence::KeyEvidence;
+use super::{allocated, evidence, paths};
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::{
@@ -74,12 +75,7 @@ pub fn peak_resolution(profile: &Profile, device: CudaIndex) -> Option<TimeResol
 /// The same for `stacks` of an exact recording.
 pub fn exact_resolution(profile: &Profile, stacks: &[FoldedStack]) -> Option<TimeResolution> {
     let exact = profile.exact()?;
-    let evidence = match exact.stacks_are_guessed() {
-        true => Evidence::Sampled,
-        false if exact.is_estimated() => Evidence::Probable,
-        false => Evidence::Proven,
-    };
-    Some(TimeResolution::of_exact(stacks, evidence))
+    Some(TimeResolution::of_exact(stacks, evidence::sharpness(exact)))
 }
 
 fn fold_sampled(
@@ -114,7 +110,8 @@ fn fold_sampled(
     if unmatched > 0 && options.evidence.is_none() {
         merged.insert((None, None, Some(PseudoFrame::Unmatched), None), unmatched);
     }
-    let (stacks, budget) = paths::spell_out(profile, merged);
+    let evidence = KeyEvidence::of_snapshot(profile, &snapshot, options.by_thread);
+    let (stacks, budget) = paths::spell_out(profile, merged, &evidence);
     Ok(FoldedProfile {
         total: match options.evidence.is_some() {
             true => stacks.iter().map(|stack| stack.bytes).sum(),
@@ -150,6 +147,7 @@ fn fold_exact(
         })?;
     let mut stacks = folded.stacks;
     stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
+    evidence::of_exact(profile, &mut stacks);
     let resolution = exact_resolution(profile, &stacks).unwrap_or_default();
     let memory = options.memory.unwrap_or_else(|| exact.default_memory());
     let true_peak = (memory == MemoryGroup::Torch && !options.churn).then_some(peak).flatten();

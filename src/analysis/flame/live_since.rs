@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::paths;
+use super::{evidence, paths};
 use crate::analysis::folded::{FoldedStack, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::{CudaIndex, MemoryKind, Nanos};
@@ -22,8 +22,9 @@ pub fn live_since(profile: &Profile, device: CudaIndex, from: Nanos) -> Option<V
         let Some(source) = keyframe.allocation_sources.get(source as usize) else { continue };
         *by_path.entry(paths::of_source(profile, source)).or_default() += bytes;
     }
-    let mut stacks: Vec<FoldedStack> =
-        by_path.into_iter().map(|(path, bytes)| FoldedStack { path, bytes }).collect();
+    let stack = |(path, bytes)| FoldedStack { path, bytes, evidence: None };
+    let mut stacks: Vec<FoldedStack> = by_path.into_iter().map(stack).collect();
+    evidence::of_exact(profile, &mut stacks);
     stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
     Some(stacks)
 }

@@ -1,6 +1,7 @@
 //! The memory of a moment folded by stack.
 
 mod allocated;
+mod evidence;
 mod fold;
 mod live_since;
 pub(super) mod paths;

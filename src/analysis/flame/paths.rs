@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::evidence::KeyEvidence;
 use crate::analysis::attribution::AllocationOrigin;
 use crate::analysis::exact::SITES;
 use crate::analysis::folded::{
@@ -105,6 +106,7 @@ pub(super) fn by_key(
 pub(super) fn spell_out(
     profile: &Profile,
     merged: FxHashMap<FoldKey, u64>,
+    evidence: &KeyEvidence,
 ) -> (Vec<FoldedStack>, TextBudget) {
     let mut keys: Vec<_> = merged.into_iter().collect();
     keys.sort_unstable_by_key(|&(key, bytes)| (std::cmp::Reverse(bytes), key));
@@ -112,7 +114,8 @@ pub(super) fn spell_out(
     let mut stacks = Vec::new();
     for (key, bytes) in keys {
         if budget.takes(key.1, bytes) {
-            stacks.push(FoldedStack { path: of_key(profile, key), bytes });
+            let (path, evidence) = (of_key(profile, key), evidence.of(&key));
+            stacks.push(FoldedStack { path, bytes, evidence });
         }
     }
     stacks.extend(budget.rest());

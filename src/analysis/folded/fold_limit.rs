@@ -47,6 +47,6 @@ impl TextBudget {
     pub(crate) fn rest(&self) -> Option<FoldedStack> {
         let (stacks, bytes) = self.left_out;
         let path = vec![StackLabel::Pseudo(PseudoFrame::LeftOut)];
-        (stacks > 0).then_some(FoldedStack { path, bytes })
+        (stacks > 0).then_some(FoldedStack { path, bytes, evidence: None })
     }
 }

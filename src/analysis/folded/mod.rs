@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::{AttributedSnapshot, Evidence, Moment};
-use crate::model::{CudaIndex, Frame, OwnerId, SiteId, StackId, StackTable, ThreadId};
+use crate::model::{CudaIndex, Frame, FunctionId, OwnerId, SiteId, StackId, StackTable, ThreadId};
 
 /// A kind of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,6 +56,10 @@ pub enum PseudoFrame {
     DeeperFrames,
     /// Stacks beyond the text budget.
     LeftOut,
+    /// Allocated by a stack that calls no `torch.nn.Module`.
+    OutsideModules,
+    /// No evidence for a module.
+    UnknownModule,
 }
 
 impl PseudoFrame {
@@ -74,6 +78,8 @@ impl PseudoFrame {
             PseudoFrame::UnknownStack => "[unknown stack]",
             PseudoFrame::DeeperFrames => "[deeper frames not read]",
             PseudoFrame::LeftOut => "[stacks left out]",
+            PseudoFrame::OutsideModules => "[outside modules]",
+            PseudoFrame::UnknownModule => "[module not known]",
         }
     }
 }
@@ -95,6 +101,8 @@ pub enum StackLabel {
     NodeOfUnknownLine(SiteId),
     /// Owner of memory older than the recording.
     Owner(OwnerId),
+    /// The `torch.nn.Module` whose call allocated ([`FoldOptions::by_module`]).
+    Module(FunctionId),
 }
 
 /// The bytes of one stack alone, outermost frame first.
@@ -103,6 +111,17 @@ pub enum StackLabel {
 pub struct FoldedStack {
     pub path: Vec<StackLabel>,
     pub bytes: u64,
+    /// `None` if it was not allocated while recording, or not looked up.
+    pub evidence: Option<EvidenceBytes>,
+}
+
+/// Of some bytes, those whose site is proven and those whose site is probable; the rest is
+/// unattributed.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EvidenceBytes {
+    pub proven: u64,
+    pub probable: u64,
 }
 
 /// All allocations of one stack, outermost frame first; no `count` if stacks are sampled.
@@ -127,6 +146,8 @@ pub struct FoldOptions {
     pub native: bool,
     /// Only bytes with this evidence; for followed recordings.
     pub evidence: Option<Evidence>,
+    /// By module, not by stack.
+    pub by_module: bool,
     /// Take the peak's snapshot, never a moment between two.
     pub with_addresses: bool,
 }

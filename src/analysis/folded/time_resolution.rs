@@ -51,7 +51,8 @@ impl TimeResolution {
         let mut resolution = TimeResolution { certain, ..TimeResolution::default() };
         let is_before =
             |label: &StackLabel| *label == StackLabel::Pseudo(PseudoFrame::BeforeRecording);
-        for FoldedStack { path, bytes } in stacks.iter().filter(|it| !it.path.iter().any(is_before))
+        for FoldedStack { path, bytes, .. } in
+            stacks.iter().filter(|it| !it.path.iter().any(is_before))
         {
             resolution.seen += bytes;
             if !path.iter().any(|label| matches!(label, StackLabel::Frame(_))) {

@@ -69,7 +69,7 @@ mod tests {
         for line in 0..2 {
             let frame = Frame { function: FunctionId(0), line: line + 1 };
             stacks.define(Definition::Frame(FrameId(line), frame));
-            let node = StackNode { parent: None, frame: FrameId(line) };
+            let node = StackNode { parent: None, frame: FrameId(line), module: None };
             stacks.define(Definition::Stack(StackId(line), node));
             let site = AllocationSite {
                 thread: ThreadId(0),

@@ -55,6 +55,9 @@ pub struct FlameArgs {
     /// How to divide the memory
     #[arg(long, value_enum, default_value_t = GroupArg::Stack, help_heading = "What is drawn")]
     pub by: GroupArg,
+    /// With --by module: draw the first N steps of each module's path [default: whole paths]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..), help_heading = "What is drawn")]
+    pub depth: Option<u8>,
     /// The kind of memory (exact traces) [default: torch, or driver in a job without PyTorch]
     #[arg(long, value_enum, value_name = "KIND", help_heading = "What is drawn")]
     pub memory: Option<MemoryArg>,
@@ -126,6 +129,8 @@ pub enum GroupArg {
     Rank,
     /// By CUDA stream, and then by Python stack
     Stream,
+    /// By the module of the model whose call allocated it (exact traces, or recorded with --owners)
+    Module,
     /// By what owns it: category, modules, tensor (traces recorded with --owners)
     Owner,
     /// By what it is for: parameters, gradients, optimizer state, saved for backward, ... (traces

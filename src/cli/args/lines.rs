@@ -23,6 +23,13 @@ pub struct LinesArgs {
     /// What is printed, and where
     #[command(flatten)]
     pub table: TableArgs,
+    /// What the rows are
+    #[arg(long, value_enum, default_value_t = LinesBy::Line, help_heading = "Rows and columns")]
+    pub by: LinesBy,
+    /// With --by module: the first N steps of each module's path, as they are [default: whole
+    /// paths, with [*] for the numbers of alike layers]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..), help_heading = "Rows and columns")]
+    pub depth: Option<u8>,
     /// List only functions whose name contains this (repeat for more)
     #[arg(long = "only", value_name = "NAME", help_heading = "Rows and columns")]
     pub functions: Vec<String>,
@@ -60,6 +67,15 @@ pub struct LinesArgs {
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
+}
+
+/// What the rows of `lines` are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LinesBy {
+    /// Lines of the program
+    Line,
+    /// Modules of the model (exact traces, or recorded with --owners)
+    Module,
 }
 
 /// What the ranking of lines is sorted by.

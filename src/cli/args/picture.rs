@@ -10,7 +10,14 @@ pub struct PictureArgs {
     /// Print a tree with sizes instead of a picture [default output: standard output]
     #[arg(long, conflicts_with_all = ["format", "title"], help_heading = "Picture")]
     pub text: bool,
-    /// Start with the lines that allocate, with their callers above
+    /// Open the written file in a browser (with xdg-open)
+    #[arg(long, conflicts_with = "text", help_heading = "Picture")]
+    pub open: bool,
+    /// Draw also the library functions that only call another one: Module._call_impl, decorators,
+    /// what surrounds compiled code
+    #[arg(long, help_heading = "Picture")]
+    pub all_frames: bool,
+    /// Start with the lines that allocate, with their callers below
     #[arg(long, help_heading = "Picture")]
     pub inverted: bool,
     /// Leave out frames with less than this percentage of the total [default: 1 in text, else what

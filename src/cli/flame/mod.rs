@@ -6,7 +6,7 @@ mod streams;
 pub(in crate::cli) use moment::{inside, oom_time, read_part};
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -22,9 +22,18 @@ use super::device_choice::{DRIVER_MEMORY_ADVICE, device};
 use super::output::into_io;
 use super::ranks::{self, RankTrace};
 use super::replay::StoredRecording;
-use super::{eprint_line, filtered_profile, output};
+use super::{browser, eprint_line, filtered_profile, modules, output};
 
 pub(super) fn run(args: &FlameArgs) -> Result<()> {
+    let path = write(args)?;
+    match args.picture.open {
+        true => browser::open(&path),
+        false => Ok(()),
+    }
+}
+
+/// Returns the written file.
+fn write(args: &FlameArgs) -> Result<PathBuf> {
     check_options(args)?;
     let extension = match args.format {
         FlameFormat::Flamegraph => "svg",
@@ -61,21 +70,29 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
              --total-allocated"
         );
     }
+    draw(args, &ranks, cut, &path)?;
+    Ok(path)
+}
+
+fn draw(args: &FlameArgs, ranks: &[RankTrace], cut: Option<String>, path: &Path) -> Result<()> {
     if let Some(other) = &args.picture.diff {
-        return flame_of_difference(args, &ranks, other, &path);
+        return flame_of_difference(args, ranks, other, path);
     }
     if args.by.is_of_owners() {
-        return flame_by_owner(args, &ranks, &path);
+        return flame_by_owner(args, ranks, path);
+    }
+    if args.by == GroupArg::Module {
+        return flame_by_module(args, ranks, path);
     }
     let drawing = flame_options(args, cut);
     if args.by == GroupArg::Stream {
-        return streams::draw(args, &drawing, &ranks, &path);
+        return streams::draw(args, &drawing, ranks, path);
     }
     let how = if args.merge { RankMode::Merged } else { RankMode::Separate };
-    match &ranks[..] {
-        _ if args.by == GroupArg::Device => drawing.draw_devices(&ranks, &path, args.force),
-        [one] if args.by != GroupArg::Rank => drawing.draw(&one.profile, &path, args.force),
-        _ => drawing.draw_all(&ranks, how, &path, args.force),
+    match ranks {
+        _ if args.by == GroupArg::Device => drawing.draw_devices(ranks, path, args.force),
+        [one] if args.by != GroupArg::Rank => drawing.draw(&one.profile, path, args.force),
+        _ => drawing.draw_all(ranks, how, path, args.force),
     }
 }
 
@@ -85,9 +102,16 @@ fn check_options(args: &FlameArgs) -> Result<()> {
         (args.picture.inverted, "--inverted"),
         (args.picture.min_width.is_some(), "--min-width"),
         (args.picture.title.is_some(), "--title"),
+        (args.picture.all_frames, "--all-frames"),
     ];
     if let Some((_, option)) = of_pictures.iter().find(|(given, _)| *given && !draws) {
         bail!("{option} is for pictures and --text: folded stacks are written as they are");
+    }
+    if args.picture.open && args.output.as_deref() == Some(Path::new("-")) {
+        bail!("--open opens a file: leave out -o -");
+    }
+    if args.depth.is_some() && args.by != GroupArg::Module {
+        bail!("--depth is for --by module");
     }
     let of_torch = args.memory.is_none_or(|it| MemoryGroup::from(it) == MemoryGroup::Torch);
     let of_devices = [(args.gpu.is_some(), "--gpu"), (args.by == GroupArg::Device, "--by device")];
@@ -108,11 +132,10 @@ fn flame_options(args: &FlameArgs, cut: Option<String>) -> FlameOptions {
             .filter(|_| !args.total_allocated)
             .map(|from| Nanos(u64::try_from(from.as_nanos()).unwrap_or(u64::MAX))),
         innermost: matches!(args.by, GroupArg::Line | GroupArg::Function),
-        function: args.function || args.by == GroupArg::Function,
         churn: args.total_allocated,
         memory: args.memory,
         by_thread: args.threads,
-        full_filenames: args.stacks.full_filenames,
+        style: name_style(args, args.function || args.by == GroupArg::Function),
         certain: args.proven,
         picture: FlamePicture { moment: cut, ..picture(args) },
     }
@@ -148,8 +171,7 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
     if args.by == GroupArg::Category {
         stacks.paths.iter_mut().for_each(|(path, _)| path.truncate(1));
     }
-    let style =
-        NameStyle { full_filenames: args.stacks.full_filenames, functions_only: args.function };
+    let style = name_style(args, args.function);
     let write = |out: &mut dyn Write| {
         match args.format {
             FlameFormat::Flamegraph => {
@@ -157,6 +179,40 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
                 render::owners_flame(out, profile, &stacks, (device, moment), style, &picture)
             }
             FlameFormat::Collapsed => render::owners_collapsed(out, profile, &stacks, style),
+        }
+        .map_err(into_io)
+    };
+    output::report(path, args.force, output::bounded([profile.memory_limit()], write))
+}
+
+fn flame_by_module(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
+    let of_stacks = [
+        (args.threads, "--threads"),
+        (args.min_lifetime.is_some(), "--min-lifetime"),
+        (args.memory.is_some(), "--memory"),
+        (args.from.is_some(), "--from"),
+        (args.proven, "--proven"),
+        (args.function, "--function"),
+    ];
+    if let Some((_, option)) = of_stacks.iter().find(|(given, _)| *given) {
+        bail!("{option} is for Python stacks: leave it out with --by module");
+    }
+    let [RankTrace { profile, .. }] = ranks else {
+        bail!("modules are drawn for one rank: name one trace, or use --max-peak");
+    };
+    let gpu = device(profile, args.gpu)?;
+    let (memory, when) = match (args.total_allocated, MomentArg::from(args.at)) {
+        (true, _) => (modules::allocated(profile, gpu)?, "all that was allocated"),
+        (false, MomentArg::Peak) => (modules::live(profile, gpu, Moment::Peak)?, "at its peak"),
+        (false, MomentArg::End) => (modules::live(profile, gpu, Moment::End)?, "at the end"),
+    };
+    let depth = args.depth.map(usize::from);
+    let write = |out: &mut dyn Write| {
+        match args.format {
+            FlameFormat::Flamegraph => {
+                render::modules_flame(out, &memory, (gpu, when), depth, &picture(args))
+            }
+            FlameFormat::Collapsed => render::modules_collapsed(out, &memory, depth),
         }
         .map_err(into_io)
     };
@@ -194,7 +250,7 @@ fn flame_of_difference(
     let folded_before = fold(&before).with_context(|| other.display().to_string())?;
     let after = ComparedMoment { profile, folded: &folded };
     let before_of = ComparedMoment { profile: &before, folded: &folded_before };
-    let style = NameStyle { full_filenames: args.stacks.full_filenames, functions_only: true };
+    let style = name_style(args, true);
     let write = |out: &mut dyn Write| {
         match args.format {
             FlameFormat::Flamegraph => {
@@ -206,6 +262,14 @@ fn flame_of_difference(
     };
     let limits = [profile.memory_limit(), before.memory_limit()];
     output::report(path, args.force, output::bounded(limits, write))
+}
+
+fn name_style(args: &FlameArgs, functions_only: bool) -> NameStyle {
+    NameStyle {
+        full_filenames: args.stacks.full_filenames,
+        functions_only,
+        all_frames: args.picture.all_frames,
+    }
 }
 
 fn picture(args: &FlameArgs) -> FlamePicture {
@@ -245,14 +309,12 @@ pub(super) struct FlameOptions {
     /// Only live bytes allocated since this time.
     pub since: Option<Nanos>,
     pub innermost: bool,
-    /// One frame per function.
-    pub function: bool,
     /// All allocations, not live bytes.
     pub churn: bool,
     /// `None`: PyTorch's, or the only kind recorded.
     pub memory: Option<MemoryArg>,
     pub by_thread: bool,
-    pub full_filenames: bool,
+    pub style: NameStyle,
     /// Only proven bytes.
     pub certain: bool,
     pub picture: FlamePicture,
@@ -302,6 +364,7 @@ impl FlameOptions {
             memory: self.memory.map(MemoryGroup::from),
             native: !self.innermost,
             evidence: self.certain.then_some(Evidence::Proven),
+            by_module: false,
             with_addresses,
         };
         // A time range shows what is live at its end.
@@ -341,10 +404,6 @@ impl FlameOptions {
             ));
         }
         Ok(folded)
-    }
-
-    fn style(&self) -> NameStyle {
-        NameStyle { full_filenames: self.full_filenames, functions_only: self.function }
     }
 
     fn draw_all(&self, ranks: &[RankTrace], how: RankMode, path: &Path, force: bool) -> Result<()> {
@@ -387,11 +446,9 @@ impl FlameOptions {
         let write = |out: &mut dyn Write| {
             match self.format {
                 FlameFormat::Flamegraph => {
-                    render::flame_of_ranks(out, &parts, how, self.style(), &self.picture)
+                    render::flame_of_ranks(out, &parts, how, self.style, &self.picture)
                 }
-                FlameFormat::Collapsed => {
-                    render::collapsed_of_ranks(out, &parts, how, self.style())
-                }
+                FlameFormat::Collapsed => render::collapsed_of_ranks(out, &parts, how, self.style),
             }
             .map_err(into_io)
         };
@@ -400,7 +457,7 @@ impl FlameOptions {
 
     pub(super) fn draw(&self, profile: &Profile, path: &Path, force: bool) -> Result<()> {
         let folded = self.fold(profile)?;
-        let style = self.style();
+        let style = self.style;
         let write = |out: &mut dyn Write| {
             match self.format {
                 FlameFormat::Flamegraph => {

@@ -87,7 +87,8 @@ fn streams(
             Some(_) => PseudoFrame::NoEvent,
             None => PseudoFrame::Unmatched,
         };
-        let stack = FoldedStack { path: vec![StackLabel::Pseudo(frame)], bytes: rest };
+        let path = vec![StackLabel::Pseudo(frame)];
+        let stack = FoldedStack { path, bytes: rest, evidence: None };
         match memory.iter_mut().find(|memory| memory.stream.is_none()) {
             Some(unknown) => unknown.stacks.push(stack),
             None => memory.push(StreamMemory { stream: None, stacks: vec![stack] }),

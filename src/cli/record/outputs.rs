@@ -111,12 +111,14 @@ pub(super) fn finish(
                 with_older: false,
                 since: None,
                 innermost: false,
-                function: false,
                 churn: false,
                 memory: None,
                 certain: false,
                 by_thread: args.threads,
-                full_filenames: args.stacks.full_filenames,
+                style: render::NameStyle {
+                    full_filenames: args.stacks.full_filenames,
+                    ..Default::default()
+                },
                 picture: render::FlamePicture::default(),
             };
             if let Some(profile) = reading.profile() {

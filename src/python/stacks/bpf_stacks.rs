@@ -4,14 +4,15 @@
 use rustc_hash::FxHashMap;
 
 use crate::abi::{BpfFrame, UnwindInfo};
-use crate::model::{Frame, FrameId, Function, FunctionId, StackId, StackTable};
+use crate::model::{Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable};
 use crate::python::code::{BytecodeLocation, CodeLines, CodeObject};
 use crate::python::error::InterpreterError;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::layouts::{EntryFrame, InstructionLayout, PythonLayout};
+use crate::python::module_names::{ModuleNames, module_calls};
 use crate::python::objects::DecodeError;
 use crate::python::stacks::thread_list::ThreadEntry;
-use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, MemoryImage};
+use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, MemoryImage, Process};
 
 /// Thread-specific slots in glibc's `struct pthread` (nptl/descr.h).
 const SLOTS: std::ops::Range<usize> = 0x100..0x910;
@@ -67,6 +68,8 @@ pub(in crate::python) fn unwind_info(
         code_copies: layout.code.copies.map(|field| offset(field.offset)),
         code_bytecode: offset(layout.code.instructions),
         contiguous: !instruction_is_offset,
+        // Older frames are objects, whose variables are far from their head.
+        frame_argument: (!instruction_is_offset).then(|| offset(layout.heap.frame_locals)),
         object_class: offset(layout.object.type_of.offset),
         code_len: offset(layout.code.len),
         code_name: offset(layout.code.name.offset),
@@ -99,8 +102,14 @@ pub struct StackSymbolizer {
     code_type: Option<Addr>,
     shims_from: u8,
     by_address: FxHashMap<u64, CopiedCode>,
-    frames: Vec<FrameId>,
+    frames: Vec<(FrameId, u64)>,
     age: u32,
+    process: Process,
+    interpreter: Interpreter,
+    modules: ModuleNames,
+    /// By their order in [`Function::calls_module`].
+    module_calls: [u64; 2],
+    has_new_calls: bool,
 }
 
 struct CopiedCode {
@@ -113,12 +122,9 @@ struct CopiedCode {
 }
 
 impl StackSymbolizer {
-    pub(in crate::python) fn new(
-        memory: Box<dyn Memory>,
-        interpreter: &Interpreter,
-    ) -> StackSymbolizer {
+    pub(in crate::python) fn new(process: Process, interpreter: &Interpreter) -> StackSymbolizer {
         StackSymbolizer {
-            memory,
+            memory: Box::new(process.memory()),
             layout: interpreter.layout,
             code_type: interpreter.code_type,
             shims_from: match interpreter.layout.frame.entry {
@@ -128,6 +134,11 @@ impl StackSymbolizer {
             by_address: FxHashMap::default(),
             frames: Vec::new(),
             age: 0,
+            process,
+            interpreter: interpreter.clone(),
+            modules: ModuleNames::default(),
+            module_calls: [0; 2],
+            has_new_calls: false,
         }
     }
 
@@ -139,10 +150,37 @@ impl StackSymbolizer {
         }
         let both = CachedMemory { copy, live: &*self.memory };
         match self.read(&both, Addr(code)) {
-            Ok(known) => self.by_address.insert(code, known),
+            Ok(known) => {
+                self.on_module_call(code, &known.function);
+                self.by_address.insert(code, known)
+            }
             // Frames of the new object stay unknown.
             Err(_) => self.by_address.remove(&code),
         };
+    }
+
+    fn on_module_call(&mut self, code: u64, function: &Function) {
+        let Some(number) = function.module_call() else { return };
+        if let Some(known) = self.module_calls.get_mut(number) {
+            *known = code;
+            // Described again, so perhaps by another program, which does not know it.
+            self.has_new_calls = true;
+        }
+    }
+
+    /// Looks for the functions that call modules, until PyTorch is imported.
+    pub fn find_module_calls(&mut self) {
+        if self.module_calls == [0; 2]
+            && let Some(codes) = module_calls(&self.process, &self.interpreter)
+        {
+            self.module_calls = codes;
+        }
+        self.has_new_calls = self.module_calls != [0; 2];
+    }
+
+    /// The code objects of functions that call modules, if one was copied since the last call.
+    pub fn new_module_calls(&mut self) -> Option<[u64; 2]> {
+        std::mem::take(&mut self.has_new_calls).then_some(self.module_calls)
     }
 
     fn read(&self, memory: &CachedMemory<'_>, at: Addr) -> Result<CopiedCode, DecodeError> {
@@ -241,13 +279,23 @@ impl StackSymbolizer {
                 .frames
                 .entry(offset)
                 .or_insert_with(|| table.frame(Frame { function: number, line: lines.at(offset) }));
-            self.frames.push(id);
+            let module = if known.function.calls_module() { frame.module } else { 0 };
+            self.frames.push((id, module));
         }
-        let mut stack = None;
-        for &frame in self.frames.iter().rev() {
-            stack = Some(table.stack(stack, frame));
+        let mut parent = None;
+        let mut outer = None;
+        for &(frame, module) in self.frames.iter().rev() {
+            let name = match module {
+                0 => None,
+                at => {
+                    outer = outer.or(Some(at));
+                    self.modules.name(&*self.memory, &self.layout, outer.unwrap_or(at), at)
+                }
+            };
+            let module = name.map(|name| table.module_name(&name));
+            parent = Some(table.node(StackNode { parent, frame, module }));
         }
-        stack
+        parent
     }
 }
 

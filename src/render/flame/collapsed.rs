@@ -13,6 +13,8 @@ pub struct NameStyle {
     pub full_filenames: bool,
     /// Frames are functions without lines.
     pub functions_only: bool,
+    /// Pictures show library functions that only call another one.
+    pub all_frames: bool,
 }
 
 /// Writes the folded format, sorted by stack.
@@ -37,6 +39,7 @@ pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: Na
         StackLabel::Native(frame) => labels.native(frame),
         StackLabel::Pseudo(mark) => mark.text().to_owned(),
         StackLabel::Owner(owner) => labels.owner(owner),
+        StackLabel::Module(name) => labels.module(name),
         StackLabel::Node(site) => labels.node(site),
         StackLabel::NodeOfUnknownLine(site) => {
             format!("{} (forward line unknown)", labels.node(site))

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use super::collapsed::{NameStyle, stacks};
-use super::picture::{FlamePicture, draw};
+use super::frame_tree::{DrawnStack, drawn_stacks};
+use super::picture::{FlamePicture, PictureHeads, draw};
 use crate::analysis::ComparedMoment;
 use crate::render::shared::{EscapeGuard, OutputError, bytes};
 
@@ -27,9 +28,6 @@ fn both(
     both
 }
 
-/// 1 PiB a stack: the sum of thousands stays in inferno's scale.
-const MAX_DRAWN: u64 = 1 << 50;
-
 /// Draws `after`, coloured by the difference from `before`.
 pub fn flame_diff(
     out: &mut dyn Write,
@@ -39,13 +37,13 @@ pub fn flame_diff(
     picture: &FlamePicture,
 ) -> Result<(), OutputError> {
     let both = both(before, after, style);
+    let drawn_style = NameStyle { functions_only: true, ..style };
+    let stacks = |moment: ComparedMoment<'_>| {
+        drawn_stacks(moment.profile, moment.folded, drawn_style).into_iter()
+    };
+    let earlier = stacks(before).map(|stack| DrawnStack { size: stack.size.earlier(), ..stack });
+    let stacks: Vec<DrawnStack> = stacks(after).chain(earlier).collect();
     let gone: u64 = both.values().filter(|(_, after)| *after == 0).map(|(before, _)| before).sum();
-    // inferno multiplies a difference by 150.
-    let drawn = |bytes: &u64| (*bytes).min(MAX_DRAWN);
-    let lines: Vec<String> = both
-        .iter()
-        .map(|(stack, (before, after))| format!("{stack} {} {}", drawn(before), drawn(after)))
-        .collect();
     let (old, new) = (before.folded.total, after.folded.total);
     let difference = match new.cmp(&old) {
         Ordering::Greater => format!("{} more", bytes(new - old)),
@@ -58,7 +56,9 @@ pub fn flame_diff(
     if gone > 0 {
         subtitle += &format!("; {} of the other are in stacks that hold nothing now", bytes(gone));
     }
-    draw(out, &lines, title, subtitle, "Function:", picture)
+    let heads =
+        PictureHeads { is_difference: true, ..PictureHeads::new(title, subtitle, "Function:") };
+    draw(out, &stacks, heads, picture)
 }
 
 /// Writes both counts, as `difffolded.pl` and inferno do.

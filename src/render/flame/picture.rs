@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use inferno::flamegraph::color::{BasicPalette, Palette};
-use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
-
 use super::collapsed::{NameStyle, label_text, stacks, step, without_separator};
+use super::frame_tree::{DrawnFrame, DrawnStack, drawn_modules, drawn_owners, drawn_stacks};
+use super::svg::{SvgPage, svg};
 use super::tree::{TreeStyle, tree_text};
+use crate::analysis::modules::{ModuleBytes, nested_steps};
 use crate::analysis::{
     AttributedSnapshot, FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile,
 };
 use crate::model::{CudaIndex, SnapshotConsistency};
+use crate::render::modules::evidence_note;
 use crate::render::shared::memory_name;
 use crate::render::shared::{
     EscapeGuard, FrameLabels, MUCH_BEFORE, OutputError, bytes, certainty_in_short, count, one_line,
@@ -46,13 +47,10 @@ pub fn flame(
     style: NameStyle,
     picture: &FlamePicture,
 ) -> Result<(), OutputError> {
-    let lines: Vec<String> = stacks(profile, folded, style)
-        .into_iter()
-        .filter(|(_, bytes)| *bytes > 0)
-        .map(|(stack, bytes)| format!("{stack} {bytes}"))
-        .collect();
+    let stacks = drawn_stacks(profile, folded, style);
     let named = picture.moment.as_deref();
-    draw(out, &lines, title(folded, named), subtitle(folded, named), "Line:", picture)
+    let heads = PictureHeads::new(title(folded, named), subtitle(folded, named), "Line:");
+    draw(out, &stacks, heads, picture)
 }
 
 /// One of several ranks, at its own moment.
@@ -105,8 +103,17 @@ pub fn flame_of_ranks(
     let title = format!("GPU memory {what}, {moment}: {} in all", bytes(total));
     let sizes =
         ranks.iter().map(|rank| format!("{} {}", one_line(rank.label), bytes(rank.folded.total)));
-    let lines = rank_lines(ranks, how, style);
-    draw(out, &lines, title, sizes.collect::<Vec<_>>().join(", "), "Line:", picture)
+    let mut stacks = Vec::new();
+    for rank in ranks {
+        let mut of_rank = drawn_stacks(rank.profile, rank.folded, style);
+        if how != RankMode::Merged {
+            let label = DrawnFrame::mark(rank.label);
+            of_rank.iter_mut().for_each(|stack| stack.path.insert(0, label.clone()));
+        }
+        stacks.append(&mut of_rank);
+    }
+    let heads = PictureHeads::new(title, sizes.collect::<Vec<_>>().join(", "), "Line:");
+    draw(out, &stacks, heads, picture)
 }
 
 fn counted(count: usize, what: &str) -> String {
@@ -154,7 +161,7 @@ pub fn owners_flame(
     style: NameStyle,
     picture: &FlamePicture,
 ) -> Result<(), OutputError> {
-    let lines = owner_lines(profile, stacks, style);
+    let drawn = drawn_owners(profile, stacks, style);
     let which = match moment {
         Moment::Peak => "at the largest recorded snapshot",
         Moment::End => "at the last recorded snapshot",
@@ -168,7 +175,39 @@ pub fn owners_flame(
     let snapshots = count(stacks.snapshots);
     let subtitle =
         format!("at {:.3} s, {pause}; snapshots recorded: {snapshots}", stacks.time.seconds());
-    draw(out, &lines, title, subtitle, "Owner:", picture)
+    draw(out, &drawn, PictureHeads::new(title, subtitle, "Owner:"), picture)
+}
+
+/// Draws modules. `when` names the moment.
+pub fn modules_flame(
+    out: &mut dyn Write,
+    memory: &ModuleBytes,
+    (device, when): (CudaIndex, &str),
+    depth: Option<usize>,
+    picture: &FlamePicture,
+) -> Result<(), OutputError> {
+    let size = bytes(memory.total);
+    let title = format!("GPU memory by module, {when}: {size} on GPU {}", device.0);
+    let heads = PictureHeads::new(title, evidence_note(memory.evidence).to_owned(), "Module:");
+    draw(out, &drawn_modules(memory, depth), heads, picture)
+}
+
+/// Writes the modules in the folded format.
+pub fn modules_collapsed(
+    out: &mut dyn Write,
+    memory: &ModuleBytes,
+    depth: Option<usize>,
+) -> Result<(), OutputError> {
+    let out = &mut EscapeGuard::text(out);
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    for (place, bytes) in &memory.rows {
+        let path: Vec<String> = nested_steps(place, depth).iter().map(|text| step(text)).collect();
+        *lines.entry(path.join(";")).or_default() += bytes;
+    }
+    for (path, bytes) in lines {
+        writeln!(out, "{path} {bytes}")?;
+    }
+    Ok(())
 }
 
 /// Writes the owners in the folded format.
@@ -199,15 +238,29 @@ fn owner_lines(profile: &Profile, stacks: &OwnerStacks, style: NameStyle) -> Vec
     lines.into_iter().map(|(path, bytes)| format!("{path} {bytes}")).collect()
 }
 
+/// What stands above a picture.
+pub(super) struct PictureHeads {
+    pub(super) title: String,
+    pub(super) subtitle: String,
+    /// Before the details of a frame: `Line:`.
+    pub(super) name_type: &'static str,
+    /// Colours show the difference from another recording.
+    pub(super) is_difference: bool,
+}
+
+impl PictureHeads {
+    pub(super) fn new(title: String, subtitle: String, name_type: &'static str) -> PictureHeads {
+        PictureHeads { title, subtitle, name_type, is_difference: false }
+    }
+}
+
 pub(super) fn draw(
     out: &mut dyn Write,
-    lines: &[String],
-    title: String,
-    subtitle: String,
-    name_type: &str,
+    stacks: &[DrawnStack],
+    heads: PictureHeads,
     picture: &FlamePicture,
 ) -> Result<(), OutputError> {
-    if lines.is_empty() {
+    if stacks.is_empty() {
         return Err(OutputError::Empty);
     }
     if picture.text {
@@ -216,23 +269,17 @@ pub(super) fn draw(
             min_percent: picture.min_width,
             color: picture.color,
         };
-        return tree_text(out, lines, &[title, subtitle], style);
+        return tree_text(out, stacks, &[heads.title, heads.subtitle], style);
     }
-    let mut options = Options::default();
-    options.title = picture.title.as_deref().map_or(title, one_line);
-    options.reverse_stack_order = picture.inverted;
-    if let Some(percent) = picture.min_width {
-        options.min_width = percent;
-    }
-    options.subtitle = Some(fit_picture(subtitle));
-    options.count_name = "bytes".to_owned();
-    options.name_type = name_type.to_owned();
-    options.colors = Palette::Basic(BasicPalette::Mem);
-    options.deterministic = true;
-    options.text_truncate_direction = TextTruncateDirection::Right;
-    let mut svg = Vec::new();
-    from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
-    write_with_sizes(out, &svg)?;
+    let page = SvgPage {
+        title: picture.title.as_deref().map_or(heads.title, one_line),
+        subtitle: fit_picture(heads.subtitle),
+        name_type: heads.name_type,
+        inverted: picture.inverted,
+        min_width: picture.min_width,
+        is_difference: heads.is_difference,
+    };
+    out.write_all(&svg(stacks, page)?)?;
     Ok(())
 }
 
@@ -364,44 +411,6 @@ fn older_owners_advice(folded: &FoldedProfile) -> &'static str {
     }
 }
 
-/// Adds a binary size before each `N bytes` of a tooltip, which inferno's script shows as details.
-fn write_with_sizes(out: &mut dyn Write, svg: &[u8]) -> std::io::Result<()> {
-    const OPEN: &[u8] = b"<title>";
-    const CLOSE: &[u8] = b"</title>";
-    let mut rest = svg;
-    while let Some(start) = find(rest, OPEN) {
-        let (before, title) = rest.split_at(start + OPEN.len());
-        out.write_all(before)?;
-        let Some(end) = find(title, CLOSE) else {
-            rest = title;
-            break;
-        };
-        let (title, after) = title.split_at(end);
-        match size_in(title) {
-            Some((at, size)) => {
-                out.write_all(&title[..at])?;
-                write!(out, "{}, ", bytes(size))?;
-                out.write_all(&title[at..])?;
-            }
-            None => out.write_all(title)?,
-        }
-        rest = after;
-    }
-    out.write_all(rest)
-}
-
-/// The size in `NAME (1,234 bytes, 5.00%)`, and its position.
-fn size_in(title: &[u8]) -> Option<(usize, u64)> {
-    let at = title.iter().rposition(|&b| b == b'(')? + 1;
-    let text = std::str::from_utf8(&title[at..]).ok()?;
-    let (number, _) = text.split_once(" bytes")?;
-    Some((at, number.replace(',', "").parse().ok()?))
-}
-
-fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    text.windows(wanted.len()).position(|w| w == wanted)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -412,17 +421,5 @@ mod tests {
         assert_eq!(fit_picture(whole.clone()), whole);
         let long = format!("{whole}; {}; more", "x".repeat(MAX_SUBTITLE - whole.len()));
         assert_eq!(fit_picture(long), whole);
-    }
-
-    #[test]
-    fn tooltips_get_sizes_and_everything_else_stays() {
-        let svg = b"<a/><title>f (x) (a.py:1) (1,048,576 bytes, 50.00%)</title><title>odd</title>z";
-        let mut out = Vec::new();
-        write_with_sizes(&mut out, svg).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        assert_eq!(
-            text,
-            "<a/><title>f (x) (a.py:1) (1.00 MiB, 1,048,576 bytes, 50.00%)</title><title>odd</title>z"
-        );
     }
 }

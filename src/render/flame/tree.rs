@@ -1,19 +1,12 @@
 //! A flamegraph for the terminal: a tree.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::io::Write;
 
+use super::frame_tree::{DrawnStack, FrameTree};
 use crate::render::shared::{EscapeGuard, OutputError, percent, short_bytes};
 
 /// The smallest share shown by default, in percent.
 const MIN_PERCENT: f64 = 1.0;
-
-#[derive(Debug, Default)]
-struct TextNode {
-    bytes: u64,
-    children: BTreeMap<String, usize>,
-}
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TreeStyle {
@@ -24,10 +17,9 @@ pub(super) struct TreeStyle {
     pub(super) color: bool,
 }
 
-enum PendingLine<'a> {
+enum PendingLine {
     Node {
         at: usize,
-        name: &'a str,
         depth: usize,
         is_only: bool,
     },
@@ -42,23 +34,20 @@ enum PendingLine<'a> {
 /// An only callee stays in its caller's column: stacks are deep, terminals narrow.
 const ONLY: &str = "└ ";
 
-/// Writes folded lines, `a;b;c BYTES`, the largest first.
+/// Writes stacks, the largest first.
 pub(super) fn tree_text(
     out: &mut dyn Write,
-    lines: &[String],
+    stacks: &[DrawnStack],
     heads: &[String],
     style: TreeStyle,
 ) -> Result<(), OutputError> {
-    if lines.is_empty() {
-        return Err(OutputError::Empty);
-    }
-    let nodes = tree(lines, style.inverted);
+    let tree = FrameTree::new(stacks, style.inverted);
     for head in heads {
         writeln!(EscapeGuard::text(&mut *out), "{head}")?;
     }
-    let whole = nodes[0].bytes;
+    let bytes_of = |at: usize| tree.node(at).size.bytes;
+    let whole = bytes_of(0);
     let least = style.min_percent.unwrap_or(MIN_PERCENT);
-    let is_shown = |node: usize| percent(nodes[node].bytes, whole) >= least;
     let mut write = |bytes: u64, depth: usize, name: &str| -> Result<(), OutputError> {
         let (share, indent) = (percent(bytes, whole), "  ".repeat(depth));
         let line = format!("{:>10} {share:>5.1} %  {indent}{name}", short_bytes(bytes));
@@ -69,59 +58,33 @@ pub(super) fn tree_text(
         Ok(writeln!(out, "{end}")?)
     };
     // No recursion: stacks can be very deep.
-    let mut open = vec![PendingLine::Node { at: 0, name: "all", depth: 0, is_only: false }];
+    let mut open = vec![PendingLine::Node { at: 0, depth: 0, is_only: false }];
     while let Some(line) = open.pop() {
         let (at, depth) = match line {
             PendingLine::Small { count, bytes, depth } => {
                 write(bytes, depth, &format!("[{count} smaller]"))?;
                 continue;
             }
-            PendingLine::Node { at, name, depth, is_only } => {
-                write(nodes[at].bytes, depth, &[if is_only { ONLY } else { "" }, name].concat())?;
+            PendingLine::Node { at, depth, is_only } => {
+                let name = tree.node(at).frame.text();
+                write(bytes_of(at), depth, &[if is_only { ONLY } else { "" }, &name].concat())?;
                 (at, depth)
             }
         };
-        let node = &nodes[at];
-        let mut children: Vec<(usize, &str)> =
-            node.children.iter().map(|(name, child)| (*child, &**name)).collect();
-        children.sort_by_key(|(child, name)| (Reverse(nodes[*child].bytes), *name));
-        let goes_on = children.first().is_some_and(|(child, _)| nodes[*child].bytes == node.bytes);
+        let children = tree.children(at);
+        let goes_on = children.first().is_some_and(|child| bytes_of(*child) == bytes_of(at));
         let is_only = goes_on && at != 0;
         let below = if is_only { depth } else { depth + 1 };
-        let (shown, small): (Vec<_>, Vec<_>) =
-            children.into_iter().partition(|(child, _)| is_shown(*child));
+        let is_shown = |node: &usize| percent(bytes_of(*node), whole) >= least;
+        let (shown, small): (Vec<_>, Vec<_>) = children.into_iter().partition(is_shown);
         if !small.is_empty() {
-            let bytes: u64 = small.iter().map(|(child, _)| nodes[*child].bytes).sum();
+            let bytes: u64 = small.iter().map(|child| bytes_of(*child)).sum();
             open.push(PendingLine::Small { count: small.len(), bytes, depth: below });
         }
-        let line = |(at, name)| PendingLine::Node { at, name, depth: below, is_only };
+        let line = |at| PendingLine::Node { at, depth: below, is_only };
         open.extend(shown.into_iter().rev().map(line));
     }
     Ok(())
-}
-
-/// The first node is the root.
-fn tree(lines: &[String], inverted: bool) -> Vec<TextNode> {
-    let mut nodes = vec![TextNode::default()];
-    for line in lines {
-        let Some((stack, bytes)) = line.rsplit_once(' ') else { continue };
-        let bytes: u64 = bytes.parse().unwrap_or(0);
-        let mut path: Vec<&str> = stack.split(';').collect();
-        if inverted {
-            path.reverse();
-        }
-        let mut at = 0;
-        nodes[0].bytes += bytes;
-        for name in path {
-            let next = nodes.len();
-            at = *nodes[at].children.entry(name.to_owned()).or_insert(next);
-            if at == next {
-                nodes.push(TextNode::default());
-            }
-            nodes[at].bytes += bytes;
-        }
-    }
-    nodes
 }
 
 /// Red from half of the memory, yellow from a tenth; dim: no code.
@@ -137,13 +100,22 @@ fn color_of(share: f64, name: &str) -> (&'static str, &'static str) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frame_tree::{DrawnFrame, FrameSize};
     use super::*;
 
+    fn stacks(lines: &[&str]) -> Vec<DrawnStack> {
+        let stack = |line: &&str| {
+            let (path, bytes) = line.rsplit_once(' ').unwrap();
+            let path = path.split(';').map(DrawnFrame::mark).collect();
+            DrawnStack { path, size: FrameSize::of(bytes.parse().unwrap()) }
+        };
+        lines.iter().map(stack).collect()
+    }
+
     fn text(lines: &[&str], inverted: bool, least: Option<f64>) -> String {
-        let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
         let mut out = Vec::new();
         let style = TreeStyle { inverted, min_percent: least, color: false };
-        tree_text(&mut out, &lines, &["Head".to_owned()], style).unwrap();
+        tree_text(&mut out, &stacks(lines), &["Head".to_owned()], style).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -193,11 +165,11 @@ mod tests {
 
     #[test]
     fn names_cannot_produce_colours() {
-        let lines: Vec<String> =
-            ["hot\x1b[2J 90", "warm 9", "[no Python] 1"].map(str::to_owned).into();
+        let mut hostile = stacks(&["hot 90", "warm 9", "[no Python] 1"]);
+        hostile[0].path[0].name = "hot\x1b[2J".to_owned();
         let mut out = Vec::new();
         let style = TreeStyle { color: true, min_percent: Some(0.5), ..TreeStyle::default() };
-        tree_text(&mut out, &lines, &[], style).unwrap();
+        tree_text(&mut out, &hostile, &[], style).unwrap();
         let text = String::from_utf8(out).unwrap();
         let rows: Vec<&str> = text.lines().collect();
         assert!(rows[0].starts_with("\x1b[31m") && rows[0].ends_with("all\x1b[0m"), "{text:?}");

@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::names::{PageFile, PageFrame, PageNames, sentence};
+use super::page_modules::{PageModules, page_modules};
 use super::summary::{SummarySharpness, certainty, counted_peak, facts, sharpness};
 use super::{ReportOptions, ReportedRecording};
 use crate::analysis::report::{
@@ -74,6 +75,7 @@ struct PageTrack {
     spans: PageSpans,
     churned: Option<PageSpans>,
     snapshots: Vec<PageSnapshot>,
+    modules: Option<PageModules>,
     maps: Vec<PageMap>,
 }
 
@@ -274,6 +276,7 @@ fn page_track(
         spans: spans(&track.spans),
         churned: track.churned.as_deref().map(churned_spans),
         snapshots: device.map_or(Vec::new(), |device| snapshots(recording, device)),
+        modules: device.and_then(|device| page_modules(recording, device)),
         maps: track.maps.iter().map(page_map).collect(),
     }
 }

@@ -15,6 +15,7 @@ use std::io::Write;
 mod base64_lines;
 mod figures;
 mod names;
+mod page_modules;
 mod summary;
 
 /// One recording of a report.
@@ -52,6 +53,7 @@ const SCRIPTS: &[&str] = &[
     include_str!("lines.js"),
     include_str!("source.js"),
     include_str!("owners.js"),
+    include_str!("modules.js"),
     include_str!("blocks.js"),
     include_str!("page.js"),
 ];

@@ -1,6 +1,6 @@
 // The page: its state, what depends on it, and the address that stores it.
 
-const TABS = { flame: "Flamegraph", lines: "Lines", source: "Source", owners: "Owners", blocks: "Blocks", about: "About" };
+const TABS = { flame: "Flamegraph", lines: "Lines", source: "Source", owners: "Owners", modules: "Modules", blocks: "Blocks", about: "About" };
 
 const page = {
   figures: null, recording: null, track: null, sums: null,
@@ -68,7 +68,7 @@ const page = {
     for (const tab of Object.keys(TABS)) byId(tab).classList.toggle("shown", tab === this.state.tab);
     const draw = {
       flame: () => { buildFlame(); drawFlameBar(); drawFlame(); },
-      lines: drawLines, source: drawSource, owners: drawOwners, blocks: drawBlocks, about: drawAbout,
+      lines: drawLines, source: drawSource, owners: drawOwners, modules: drawModules, blocks: drawBlocks, about: drawAbout,
     };
     draw[this.state.tab]();
   },

@@ -3,7 +3,7 @@
 use super::escape::visible;
 use crate::analysis::{Profile, StackLabel};
 use crate::model::in_standard_library;
-use crate::model::{Frame, Function, OwnerId, SiteId, StackTable, ThreadId};
+use crate::model::{Frame, Function, FunctionId, OwnerId, SiteId, StackTable, ThreadId};
 
 const MAX_NATIVE_NAME: usize = 100;
 
@@ -62,6 +62,7 @@ impl<'a> FrameLabels<'a> {
             StackLabel::Native(frame) => self.native(frame),
             StackLabel::Pseudo(mark) => mark.text().to_owned(),
             StackLabel::Owner(owner) => self.owner(owner),
+            StackLabel::Module(name) => self.module(name),
             StackLabel::Node(site) => self.node(site),
             StackLabel::NodeOfUnknownLine(site) => {
                 format!("{} (forward line unknown)", self.node(site))
@@ -71,16 +72,23 @@ impl<'a> FrameLabels<'a> {
 
     /// `function (file.py:12)`, or `function (file.py)` without the line.
     pub fn frame(&self, frame: Frame, with_line: bool) -> String {
+        match self.frame_parts(frame, with_line) {
+            (name, Some(place)) => format!("{name} ({place})"),
+            (name, None) => name,
+        }
+    }
+
+    /// `function`, and `file.py:12` or `file.py`.
+    pub fn frame_parts(&self, frame: Frame, with_line: bool) -> (String, Option<String>) {
         let Some(function) = self.stacks.get_function(frame.function) else {
-            return format!("[unknown function {}]", frame.function.0);
+            return (format!("[unknown function {}]", frame.function.0), None);
         };
-        let (name, file) = (&function.name, self.file(function));
-        let text = if with_line && frame.line > 0 {
-            format!("{name} ({file}:{})", frame.line)
-        } else {
-            format!("{name} ({file})")
+        let file = one_line(self.file(function));
+        let place = match with_line && frame.line > 0 {
+            true => format!("{file}:{}", frame.line),
+            false => file,
         };
-        one_line(&text)
+        (one_line(&function.name), Some(place))
     }
 
     pub(crate) fn native(&self, frame: Frame) -> String {
@@ -100,6 +108,11 @@ impl<'a> FrameLabels<'a> {
 
     pub(crate) fn owner(&self, id: OwnerId) -> String {
         one_line(self.stacks.owners.text(id).unwrap_or("[unknown owner]"))
+    }
+
+    pub(crate) fn module(&self, name: FunctionId) -> String {
+        let name = self.stacks.get_function(name).map(|function| &*function.name);
+        one_line(name.unwrap_or("[unknown module]"))
     }
 
     pub(crate) fn thread(&self, id: ThreadId) -> String {

@@ -239,6 +239,7 @@ impl ExactRecorder {
                 *is_emptied
             });
         });
+        self.watch_modules();
         taken
     }
 

@@ -9,8 +9,8 @@ use super::native_stacks::{NativeOutcome, NativeStacks};
 use super::sampled::SampledStacks;
 use crate::abi::BpfFrame;
 use crate::model::{
-    AllocationSite, Frame, NativeFrames, SiteId, StackId, StackSource, StackTable, Thread,
-    ThreadId, ThreadSample,
+    AllocationSite, Frame, FunctionId, NativeFrames, SiteId, StackId, StackNode, StackSource,
+    StackTable, Thread, ThreadId, ThreadSample,
 };
 use crate::native::UnwoundStack;
 use crate::probe::{NativeCopy, RawEvent, RawNode, RingRecord, StackKey};
@@ -343,6 +343,17 @@ impl SiteTable {
         self.classes.as_mut()?.name(&memory, node.vtable, node.python_type)
     }
 
+    pub(super) fn find_module_calls(&mut self) {
+        if let Some(python) = &mut self.python {
+            python.find_module_calls();
+        }
+    }
+
+    /// Code objects that call modules, if one was copied since the last call.
+    pub(super) fn new_module_calls(&mut self) -> Option<[u64; 2]> {
+        self.python.as_mut()?.new_module_calls()
+    }
+
     pub(super) fn py_node(&self) -> Option<u64> {
         self.classes.as_ref()?.py_node()
     }
@@ -374,11 +385,14 @@ impl SiteTable {
 }
 
 fn renumbered(id: StackId, old: &StackTable, new: &mut StackTable) -> Option<StackId> {
-    let mut frames: Vec<Frame> = old.frames(id).collect();
-    frames.reverse();
-    frames.into_iter().try_fold(None, |parent, frame| {
-        let function = new.function(old.get_function(frame.function)?.clone());
+    let mut nodes: Vec<StackNode> = old.callers(id).filter_map(|at| old.get_stack(at)).collect();
+    nodes.reverse();
+    nodes.into_iter().try_fold(None, |parent, node| {
+        let frame = old.get_frame(node.frame)?;
+        let mut function = |known: FunctionId| Some(new.function(old.get_function(known)?.clone()));
+        let module = node.module.and_then(&mut function);
+        let function = function(frame.function)?;
         let frame = new.frame(Frame { function, ..frame });
-        Some(Some(new.stack(parent, frame)))
+        Some(Some(new.node(StackNode { parent, frame, module })))
     })?
 }

@@ -113,6 +113,7 @@ impl ExactRecorder {
 
     pub(super) fn check_events(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.count_losses();
+        self.sites.find_module_calls();
         self.record_blocks(sink)?;
         for counter_check in self.reconciler.take_checks(self.now()) {
             sink.record(&Record::CounterCheck(counter_check))?;
@@ -124,6 +125,16 @@ impl ExactRecorder {
             self.session.losses.add(ReaderKind::Events, MissReason::Failed(error.to_string()), 1);
         }
         self.session.record_losses(sink)
+    }
+
+    /// From then on keys of stacks tell modules apart.
+    pub(super) fn watch_modules(&mut self) {
+        if let Some(codes) = self.sites.new_module_calls()
+            && let Some(probe) = &mut self.probe
+            && let Err(error) = probe.set_module_calls(codes)
+        {
+            self.session.losses.add(ReaderKind::Events, MissReason::Failed(error.to_string()), 1);
+        }
     }
 
     fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> SinkResult {

@@ -153,6 +153,8 @@ impl ExactRecorder {
         let starts_empty = self.starts_empty;
         self.session.record_runtime(sink)?;
         self.send_counter_addresses();
+        self.sites.find_module_calls();
+        self.watch_modules();
         let Some(probe) = &self.probe else { return Ok(()) };
         if starts_empty {
             self.reconciler.start_empty();

@@ -86,6 +86,7 @@ impl ReaderIds {
         from: &mut PayloadCursor<'_>,
     ) -> Result<Option<Definition>, MalformedPayload> {
         let node: records::WireStack = structure(from)?;
+        let module = appended::<u32>(from)?;
         let number = take(&mut self.next.stack)?;
         let parent = match node.parent.map(|p| self.stacks.get(p)) {
             Some(None) => return Ok(None),
@@ -97,7 +98,12 @@ impl ReaderIds {
         };
         Ok(Some(Definition::Stack(
             StackId(self.stacks.define(number).ok_or(TWICE)?),
-            StackNode { parent, frame },
+            StackNode {
+                parent,
+                frame,
+                // The stack is valid without its name.
+                module: module.and_then(|number| self.functions.get(number)).map(FunctionId),
+            },
         )))
     }
 

@@ -356,6 +356,10 @@ impl RecordEncoder {
         }
         let stack = records::WireStack { parent: node.parent.map(|p| p.0), frame: node.frame.0 };
         put_struct(stack, &mut self.body)?;
+        if let Some(module) = node.module {
+            used("function", module.0, self.head.functions)?;
+            put_struct(module.0, &mut self.body)?;
+        }
         next("stack", number, &mut self.head.stacks)?;
         Ok(tag::STACK)
     }
