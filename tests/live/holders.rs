@@ -316,7 +316,8 @@ fn a_job_of_jax_is_told_that_its_arrays_are_not_read() {
         "import mmap, sys, time\nheld = mmap.mmap(open(sys.argv[1]).fileno(), 0, prot=mmap.PROT_READ)\n\
          print('READY', flush=True)\ntime.sleep(600)",
     );
-    let target = Target::start(command.arg(&library));
+    command.arg(&library);
+    let target = Target::start(command);
     memspy_at(target.pid(), &["tensors"]).refused(&["it uses JAX", "memspy devices"]);
     let summary = memspy_at(target.pid(), &["summary", "--for", "0.2s"]).ok().out;
     assert!(summary.contains("its owners are unknown: it uses JAX"), "{summary}");

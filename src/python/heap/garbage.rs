@@ -1,7 +1,7 @@
 //! Finds garbage by CPython's algorithm (Python/gc.c, `deduce_unreachable`): an object with more
 //! counts than references from tracked objects is alive, with all that it references. Unknown kinds
-//! count as without references, torn objects as alive: every object found is garbage, but not all is
-//! found.
+//! count as without references, and torn objects as alive: every object found is garbage, though
+//! some is missed.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
