@@ -7,11 +7,12 @@ Which libraries and which symbols is read from the wheel itself (its DT_NEEDED e
 symbols), so another PyTorch version needs no other list. What stands in driver/, runtime/, nvml/ and
 libraries/ is compiled; every symbol nobody wrote becomes a stub that answers the library's own "not
 supported" error, so that no caller goes on with a result that was never written.
-Needs gcc, readelf and nm; no GPU, no CUDA headers.
+Needs a C compiler ($CC, else cc or gcc), readelf and nm; no GPU, no CUDA headers.
 """
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,7 +45,17 @@ LIBRARIES = {
 ALWAYS = {"libcuda.so.1", "libnvidia-ml.so.1"}
 
 
+def compiler():
+    words = os.environ.get("CC", "").split()
+    for candidate in [words] if words else [["cc"], ["gcc"]]:
+        if shutil.which(candidate[0]):
+            return candidate
+    sys.exit("build.py: no C compiler: install gcc, or name one in CC")
+
+
 def output_of(*command):
+    if not shutil.which(command[0]):
+        sys.exit(f"build.py: {command[0]} is not installed: install binutils")
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -118,7 +129,7 @@ def compile_objects(sources, defines, work):
     jobs, objects = [], []
     for source in sources:
         target = Path(work) / (source.parent.name + "-" + source.stem + ".o")
-        jobs.append(subprocess.Popen(["gcc", *CFLAGS, *defines, "-c", source, "-o", target]))
+        jobs.append(subprocess.Popen([*compiler(), *CFLAGS, *defines, "-c", source, "-o", target]))
         objects.append(target)
         if len(jobs) >= (os.cpu_count() or 1):
             wait(jobs)
@@ -129,7 +140,7 @@ def compile_objects(sources, defines, work):
 def wait(jobs):
     while jobs:
         if jobs.pop(0).wait():
-            sys.exit("build.py: gcc failed")
+            sys.exit("build.py: the C compiler failed")
 
 
 def defined_symbols(objects):
@@ -177,7 +188,7 @@ def build(wheel, out, work):
 
 def link(soname, objects, version, out, work):
     # Never unloaded: a reader that opens NVML anew for every reading would leave the shared card open each time.
-    command = ["gcc", "-shared", "-Wl,-z,nodelete", f"-Wl,-soname,{soname}", "-o", out / soname, *objects, "-lpthread", "-ldl"]
+    command = [*compiler(), "-shared", "-Wl,-z,nodelete", f"-Wl,-soname,{soname}", "-o", out / soname, *objects, "-lpthread", "-ldl"]
     if version:
         # The wheel's references carry this version; the loader warns when the library has none.
         script = Path(work) / f"{soname}.map"
