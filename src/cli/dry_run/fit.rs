@@ -1,0 +1,110 @@
+//! The largest number that fits, in as few runs as possible.
+
+use anyhow::Result;
+
+/// A run with one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FitProbe {
+    /// It fits and needs this many bytes.
+    Fits(u64),
+    TooLarge,
+}
+
+/// The result of a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FitResult {
+    /// `None`: not even the lowest fits.
+    pub(super) largest: Option<u64>,
+    /// The numbers tried.
+    pub(super) tried: Vec<u64>,
+}
+
+/// Searches from `low` to `high`: bytes grow about linearly, so two runs tell where to look, and
+/// later ones verify it. `room`: the bytes of the card.
+pub(super) fn largest_that_fits(
+    low: u64,
+    high: u64,
+    room: u64,
+    mut run: impl FnMut(u64) -> Result<FitProbe>,
+) -> Result<FitResult> {
+    let mut tried = vec![low];
+    let FitProbe::Fits(bytes) = run(low)? else {
+        return Ok(FitResult { largest: None, tried });
+    };
+    let (mut points, mut fits, mut above) = (vec![(low, bytes)], low, high + 1);
+    let mut halves = false;
+    while fits + 1 < above {
+        let guess = match (halves, estimate(&points, room)) {
+            (false, Some(guess)) => guess,
+            // The first two numbers are close, so that even a small card gives two points.
+            (_, None) => fits.saturating_mul(2).max(fits + 1),
+            (true, Some(_)) => fits + (above - fits) / 2,
+        };
+        let at = guess.clamp(fits + 1, above - 1);
+        let width = above - fits;
+        tried.push(at);
+        match run(at)? {
+            FitProbe::Fits(bytes) => {
+                points.push((at, bytes));
+                fits = at;
+            }
+            FitProbe::TooLarge => above = at,
+        }
+        // A guess that narrows little is followed by one in the middle.
+        halves = !halves && above - fits > 2 && (above - fits) * 2 > width && points.len() > 2;
+    }
+    Ok(FitResult { largest: Some(fits), tried })
+}
+
+/// Where a line through the two largest points meets the card's memory.
+fn estimate(points: &[(u64, u64)], room: u64) -> Option<u64> {
+    let (&(before, least), &(at, most)) = (points.get(points.len().checked_sub(2)?)?, points.last()?);
+    let slope = most.saturating_sub(least) as f64 / at.saturating_sub(before).max(1) as f64;
+    if slope <= 0.0 {
+        return Some(u64::MAX);
+    }
+    Some(at.saturating_add((room.saturating_sub(most) as f64 / slope) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(low: u64, high: u64, room: u64, bytes: impl Fn(u64) -> u64) -> FitResult {
+        let run = |at| {
+            Ok(match bytes(at) {
+                needed if needed <= room => FitProbe::Fits(needed),
+                _ => FitProbe::TooLarge,
+            })
+        };
+        largest_that_fits(low, high, room, run).unwrap()
+    }
+
+    #[test]
+    fn the_largest_is_found_wherever_it_is() {
+        for room in [10, 25, 26, 27, 28, 90, 1000, 5000] {
+            let found = search(1, 512, room, |at| 20 + 7 * at);
+            let right = (1..=512).rev().find(|at| 20 + 7 * at <= room);
+            assert_eq!(found.largest, right, "{room}");
+        }
+        let steps = |at: u64| 20 + (7 * at).div_ceil(64) * 64;
+        let uneven = |at: u64| 20 + 7 * at + (at % 3) * 2;
+        let curved = |at: u64| 20 + at * at;
+        for room in [100, 500, 1111, 3000, 100_000] {
+            for bytes in [&steps as &dyn Fn(u64) -> u64, &curved] {
+                let right = (1..=512).rev().find(|at| bytes(*at) <= room);
+                assert_eq!(search(1, 512, room, bytes).largest, right, "{room}");
+            }
+            assert!(search(1, 512, room, uneven).largest.is_some_and(|at| uneven(at) <= room));
+        }
+    }
+
+    #[test]
+    fn a_line_needs_few_runs() {
+        let found = search(1, 512, 3000, |at| 20 + 7 * at);
+        assert!(found.tried.len() <= 5, "{:?}", found.tried);
+        let curved = search(1, 512, 100_000, |at| 20 + at * at);
+        assert!(curved.tried.len() <= 14, "{:?}", curved.tried);
+        assert_eq!(search(8, 8, 100, |at| at).tried, [8]);
+    }
+}
