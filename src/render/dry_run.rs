@@ -64,10 +64,6 @@ pub struct DryRunAnswer {
     pub moment: Option<RunMoment>,
     /// The program's folder.
     pub directory: Option<String>,
-    /// The allocator gave its cache back this often, to go on.
-    pub retries: u64,
-    /// Out-of-memory errors that the program survived.
-    pub survived: u64,
     /// What the program needs on a card with more memory; after an out-of-memory error.
     pub needed: Option<RunPeaks>,
     /// Notes: values that decide sizes, what could not be read.

@@ -128,8 +128,6 @@ pub(super) fn answer(
             .iter()
             .map(|it| RunProcess { name: it.name(), peaks: it.peaks })
             .collect(),
-        retries: shown.retries,
-        survived: if ran_out { 0 } else { report.out_of_memory },
         needed: None,
         notes: notes(shown, trial, fit, directory.as_deref()),
         next: moment.as_ref().map(|it| advice(it, shown.peaks)).unwrap_or_default(),

@@ -35,10 +35,10 @@ pub(super) fn largest_that_fits(
     let mut halves = false;
     while fits + 1 < above {
         let guess = match (halves, estimate(&points, room)) {
+            (true, _) => fits + (above - fits) / 2,
             (false, Some(guess)) => guess,
-            // The first two numbers are close, so that even a small card gives two points.
-            (_, None) => fits.saturating_mul(2).max(fits + 1),
-            (true, Some(_)) => fits + (above - fits) / 2,
+            // Close, so that even a small card gives two points.
+            (false, None) => fits.saturating_mul(4),
         };
         let at = guess.clamp(fits + 1, above - 1);
         let width = above - fits;
@@ -51,17 +51,18 @@ pub(super) fn largest_that_fits(
             FitProbe::TooLarge => above = at,
         }
         // A guess that narrows little is followed by one in the middle.
-        halves = !halves && above - fits > 2 && (above - fits) * 2 > width && points.len() > 2;
+        halves = !halves && above - fits > 2 && (above - fits) * 2 > width && above <= high;
     }
     Ok(FitResult { largest: Some(fits), tried })
 }
 
-/// Where a line through the two largest points meets the card's memory.
+/// Where a line through the two largest points meets the card's memory; `None`: they are level.
 fn estimate(points: &[(u64, u64)], room: u64) -> Option<u64> {
     let (&(before, least), &(at, most)) = (points.get(points.len().checked_sub(2)?)?, points.last()?);
     let slope = most.saturating_sub(least) as f64 / at.saturating_sub(before).max(1) as f64;
-    if slope <= 0.0 {
-        return Some(u64::MAX);
+    // As long as something else is the peak, it says nothing.
+    if (most - least.min(most)) * 50 < most {
+        return None;
     }
     Some(at.saturating_add((room.saturating_sub(most) as f64 / slope) as u64))
 }
@@ -90,6 +91,10 @@ mod tests {
         let steps = |at: u64| 20 + (7 * at).div_ceil(64) * 64;
         let uneven = |at: u64| 20 + 7 * at + (at % 3) * 2;
         let curved = |at: u64| 20 + at * at;
+        let level_first = |at: u64| (7 * at).max(560);
+        let found = search(1, 32768, 2000, level_first);
+        assert_eq!(found.largest, Some(285));
+        assert!(found.tried.len() < 20, "{:?}", found.tried);
         for room in [100, 500, 1111, 3000, 100_000] {
             for bytes in [&steps as &dyn Fn(u64) -> u64, &curved] {
                 let right = (1..=512).rev().find(|at| bytes(*at) <= room);

@@ -7,7 +7,6 @@ mod libraries;
 mod observer;
 mod trial;
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;

@@ -68,7 +68,6 @@ pub(super) struct ObserverReport {
     pub(super) reads: Vec<ReportedRead>,
     /// At an out-of-memory error.
     pub(super) device: Option<u32>,
-    pub(super) asked: Option<u64>,
 }
 
 impl ObserverReport {
