@@ -69,12 +69,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", help="these jobs, and no limits")
+    parser.add_argument("--search", action="store_true", help="only the search for the largest batch")
     parser.add_argument("--seconds", type=int, default=60, help="time limit of one job")
     parser.add_argument("--total", type=int, default=330, help="no job is started after so many seconds")
     args = parser.parse_args()
     out = args.out.resolve()
     began = time.time()
     peaks = {}
+    if args.search:
+        return search(out, args.seconds)
     for job in args.only or JOBS + HELD_OUT + TWO:
         if time.time() - began > args.total:
             break

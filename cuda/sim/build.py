@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the simulated CUDA libraries that one installed PyTorch wheel needs.
 
-    build.py TORCH_LIB_DIR OUT_DIR
+    build.py [--strict] TORCH_LIB_DIR OUT_DIR
 
 Which libraries and which symbols is read from the wheel itself (its DT_NEEDED entries and undefined
 symbols), so another PyTorch version needs no other list. What stands in driver/, runtime/, nvml/ and
@@ -19,7 +19,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-CFLAGS = ["-std=gnu11", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+CFLAGS = ["-std=gnu11", "-O1", "-fPIC", "-fvisibility=hidden"]
+STRICT = ["-Wall", "-Wextra", "-Werror"]
 
 # Library stem -> (prefix of its symbols, its own code for "not supported").
 # Longer prefixes come first: cublasLt before cublas, and the driver's bare "cu" last of all.
@@ -203,7 +204,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("torch_lib", type=Path, help="the torch/lib folder of an installed wheel")
     parser.add_argument("out", type=Path, help="where the libraries go")
+    parser.add_argument("--strict", action="store_true", help="warnings of the compiler are errors")
     arguments = parser.parse_args()
+    CFLAGS.extend(STRICT if arguments.strict else ["-w"])
     with tempfile.TemporaryDirectory() as work:
         build(Wheel(arguments.torch_lib), arguments.out, work)
 

@@ -8,11 +8,13 @@ from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=1024)
+parser.add_argument("--scale", type=int, help="the batch in units of 512")
 parser.add_argument("--steps", type=int, default=4)
 parser.add_argument("--sized-by-values", action="store_true")
 parser.add_argument("--fail", action="store_true")
 parser.add_argument("--exit", type=int, default=0)
 args = parser.parse_args()
+args.batch = args.scale * 512 if args.scale else args.batch
 
 if "LOCAL_RANK" in os.environ:
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -8,7 +8,7 @@ use crate::analysis::{
     RunFacts, RunInstant, RunMoment, RunOwner, RunPhase, run_moment,
 };
 use crate::model::{Card, CudaIndex, Metric, Pool, TensorCategory};
-use crate::render::{DryRunAnswer, FitAnswer, RunPeaks, RunProcess, bytes, count, short_file};
+use crate::render::{DryRunAnswer, FitAnswer, RunClass, RunPeaks, RunProcess, bytes, count, short_file};
 
 /// Operations whose result's size depends on values.
 const SIZED_BY_VALUES: [&str; 7] = [
@@ -74,12 +74,25 @@ impl ProcessView<'_> {
         self.last.report.out_of_memory > 0 && self.last.report.event != "step"
     }
 
+    fn class(&self) -> RunClass {
+        let is_sized = |read: &ReportedRead| SIZED_BY_VALUES.contains(&read.0.as_str());
+        if self.last.report.reads.iter().any(is_sized) {
+            return RunClass::SizedByValues;
+        }
+        let frames = self.last.reading.iter().flatten().flat_map(|reading| &reading.history.frames);
+        let mut files = frames.map(|frame| &*frame.file);
+        match files.any(|file| file.ends_with("torch/nn/modules/conv.py")) {
+            true => RunClass::Convolutions,
+            false => RunClass::Plain,
+        }
+    }
+
     fn moment(&self, instant: RunInstant) -> Option<RunMoment> {
         let of = match instant {
             RunInstant::Peak => self.last,
             RunInstant::OutOfMemory => self.refused?,
         };
-        let reading = of.reading.as_ref().ok()?;
+        let reading = of.reading.as_ref()?.as_ref().ok()?;
         let device = CudaIndex(self.device);
         let counters = reading.counters.iter().find(|(index, _)| *index == device);
         let counted = counters.map_or(0, |(_, it)| it.stat(Metric::Allocation, Pool::All).allocated);
@@ -118,6 +131,7 @@ pub(super) fn answer(
     let report = &shown.last.report;
     let answer = DryRunAnswer {
         fit,
+        class: shown.class(),
         cards: cards(setting.card, setting.gpus),
         memory: setting.card.memory,
         context_is_estimated: !setting.card.is_measured,
@@ -160,7 +174,7 @@ fn notes(
             why.map(|why| format!(": {why}")).unwrap_or_default()
         ));
     }
-    if let Err(why) = &shown.last.reading {
+    if let Some(Err(why)) = &shown.last.reading {
         notes.push(format!("the program's blocks could not be read: {why}"));
     }
     if fit != FitAnswer::OutOfMemory && report.out_of_memory > 0 {

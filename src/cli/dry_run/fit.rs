@@ -19,8 +19,13 @@ pub(super) struct FitResult {
     pub(super) tried: Vec<u64>,
 }
 
-/// Searches from `low` to `high`: bytes grow about linearly, so two runs tell where to look, and
-/// later ones verify it. `room`: the bytes of the card.
+/// Later guesses go this part of the number away from the first one, then half as far, or twice.
+const FIRST_STEP: u64 = 64;
+/// A guess goes this many times beyond what fits.
+const MAX_GROWTH: u64 = 8;
+
+/// Searches from `low` to `high`: bytes grow about linearly, so a few runs tell where to look, and
+/// later ones close in on it. `room`: the bytes of the card.
 pub(super) fn largest_that_fits(
     low: u64,
     high: u64,
@@ -32,26 +37,32 @@ pub(super) fn largest_that_fits(
         return Ok(FitResult { largest: None, tried });
     };
     let (mut points, mut fits, mut above) = (vec![(low, bytes)], low, high + 1);
-    let mut halves = false;
+    let (mut step, mut fitted) = (0, None);
     while fits + 1 < above {
-        let guess = match (halves, estimate(&points, room)) {
-            (true, _) => fits + (above - fits) / 2,
-            (false, Some(guess)) => guess,
-            // Close, so that even a small card gives two points.
-            (false, None) => fits.saturating_mul(4),
+        let middle = fits + (above - fits) / 2;
+        let guess = match (above > high, fitted) {
+            (true, _) => match estimate(&points, room) {
+                Some(guess) => guess.min(fits.saturating_mul(MAX_GROWTH)),
+                // Close, so that even a small card gives two points.
+                None => fits.saturating_mul(4),
+            },
+            (false, Some(true)) => middle.min(fits + step),
+            (false, _) => middle.max(above.saturating_sub(step)),
         };
         let at = guess.clamp(fits + 1, above - 1);
-        let width = above - fits;
         tried.push(at);
-        match run(at)? {
+        let probe = run(at)?;
+        match probe {
             FitProbe::Fits(bytes) => {
                 points.push((at, bytes));
                 fits = at;
             }
             FitProbe::TooLarge => above = at,
         }
-        // A guess that narrows little is followed by one in the middle.
-        halves = !halves && above - fits > 2 && (above - fits) * 2 > width && above <= high;
+        let does_fit = matches!(probe, FitProbe::Fits(_));
+        let usual = if step > 0 { step / 2 } else { at / FIRST_STEP };
+        step = if step > 0 && fitted == Some(does_fit) { step * 2 } else { usual.max(1) };
+        fitted = Some(does_fit);
     }
     Ok(FitResult { largest: Some(fits), tried })
 }
@@ -107,9 +118,9 @@ mod tests {
     #[test]
     fn a_line_needs_few_runs() {
         let found = search(1, 512, 3000, |at| 20 + 7 * at);
-        assert!(found.tried.len() <= 5, "{:?}", found.tried);
+        assert!(found.tried.len() <= 7, "{:?}", found.tried);
         let curved = search(1, 512, 100_000, |at| 20 + at * at);
-        assert!(curved.tried.len() <= 14, "{:?}", curved.tried);
+        assert!(curved.tried.len() <= 16, "{:?}", curved.tried);
         assert_eq!(search(8, 8, 100, |at| at).tried, [8]);
     }
 }

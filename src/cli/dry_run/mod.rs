@@ -56,6 +56,7 @@ pub(super) fn run(args: &DryRunArgs) -> Result<ExitCode> {
         until_step: args.until_step,
         program: &args.program,
         is_quiet: false,
+        is_read: true,
         wants_trace: args.output.is_some(),
         expandable: false,
     };
@@ -106,7 +107,8 @@ fn answered(
 /// What it needs where there is room, and whether another allocator setting makes it fit.
 fn look_further(answer: &mut DryRunAnswer, setting: &TrialSetting<'_>) -> Result<()> {
     let larger = Card { memory: BOUNDLESS, ..setting.card.clone() };
-    let more = TrialSetting { is_quiet: true, wants_trace: false, ..setting.clone() };
+    let more =
+        TrialSetting { is_quiet: true, is_read: false, wants_trace: false, ..setting.clone() };
     let Some(needed) = peaks_of(&TrialSetting { card: &larger, ..more.clone() })? else {
         return Ok(());
     };
@@ -135,50 +137,62 @@ fn peaks_of(setting: &TrialSetting<'_>) -> Result<Option<RunPeaks>> {
 
 fn search(args: &DryRunArgs, range: &FitRange, setting: &TrialSetting<'_>) -> Result<ExitCode> {
     let began = Instant::now();
-    let mut found = None;
-    let tried = |value: u64| -> Result<FitProbe> {
-        let program = range.filled(&args.program, value);
-        let setting = TrialSetting { program: &program, is_quiet: true, ..setting.clone() };
-        let trial = Trial::run(&setting)?;
-        let (pid, answer) = answered(&trial, &setting, None)
-            .with_context(|| format!("with {} = {value}", range.name))?;
-        let peaks = answer.processes.first().map(|it| it.peaks).unwrap_or_default();
-        eprint_line(&format!(
-            "{} = {value}: {}, {} allocated at the peak, {:.1} s",
-            range.name,
-            if answer.fit == FitAnswer::Fits { "fits" } else { "does not fit" },
-            bytes(peaks.allocated),
-            trial.took.as_secs_f64()
-        ));
-        match answer.fit {
-            FitAnswer::Fits => {
-                let needs = peaks.allocated + peaks.process.saturating_sub(peaks.reserved);
-                found = Some((trial, pid, answer));
-                Ok(FitProbe::Fits(needs))
-            }
-            FitAnswer::OutOfMemory | FitAnswer::AboveLimit(_) => Ok(FitProbe::TooLarge),
-            FitAnswer::Failed => bail!(
-                "the program failed with {} = {value} (exit code {}): {}",
-                range.name,
-                trial.code,
-                trial.last_line()
-            ),
-        }
-    };
+    let tried = |value: u64| probe(range, value, &range.filled(&args.program, value), setting);
     let result = largest_that_fits(range.low, range.high, args.card.memory, tried)?;
     let took = format!("{} runs, {:.0} s", result.tried.len(), began.elapsed().as_secs_f64());
-    let (Some(largest), Some((trial, pid, mut answer))) = (result.largest, found) else {
-        let line = format!("{} = {} does not fit; {took}", range.name, range.low);
+    let Some(largest) = result.largest else {
+        let line = format!("{} = {} does not fit ({took})", range.name, range.low);
         output::print(|out| writeln!(out, "{line}"))?;
         return Ok(DOES_NOT_FIT.into());
     };
+    // Once more, to see what holds the memory.
+    let program = range.filled(&args.program, largest);
+    let setting = TrialSetting { program: &program, is_quiet: true, ..setting.clone() };
+    let trial = Trial::run(&setting)?;
+    let (pid, mut answer) = answered(&trial, &setting, None)?;
     write_traces(args, &trial.observed, pid, &mut answer)?;
+    let next = match largest < range.high {
+        true => format!("; {} does not", largest + 1),
+        false => String::new(),
+    };
     output::print(|out| {
-        let next = if largest < range.high { format!("; {} does not", largest + 1) } else { String::new() };
         writeln!(out, "{} = {largest} is the largest that fits{next} ({took})", range.name)?;
         dry_run_text(out, &answer)
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A run with one number.
+fn probe(
+    range: &FitRange,
+    value: u64,
+    program: &[String],
+    setting: &TrialSetting<'_>,
+) -> Result<FitProbe> {
+    let setting = TrialSetting {
+        program,
+        is_quiet: true,
+        is_read: false,
+        wants_trace: false,
+        ..setting.clone()
+    };
+    let trial = Trial::run(&setting)?;
+    let (_, answer) =
+        answered(&trial, &setting, None).with_context(|| format!("with {} = {value}", range.name))?;
+    let needs = answer.processes.iter().map(|it| it.peaks.process).max().unwrap_or(0);
+    let (word, probe) = match answer.fit {
+        FitAnswer::Fits => ("fits", FitProbe::Fits(needs)),
+        FitAnswer::OutOfMemory | FitAnswer::AboveLimit(_) => ("does not fit", FitProbe::TooLarge),
+        FitAnswer::Failed => bail!(
+            "the program failed with {} = {value} (exit code {}): {}",
+            range.name,
+            trial.code,
+            trial.last_line()
+        ),
+    };
+    let took = trial.took.as_secs_f64();
+    eprint_line(&format!("{} = {value} {word} ({took:.1} s)", range.name));
+    Ok(probe)
 }
 
 /// Writes the recordings that were asked for, and says what to do with them.

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use crate::model::{CudaIndex, HistoryFrame, RunMark, RunMarkKind};
+use crate::model::{AllocationHistory, CudaIndex, HistoryFrame, RunMark, RunMarkKind};
 use crate::sampler::{
     RunReading, SnapshotOptions, TargetReaders, attach, read_history, read_owners, record_run,
 };
@@ -100,8 +100,8 @@ impl ObserverReport {
 /// A report with what was read from outside at that moment.
 pub(super) struct ObservedProcess {
     pub(super) report: ObserverReport,
-    /// Or why it could not be read.
-    pub(super) reading: Result<RunReading, String>,
+    /// Or why it could not be read; `None`: it was not.
+    pub(super) reading: Option<Result<RunReading, String>>,
     /// The recording, if one was asked for.
     pub(super) trace: Option<Vec<u8>>,
 }
@@ -114,7 +114,7 @@ pub(super) struct ReportListener {
 }
 
 impl ReportListener {
-    pub(super) fn start(socket: &Path, wants_trace: bool) -> Result<ReportListener> {
+    pub(super) fn start(socket: &Path, reads: bool, wants_trace: bool) -> Result<ReportListener> {
         let listener = UnixListener::bind(socket).and_then(|listener| {
             listener.set_nonblocking(true)?;
             Ok(listener)
@@ -126,7 +126,7 @@ impl ReportListener {
         let listen = move || {
             while !until.load(Ordering::Relaxed) {
                 match listener.accept() {
-                    Ok((stream, _)) => into.lock().extend(observe(stream, wants_trace)),
+                    Ok((stream, _)) => into.lock().extend(observe(stream, reads, wants_trace)),
                     Err(_) => std::thread::sleep(POLL_INTERVAL),
                 }
             }
@@ -157,26 +157,27 @@ impl Drop for ReportListener {
 }
 
 /// Reads the program while it waits for an answer.
-fn observe(stream: UnixStream, wants_trace: bool) -> Option<ObservedProcess> {
+fn observe(stream: UnixStream, reads: bool, wants_trace: bool) -> Option<ObservedProcess> {
     stream.set_nonblocking(false).ok()?;
     let mut line = String::new();
     BufReader::new((&stream).take(MAX_REPORT)).read_line(&mut line).ok()?;
     let report: ObserverReport = serde_json::from_str(&line).ok()?;
-    let read = read_run(report.pid);
     let mut trace = None;
-    let reading = read.map(|(readers, reading)| {
+    let read = if reads { Some(read_run(report.pid)) } else { None };
+    let reading = read.map(|read| read.map(|(readers, reading)| {
         if wants_trace {
             trace = written(&readers, &reading, &report.marks());
         }
         reading
-    });
+    }));
     let _ = (&stream).write_all(b"\n");
-    Some(ObservedProcess { report, reading: reading.map_err(|it| in_one_line(&it)), trace })
+    Some(ObservedProcess { report, reading: reading.map(|it| it.map_err(|why| in_one_line(&why))), trace })
 }
 
 fn read_run(pid: u32) -> Result<(TargetReaders, RunReading)> {
     let mut readers = attach(pid, &AtomicBool::new(false))?;
-    let history = read_history(&mut readers)?;
+    let mut history = read_history(&mut readers)?;
+    leave_out_observer(&mut history);
     let counters = match readers.counters() {
         Some(counters) => counters?,
         None => Vec::new(),
@@ -184,6 +185,18 @@ fn read_run(pid: u32) -> Result<(TargetReaders, RunReading)> {
     // Without them, lines are told instead.
     let owners = read_owners(&mut readers, OWNERS).ok().map(|read| read.snapshot);
     Ok((readers, RunReading { history, counters, owners }))
+}
+
+/// The observer's own frames, between the program's `backward()` and PyTorch's.
+fn leave_out_observer(history: &mut AllocationHistory) {
+    let frames = &history.frames;
+    let is_own = |frame: &u32| {
+        let file = frames.get(*frame as usize).map(|frame| &*frame.file);
+        file.is_some_and(|file| file.ends_with("/observer/memspy_observer.py"))
+    };
+    for stack in &mut history.stacks {
+        stack.frames.retain(|frame| !is_own(frame));
+    }
 }
 
 fn written(readers: &TargetReaders, reading: &RunReading, marks: &[RunMark]) -> Option<Vec<u8>> {

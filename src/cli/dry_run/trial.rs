@@ -26,6 +26,8 @@ pub(super) struct TrialSetting<'a> {
     pub(super) program: &'a [String],
     /// Its output goes to a file instead.
     pub(super) is_quiet: bool,
+    /// Its history and owners are read, not only its counters.
+    pub(super) is_read: bool,
     pub(super) wants_trace: bool,
     /// `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
     pub(super) expandable: bool,
@@ -45,7 +47,7 @@ impl Trial {
     pub(super) fn run(setting: &TrialSetting<'_>) -> Result<Trial> {
         let folder = TrialFolder::create()?;
         let socket = folder.path.join("reports");
-        let listener = ReportListener::start(&socket, setting.wants_trace)?;
+        let listener = ReportListener::start(&socket, setting.is_read, setting.wants_trace)?;
         let began = Instant::now();
         let log = folder.path.join("output");
         let mut command = command(setting, &folder.path, &socket)?;
