@@ -308,7 +308,7 @@ impl RunRecords<'_> {
         self.flush(sink)?;
         let time = Nanos(self.last.0 + 1000);
         for (device, counters) in &self.reading.counters {
-            let (device, counters) = (*device, Box::new(counters.clone()));
+            let (device, counters) = (*device, Box::new(*counters));
             sink.record(&Record::Counters { time, device, counters })?;
         }
         for device in &self.reading.history.devices {

@@ -32,6 +32,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Function, file, line.
 type ReportedFrame = (String, String, u32);
 
+/// Kind, allocations before it by device, stack.
+type ReportedMark = (String, BTreeMap<u32, u64>, Option<Vec<ReportedFrame>>);
+
 /// Counters of a device, by the program itself.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct ReportedDevice {
@@ -64,7 +67,7 @@ pub(super) struct ObserverReport {
     pub(super) out_of_memory: u64,
     pub(super) error: Option<String>,
     pub(super) devices: Vec<ReportedDevice>,
-    marks: Vec<(String, BTreeMap<u32, u64>, Option<Vec<ReportedFrame>>)>,
+    marks: Vec<ReportedMark>,
     pub(super) reads: Vec<ReportedRead>,
     /// At an out-of-memory error.
     pub(super) device: Option<u32>,
