@@ -59,7 +59,7 @@ fn the_figures_are_those_of_pytorch() {
         line.split_whitespace().skip(1).take(2).collect::<Vec<_>>().join(" ")
     };
     assert_eq!([figure("allocated"), figure("reserved")], [bytes(truth[0]), bytes(truth[1])]);
-    has(&done.out, &["FITS", "NVIDIA H200", "4 optimizer steps", "parameters", "optimizer state"]);
+    has(&done.out, &["FITS", "±1 %", "NVIDIA H200", "4 optimizer steps", "parameters", "optimizer state"]);
     // The peak is in the backward pass, and what holds it was made by the forward pass.
     let activations = line_of("# the activations");
     has(&done.out, &["backward at", &line_of("loss.backward()"), &activations, "memspy flame"]);
@@ -104,12 +104,12 @@ fn values_that_decide_sizes_and_other_failures_are_told() {
 #[test]
 fn the_largest_batch_that_fits_is_found() {
     let program = [python(), script()];
-    let options = ["--card", "2GiB", "--fit", "n=1..64", "--"];
+    let options = ["--card", "2GiB", "--fit", "n=10..18", "--"];
     let done = run(command(&options).args(&program).args(["--scale", "{n}"])).ok();
     let first = done.out.lines().next().unwrap();
     has(first, &["is the largest that fits"]);
     let largest: u64 = first.split(' ').nth(2).unwrap().parse().unwrap();
-    assert!((8..32).contains(&largest), "{first}");
+    assert!((11..18).contains(&largest), "{first}");
     // Both were run.
     let verdicts = [format!("n = {largest} fits"), format!("n = {} does not fit", largest + 1)];
     has(&done.err, &verdicts.each_ref().map(String::as_str));
@@ -131,7 +131,7 @@ fn what_is_missing_is_told() {
     without_compiler.env("XDG_CACHE_HOME", empty.path()).env("CC", "no-such-compiler");
     let done = run(without_compiler.args([python(), script()]));
     done.refused_last(&["cannot build the simulated CUDA libraries", "no C compiler", "gcc"]);
-    let done = run(command(&["--", "no-such-program"]));
+    let done = run(&mut command(&["--", "no-such-program"]));
     done.refused(&["no-such-program", "spelled right"]);
     let done = run(command(&["--"]).args([&python(), "-c", "import torch"]));
     done.refused(&["allocated no GPU memory"]);

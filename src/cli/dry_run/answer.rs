@@ -119,11 +119,14 @@ pub(super) fn answer(
         (std::cmp::Reverse(ran_out && it.ran_out()), std::cmp::Reverse(it.peaks.allocated))
     });
     let shown = processes.first()?;
-    let fit = match (ran_out, trial.code, max_peak) {
-        (true, ..) => FitAnswer::OutOfMemory,
-        (false, 0, Some(most)) if shown.peaks.allocated > most => FitAnswer::AboveLimit(most),
-        (false, 0, _) => FitAnswer::Fits,
-        (false, ..) => FitAnswer::Failed,
+    // An exit code of the program's own choice is no failure; an exception is.
+    let has_failed =
+        trial.code != 0 && processes.iter().any(|it| it.last.report.error.is_some());
+    let fit = match max_peak {
+        _ if ran_out => FitAnswer::OutOfMemory,
+        _ if has_failed => FitAnswer::Failed,
+        Some(most) if shown.peaks.allocated > most => FitAnswer::AboveLimit(most),
+        _ => FitAnswer::Fits,
     };
     let instant = if ran_out { RunInstant::OutOfMemory } else { RunInstant::Peak };
     let moment = shown.moment(instant);
@@ -166,7 +169,7 @@ fn notes(
 ) -> Vec<String> {
     let report = &shown.last.report;
     let mut notes = Vec::new();
-    if fit == FitAnswer::Failed {
+    if fit != FitAnswer::OutOfMemory && trial.code != 0 {
         let why = report.error.as_deref().and_then(|text| text.lines().next());
         notes.push(format!(
             "the program ended with exit code {}{}",
@@ -184,9 +187,12 @@ fn notes(
         ));
     }
     if fit == FitAnswer::Fits && shown.retries > 0 {
+        let times = match shown.retries {
+            1 => "once".to_owned(),
+            retries => format!("{} times", count(retries)),
+        };
         notes.push(format!(
-            "it fits only because PyTorch gave its cache back {} times: that is slow",
-            count(shown.retries)
+            "it fits only because PyTorch gave its cache back {times}: that is slow"
         ));
     }
     notes.extend(reads_note(&report.reads, directory));
