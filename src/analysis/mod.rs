@@ -34,9 +34,7 @@ pub use blocks::{
     IdleStreams, MomentBlocks, PrivatePool, SegmentSum, SizeClass, StreamMemory, UnusableBlocks,
     UnusableReason, cache_reasons, private_pools, users_label,
 };
-pub use dry_run::{
-    RunFacts, RunHolder, RunInstant, RunMoment, RunOwner, RunPhase, run_moment,
-};
+pub use dry_run::{RunFacts, RunHolder, RunInstant, RunMoment, RunOwner, RunPhase, run_moment};
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, LineDoubt, RecordingWarning, RefusalTotals,
     UnknownReason,

@@ -72,7 +72,9 @@ impl Card {
                 context: MEASURED_CONTEXT,
                 is_measured: false,
             }),
-            _ => Err(format!("a card's memory (24GiB, at least 1GiB), or one of {}", Card::names())),
+            _ => {
+                Err(format!("a card's memory (24GiB, at least 1GiB), or one of {}", Card::names()))
+            }
         }
     }
 

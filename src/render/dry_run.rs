@@ -177,9 +177,8 @@ fn figures(out: &mut dyn Write, answer: &DryRunAnswer) -> io::Result<()> {
         false => "as nvidia-smi shows it",
     };
     let margins = answer.class.margins();
-    let margin = |at: usize| {
-        margins.map_or("±? %".to_owned(), |margins| format!("±{} %", margins[at]))
-    };
+    let margin =
+        |at: usize| margins.map_or("±? %".to_owned(), |margins| format!("±{} %", margins[at]));
     let shown = answer.needed.unwrap_or(peaks);
     for (at, (name, value, what)) in [
         ("allocated", shown.allocated, "in tensors"),
@@ -194,9 +193,11 @@ fn figures(out: &mut dyn Write, answer: &DryRunAnswer) -> io::Result<()> {
         writeln!(out, "  {name:<10} {:>11} {share:>4.0} %  {margin}  {what}", bytes(value))?;
     }
     if answer.processes.len() > 1 {
-        let all: Vec<String> = answer.processes.iter().map(|process| {
-            format!("{} {}", process.name, bytes(process.peaks.allocated))
-        }).collect();
+        let all: Vec<String> = answer
+            .processes
+            .iter()
+            .map(|process| format!("{} {}", process.name, bytes(process.peaks.allocated)))
+            .collect();
         writeln!(out, "  allocated by process: {}", all.join(", "))?;
     }
     Ok(())
@@ -254,7 +255,9 @@ fn holder_text(holder: &RunHolder, directory: Option<&str>) -> String {
             format!("{} ({}, {blocks})", frame_text(frame, directory), phase.name())
         }
         RunOwner::Unknown(RunPhase::Backward) => format!("made by the backward pass ({blocks})"),
-        RunOwner::Unknown(phase) => format!("without a line of Python ({}, {blocks})", phase.name()),
+        RunOwner::Unknown(phase) => {
+            format!("without a line of Python ({}, {blocks})", phase.name())
+        }
     }
 }
 

@@ -8,9 +8,10 @@ use rustc_hash::FxHashMap;
 use super::process_tree::rank;
 use super::readers::TargetReaders;
 use crate::model::{
-    AddressSpace, AllocationHistory, AllocationSite, AllocatorCounters, CudaIndex, DeviceHistory, EndReason, Event, EventBatch, EventKind, ExactSettings, Frame, Function,
-    HistoryAction, HistoryEvent, HistoryFrame, MemoryKind, Metric, Nanos, NativeFrames, OwnershipSnapshot,
-    Pool, ProbeBackend, Record, RecordSink, RecordingEnd, RecordingStart, RecordingTotals, RunMark,
+    AddressSpace, AllocationHistory, AllocationSite, AllocatorCounters, CudaIndex, DeviceHistory,
+    EndReason, Event, EventBatch, EventKind, ExactSettings, Frame, Function, HistoryAction,
+    HistoryEvent, HistoryFrame, MemoryKind, Metric, Nanos, NativeFrames, OwnershipSnapshot, Pool,
+    ProbeBackend, Record, RecordSink, RecordingEnd, RecordingStart, RecordingTotals, RunMark,
     RunMarkKind, SinkResult, SiteId, StackId, StackSource, StackTable, TargetRuntime, Thread,
     ThreadId, TrainingStep,
 };
@@ -123,9 +124,8 @@ impl RunRecords<'_> {
     /// How many of the first allocations are not in the history.
     fn lost(&self, device: &DeviceHistory) -> u64 {
         let counters = self.reading.counters.iter().find(|(index, _)| *index == device.device);
-        let counted = counters.map_or(0, |(_, it)| {
-            it.stat(Metric::Allocation, Pool::All).allocated
-        });
+        let counted =
+            counters.map_or(0, |(_, it)| it.stat(Metric::Allocation, Pool::All).allocated);
         let seen = device.events.iter().filter(|it| it.action == HistoryAction::Alloc).count();
         u64::try_from(counted).unwrap_or(0).saturating_sub(seen as u64)
     }
@@ -245,9 +245,8 @@ impl RunRecords<'_> {
     fn caller(&self, device: CudaIndex) -> Option<usize> {
         let now = self.ordinals.get(&device).copied().unwrap_or(0);
         let passed = self.marks.partition_point(|mark| mark.before(device) < now);
-        let of_backward = |mark: &RunMark| {
-            matches!(mark.kind, RunMarkKind::Backward | RunMarkKind::BackwardEnd)
-        };
+        let of_backward =
+            |mark: &RunMark| matches!(mark.kind, RunMarkKind::Backward | RunMarkKind::BackwardEnd);
         let last = self.marks[..passed].iter().rposition(of_backward)?;
         (self.marks[last].kind == RunMarkKind::Backward).then_some(last)
     }

@@ -59,7 +59,10 @@ fn the_figures_are_those_of_pytorch() {
         line.split_whitespace().skip(1).take(2).collect::<Vec<_>>().join(" ")
     };
     assert_eq!([figure("allocated"), figure("reserved")], [bytes(truth[0]), bytes(truth[1])]);
-    has(&done.out, &["FITS", "±1 %", "NVIDIA H200", "4 optimizer steps", "parameters", "optimizer state"]);
+    has(
+        &done.out,
+        &["FITS", "±1 %", "NVIDIA H200", "4 optimizer steps", "parameters", "optimizer state"],
+    );
     // The peak is in the backward pass, and what holds it was made by the forward pass.
     let activations = line_of("# the activations");
     has(&done.out, &["backward at", &line_of("loss.backward()"), &activations, "memspy flame"]);
@@ -78,7 +81,10 @@ fn what_does_not_fit_is_told_with_its_line() {
     let done = dry_run(&["--card", "1GiB"], &["--batch", "8192"]);
     assert_eq!(done.status.code(), Some(3), "{}{}", done.out, done.err);
     let activations = line_of("# the activations");
-    has(&done.out, &["DOES NOT FIT: it needs", "Out of memory in step 1", "forward", "more asked for at"]);
+    has(
+        &done.out,
+        &["DOES NOT FIT: it needs", "Out of memory in step 1", "forward", "more asked for at"],
+    );
     let first = done.out.lines().find(|line| line.contains("Out of memory")).unwrap();
     has(first, &[&activations]);
     has(&done.out, &["it fits t4"]);
@@ -89,7 +95,8 @@ fn a_peak_above_the_limit_is_an_exit_code() {
     let done = dry_run(&["--max-peak", "300MiB"], &[]);
     assert_eq!(done.status.code(), Some(3), "{}{}", done.out, done.err);
     has(&done.out, &["ABOVE THE LIMIT", "ended after step 3"]);
-    let done = dry_run(&["--max-peak", "2GiB", "--pass-exit", "--until-step", "0"], &["--exit", "7"]);
+    let done =
+        dry_run(&["--max-peak", "2GiB", "--pass-exit", "--until-step", "0"], &["--exit", "7"]);
     assert_eq!(done.status.code(), Some(7), "{}{}", done.out, done.err);
 }
 

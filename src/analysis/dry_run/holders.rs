@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::RunFacts;
 use super::phases::{PhaseClock, RunPhase};
-use super::replay::LiveBlock;
+use super::replay::HistoryBlock;
 use crate::model::{HistoryFrame, TensorCategory};
 
 /// What holds bytes.
@@ -28,14 +28,14 @@ pub struct RunHolder {
 }
 
 /// By file, line and name, so that equal ones meet.
-type LineKey = (std::sync::Arc<str>, u32, std::sync::Arc<str>, RunPhase);
+type HolderLine = (std::sync::Arc<str>, u32, std::sync::Arc<str>, RunPhase);
 
 pub(super) struct HolderSums<'a> {
     clock: &'a PhaseClock<'a>,
     /// By address of the bytes.
     categories: BTreeMap<u64, TensorCategory>,
     by_category: BTreeMap<TensorCategory, (u64, u64)>,
-    by_line: BTreeMap<LineKey, (u64, u64)>,
+    by_line: BTreeMap<HolderLine, (u64, u64)>,
     unknown: BTreeMap<RunPhase, (u64, u64)>,
 }
 
@@ -60,11 +60,11 @@ impl<'a> HolderSums<'a> {
     }
 
     /// `is_kept`: the block lives when owners are known.
-    pub(super) fn add(&mut self, address: u64, block: &LiveBlock, is_kept: bool) {
+    pub(super) fn add(&mut self, address: u64, block: &HistoryBlock, is_kept: bool) {
         let category = self.categories.get(&address).filter(|_| is_kept).copied();
         // Lines say more about activations than a category does.
-        let category = category
-            .filter(|it| !matches!(it, TensorCategory::Saved | TensorCategory::Other));
+        let category =
+            category.filter(|it| !matches!(it, TensorCategory::Saved | TensorCategory::Other));
         let sum = match category {
             Some(category) => self.by_category.entry(category).or_default(),
             None => {

@@ -10,7 +10,7 @@ const UNIT: u64 = 512;
 const EQUAL: f64 = 0.9995;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LiveBlock {
+pub(super) struct HistoryBlock {
     pub(super) size: u64,
     /// Index of its allocation in the history.
     pub(super) event: usize,
@@ -54,7 +54,8 @@ impl<'a> HistoryReplay<'a> {
         let is_peak = |level: &u64| *level as f64 >= top as f64 * EQUAL;
         // The highest one after which it falls, in the last rise to the peak.
         let last = levels.iter().rposition(is_peak)?;
-        let first = levels[..=last].iter().rposition(|level| !is_peak(level)).map_or(0, |at| at + 1);
+        let first =
+            levels[..=last].iter().rposition(|level| !is_peak(level)).map_or(0, |at| at + 1);
         let highest = (first..=last).max_by_key(|at| levels[*at])?;
         Some(highest + 1)
     }
@@ -88,12 +89,12 @@ impl<'a> HistoryReplay<'a> {
     }
 
     /// Blocks by address after that many events.
-    pub(super) fn live_at(&self, events: usize) -> BTreeMap<u64, LiveBlock> {
+    pub(super) fn live_at(&self, events: usize) -> BTreeMap<u64, HistoryBlock> {
         let mut live = BTreeMap::new();
         for (at, event) in self.device.events.iter().take(events).enumerate() {
             match event.action {
                 HistoryAction::Alloc => {
-                    let block = LiveBlock {
+                    let block = HistoryBlock {
                         size: rounded(event.size),
                         event: at,
                         ordinal: self.ordinal(at),

@@ -1,3 +1,5 @@
+//! A weight, an activation and a gradient: the peak and a refusal.
+
 use std::collections::BTreeMap;
 
 use super::*;

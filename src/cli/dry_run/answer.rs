@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::observer::{ObservedProcess, ReportedRead};
-use super::trial::{Trial, TrialSetting};
-use crate::analysis::{
-    RunFacts, RunInstant, RunMoment, RunOwner, RunPhase, run_moment,
-};
+use super::trial::{ProgramTrial, TrialSetting};
+use crate::analysis::{RunFacts, RunInstant, RunMoment, RunOwner, RunPhase, run_moment};
 use crate::model::{Card, CudaIndex, Metric, Pool, TensorCategory};
-use crate::render::{DryRunAnswer, FitAnswer, RunClass, RunPeaks, RunProcess, bytes, count, short_file};
+use crate::render::{
+    DryRunAnswer, FitAnswer, RunClass, RunPeaks, RunProcess, bytes, count, short_file,
+};
 
 /// Operations whose result's size depends on values.
 const SIZED_BY_VALUES: [&str; 7] = [
@@ -95,7 +95,8 @@ impl ProcessView<'_> {
         let reading = of.reading.as_ref()?.as_ref().ok()?;
         let device = CudaIndex(self.device);
         let counters = reading.counters.iter().find(|(index, _)| *index == device);
-        let counted = counters.map_or(0, |(_, it)| it.stat(Metric::Allocation, Pool::All).allocated);
+        let counted =
+            counters.map_or(0, |(_, it)| it.stat(Metric::Allocation, Pool::All).allocated);
         let marks = of.report.marks();
         let facts = RunFacts {
             history: &reading.history,
@@ -109,7 +110,7 @@ impl ProcessView<'_> {
 
 /// The pid of the process that is shown, and the answer; `None` if no process used the card.
 pub(super) fn answer(
-    trial: &Trial,
+    trial: &ProgramTrial,
     setting: &TrialSetting<'_>,
     max_peak: Option<u64>,
 ) -> Option<(u32, DryRunAnswer)> {
@@ -120,8 +121,7 @@ pub(super) fn answer(
     });
     let shown = processes.first()?;
     // An exit code of the program's own choice is no failure; an exception is.
-    let has_failed =
-        trial.code != 0 && processes.iter().any(|it| it.last.report.error.is_some());
+    let has_failed = trial.code != 0 && processes.iter().any(|it| it.last.report.error.is_some());
     let fit = match max_peak {
         _ if ran_out => FitAnswer::OutOfMemory,
         _ if has_failed => FitAnswer::Failed,
@@ -163,7 +163,7 @@ fn cards(card: &Card, gpus: u32) -> String {
 
 fn notes(
     shown: &ProcessView<'_>,
-    trial: &Trial,
+    trial: &ProgramTrial,
     fit: FitAnswer,
     directory: Option<&str>,
 ) -> Vec<String> {
@@ -247,7 +247,10 @@ fn advice(moment: &RunMoment, peaks: RunPeaks) -> Vec<String> {
         ));
     }
     let temporary = sum(&|it| {
-        matches!(it, RunOwner::Line(_, RunPhase::Optimizer) | RunOwner::Unknown(RunPhase::Optimizer))
+        matches!(
+            it,
+            RunOwner::Line(_, RunPhase::Optimizer) | RunOwner::Unknown(RunPhase::Optimizer)
+        )
     });
     if moment.phase == RunPhase::Optimizer && temporary > moment.allocated / 10 {
         next.push(format!(

@@ -69,7 +69,8 @@ pub(super) fn largest_that_fits(
 
 /// Where a line through the two largest points meets the card's memory; `None`: they are level.
 fn estimate(points: &[(u64, u64)], room: u64) -> Option<u64> {
-    let (&(before, least), &(at, most)) = (points.get(points.len().checked_sub(2)?)?, points.last()?);
+    let (&(before, least), &(at, most)) =
+        (points.get(points.len().checked_sub(2)?)?, points.last()?);
     let slope = most.saturating_sub(least) as f64 / at.saturating_sub(before).max(1) as f64;
     // As long as something else is the peak, it says nothing.
     if (most - least.min(most)) * 50 < most {

@@ -54,7 +54,9 @@ impl TorchPython {
         let python = interpreter_of(&path)
             .or_else(|| find("python"))
             .or_else(|| find("python3"))
-            .with_context(|| format!("{name} is no Python program, and no python is in PATH"))?;
+            .with_context(|| {
+            format!("{name} is no Python program, and no python is in PATH")
+        })?;
         let asked = Command::new(&python).args(["-c", QUESTION]).output();
         let output = asked.with_context(|| format!("cannot run {}", python.display()))?;
         let answer = serde_json::from_slice::<PythonAnswer>(&output.stdout);

@@ -27,7 +27,7 @@ use fit::{FitProbe, largest_that_fits};
 use interpreter::TorchPython;
 use libraries::SimulatedLibraries;
 use observer::ObservedProcess;
-use trial::{Trial, TrialSetting};
+use trial::{ProgramTrial, TrialSetting};
 
 /// The program does not fit, or needs more than allowed.
 const DOES_NOT_FIT: u8 = 3;
@@ -67,7 +67,7 @@ pub(super) fn run(args: &DryRunArgs) -> Result<ExitCode> {
 }
 
 fn once(args: &DryRunArgs, setting: &TrialSetting<'_>) -> Result<ExitCode> {
-    let trial = Trial::run(setting)?;
+    let trial = ProgramTrial::run(setting)?;
     let (pid, mut answer) = answered(&trial, setting, args.max_peak)?;
     if answer.fit == FitAnswer::OutOfMemory {
         eprint_line("it does not fit: running it again, on a larger card, to see what it needs");
@@ -84,7 +84,7 @@ fn once(args: &DryRunArgs, setting: &TrialSetting<'_>) -> Result<ExitCode> {
 }
 
 fn answered(
-    trial: &Trial,
+    trial: &ProgramTrial,
     setting: &TrialSetting<'_>,
     max_peak: Option<u64>,
 ) -> Result<(u32, DryRunAnswer)> {
@@ -129,7 +129,7 @@ fn look_further(answer: &mut DryRunAnswer, setting: &TrialSetting<'_>) -> Result
 
 /// Peaks of the largest process; `None` if it does not fit.
 fn peaks_of(setting: &TrialSetting<'_>) -> Result<Option<RunPeaks>> {
-    let trial = Trial::run(setting)?;
+    let trial = ProgramTrial::run(setting)?;
     let (_, answer) = answered(&trial, setting, None)?;
     let fits = answer.fit == FitAnswer::Fits;
     Ok(answer.processes.first().map(|process| process.peaks).filter(|_| fits))
@@ -148,7 +148,7 @@ fn search(args: &DryRunArgs, range: &FitRange, setting: &TrialSetting<'_>) -> Re
     // Once more, to see what holds the memory.
     let program = range.filled(&args.program, largest);
     let setting = TrialSetting { program: &program, is_quiet: true, ..setting.clone() };
-    let trial = Trial::run(&setting)?;
+    let trial = ProgramTrial::run(&setting)?;
     let (pid, mut answer) = answered(&trial, &setting, None)?;
     write_traces(args, &trial.observed, pid, &mut answer)?;
     let next = match largest < range.high {
@@ -176,9 +176,9 @@ fn probe(
         wants_trace: false,
         ..setting.clone()
     };
-    let trial = Trial::run(&setting)?;
-    let (_, answer) =
-        answered(&trial, &setting, None).with_context(|| format!("with {} = {value}", range.name))?;
+    let trial = ProgramTrial::run(&setting)?;
+    let (_, answer) = answered(&trial, &setting, None)
+        .with_context(|| format!("with {} = {value}", range.name))?;
     let needs = answer.processes.iter().map(|it| it.peaks.process).max().unwrap_or(0);
     let (word, probe) = match answer.fit {
         FitAnswer::Fits => ("fits", FitProbe::Fits(needs)),
@@ -203,7 +203,9 @@ fn write_traces(
     answer: &mut DryRunAnswer,
 ) -> Result<()> {
     let Some(path) = &args.output else {
-        answer.next.push("-o trace.bin records it: 'memspy flame trace.bin' then draws the peak".to_owned());
+        answer.next.push(
+            "-o trace.bin records it: 'memspy flame trace.bin' then draws the peak".to_owned(),
+        );
         return Ok(());
     };
     let host = output::host();

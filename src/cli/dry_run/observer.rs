@@ -23,10 +23,8 @@ use crate::trace::TraceWriter;
 /// A report of a job with many marks.
 const MAX_REPORT: u64 = 256 << 20;
 /// The program waits: it may be stopped as long as reading its owners takes.
-const OWNERS: SnapshotOptions = SnapshotOptions {
-    max_pause: Duration::from_secs(2),
-    ..SnapshotOptions::DEFAULT
-};
+const OWNERS: SnapshotOptions =
+    SnapshotOptions { max_pause: Duration::from_secs(2), ..SnapshotOptions::DEFAULT };
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Function, file, line.
@@ -124,7 +122,8 @@ impl ReportListener {
         });
         let listener = listener
             .with_context(|| format!("cannot listen at {} for the program", socket.display()))?;
-        let (observed, ended) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (observed, ended) =
+            (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
         let (into, until) = (Arc::clone(&observed), Arc::clone(&ended));
         let listen = move || {
             while !until.load(Ordering::Relaxed) {
@@ -167,14 +166,20 @@ fn observe(stream: UnixStream, reads: bool, wants_trace: bool) -> Option<Observe
     let report: ObserverReport = serde_json::from_str(&line).ok()?;
     let mut trace = None;
     let read = if reads { Some(read_run(report.pid)) } else { None };
-    let reading = read.map(|read| read.map(|(readers, reading)| {
-        if wants_trace {
-            trace = written(&readers, &reading, &report.marks());
-        }
-        reading
-    }));
+    let reading = read.map(|read| {
+        read.map(|(readers, reading)| {
+            if wants_trace {
+                trace = written(&readers, &reading, &report.marks());
+            }
+            reading
+        })
+    });
     let _ = (&stream).write_all(b"\n");
-    Some(ObservedProcess { report, reading: reading.map(|it| it.map_err(|why| in_one_line(&why))), trace })
+    Some(ObservedProcess {
+        report,
+        reading: reading.map(|it| it.map_err(|why| in_one_line(&why))),
+        trace,
+    })
 }
 
 fn read_run(pid: u32) -> Result<(TargetReaders, RunReading)> {

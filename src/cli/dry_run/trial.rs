@@ -34,7 +34,7 @@ pub(super) struct TrialSetting<'a> {
 }
 
 /// What came of it.
-pub(super) struct Trial {
+pub(super) struct ProgramTrial {
     /// The program's exit code.
     pub(super) code: u8,
     pub(super) took: Duration,
@@ -43,8 +43,8 @@ pub(super) struct Trial {
     pub(super) last_words: String,
 }
 
-impl Trial {
-    pub(super) fn run(setting: &TrialSetting<'_>) -> Result<Trial> {
+impl ProgramTrial {
+    pub(super) fn run(setting: &TrialSetting<'_>) -> Result<ProgramTrial> {
         let folder = TrialFolder::create()?;
         let socket = folder.path.join("reports");
         let listener = ReportListener::start(&socket, setting.is_read, setting.wants_trace)?;
@@ -57,8 +57,7 @@ impl Trial {
             command.stdin(Stdio::null()).stdout(Stdio::from(file)).stderr(Stdio::from(copy));
         }
         let (StopSignals { stop }, passed_on) = StopSignals::watch_for_program()?;
-        let program =
-            LaunchedProgram::start_command(command, &setting.program[0], passed_on)?;
+        let program = LaunchedProgram::start_command(command, &setting.program[0], passed_on)?;
         let code = program.wait()?;
         let observed = listener.finish();
         if stop.load(Ordering::Relaxed) {
@@ -66,7 +65,7 @@ impl Trial {
         }
         let last_words = std::fs::read(&log).unwrap_or_default();
         let last_words = String::from_utf8_lossy(&last_words).trim().to_owned();
-        Ok(Trial { code, took: began.elapsed(), observed, last_words })
+        Ok(ProgramTrial { code, took: began.elapsed(), observed, last_words })
     }
 
     /// The line that most likely says why the program failed.
