@@ -8,17 +8,19 @@ use rustc_hash::FxHashMap;
 use super::process_tree::rank;
 use super::readers::TargetReaders;
 use crate::model::{
-    AddressSpace, AllocationHistory, AllocationSite, AllocatorCounters, CudaIndex, DeviceHistory,
-    EndReason, Event, EventBatch, EventKind, ExactSettings, Frame, Function, HistoryAction,
-    HistoryEvent, HistoryFrame, MemoryKind, Metric, Nanos, NativeFrames, OwnershipSnapshot, Pool,
-    ProbeBackend, Record, RecordSink, RecordingEnd, RecordingStart, RecordingTotals, RunMark,
-    RunMarkKind, SinkResult, SiteId, StackId, StackSource, StackTable, TargetRuntime, Thread,
-    ThreadId, TrainingStep,
+    AddressSpace, AllocationHistory, AllocationSite, AllocatorCounters, CounterSnapshot, CudaIndex,
+    DeviceHistory, EndReason, Event, EventBatch, EventKind, ExactSettings, Frame, Function,
+    HistoryAction, HistoryEvent, HistoryFrame, MemoryKind, Metric, Nanos, NativeFrames,
+    OwnershipSnapshot, Pool, ProbeBackend, Record, RecordSink, RecordingEnd, RecordingStart,
+    RecordingTotals, RunMark, RunMarkKind, SinkResult, SiteId, StackId, StackSource, StackTable,
+    TargetRuntime, Thread, ThreadId, TrainingStep,
 };
 use crate::ownership::summarize;
 
 /// Events in one record.
 const BATCH: usize = 1 << 14;
+/// `kMinBlockSize`: PyTorch rounds requests to it.
+const UNIT: u64 = 512;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
 
@@ -57,6 +59,8 @@ pub fn record_run(
         sites: FxHashMap::default(),
         stacks: FxHashMap::default(),
         ordinals: BTreeMap::new(),
+        levels: BTreeMap::new(),
+        blocks: FxHashMap::default(),
         batch: Vec::new(),
         last: Nanos(0),
         steps: 0,
@@ -78,6 +82,9 @@ struct RunRecords<'a> {
     stacks: FxHashMap<u32, Option<StackId>>,
     /// Allocations so far.
     ordinals: BTreeMap<CudaIndex, u64>,
+    levels: BTreeMap<CudaIndex, CounterSnapshot>,
+    /// Sizes of the live blocks.
+    blocks: FxHashMap<(CudaIndex, u64), u64>,
     batch: Vec<Event>,
     last: Nanos,
     steps: u64,
@@ -117,6 +124,10 @@ impl RunRecords<'_> {
         }))?;
         for device in &self.reading.history.devices {
             self.ordinals.insert(device.device, self.lost(device));
+            if is_whole {
+                let (device, counters) = (device.device, Box::default());
+                sink.record(&Record::Counters { time: Nanos(0), device, counters })?;
+            }
         }
         Ok(())
     }
@@ -142,6 +153,7 @@ impl RunRecords<'_> {
             *self.ordinals.entry(device).or_default() += 1;
             self.pass_marks(device, time, sink)?;
         }
+        self.count(device, event);
         let Some(change) = self.change(device, event) else { return Ok(()) };
         let site = match change {
             EventKind::Freed { .. } => None,
@@ -152,12 +164,37 @@ impl RunRecords<'_> {
         if self.batch.len() == BATCH { self.flush(sink) } else { Ok(()) }
     }
 
+    /// The counters after this event, as far as the history tells: PyTorch's blocks may be larger.
+    fn count(&mut self, device: CudaIndex, event: &HistoryEvent) {
+        let size = event.size as i64;
+        let levels = self.levels.entry(device).or_default();
+        match event.action {
+            HistoryAction::Alloc => {
+                let size = event.size.max(1).div_ceil(UNIT).saturating_mul(UNIT);
+                let before = self.blocks.insert((device, event.address), size).unwrap_or(0);
+                levels.allocated += size as i64 - before as i64;
+            }
+            HistoryAction::FreeRequested => {
+                let freed = self.blocks.remove(&(device, event.address)).unwrap_or(0);
+                levels.allocated -= freed as i64;
+            }
+            HistoryAction::SegmentAlloc | HistoryAction::SegmentMap => levels.reserved += size,
+            HistoryAction::SegmentFree | HistoryAction::SegmentUnmap => levels.reserved -= size,
+            _ => {}
+        }
+        levels.active = levels.allocated;
+        levels.peak = levels.peak.max(levels.allocated);
+    }
+
     fn change(&self, device: CudaIndex, event: &HistoryEvent) -> Option<EventKind> {
         let allocated = |memory_kind, block| EventKind::Allocated {
             memory_kind,
             address: event.address,
             size: event.size,
-            levels: None,
+            levels: match memory_kind {
+                MemoryKind::Torch(_) => self.levels.get(&device).copied(),
+                _ => None,
+            },
             block,
         };
         let freed = |memory_kind| EventKind::Freed {
