@@ -70,6 +70,11 @@ say "Where the memory came from, line by line"
 $memspy lines $results/trace.bin
 $memspy flame $results/trace.bin -o $results/flame.svg --force
 
+if [ $on_gpu = no ]; then
+  say "Would the training run fit an L4?"
+  $memspy dry-run --card l4 --until-step 3 -- target/envs/torch-2.11/bin/python tests/targets/train.py --steps 5
+fi
+
 say "Done"
 echo "trace:       $results/trace.bin"
 echo "flame graph: $results/flame.svg   (open it in a browser)"

@@ -1,24 +1,26 @@
 #!/usr/bin/env python3
 """Builds the simulated CUDA libraries that one installed PyTorch wheel needs.
 
-    build.py TORCH_LIB_DIR OUT_DIR
+    build.py [--strict] TORCH_LIB_DIR OUT_DIR
 
 Which libraries and which symbols is read from the wheel itself (its DT_NEEDED entries and undefined
 symbols), so another PyTorch version needs no other list. What stands in driver/, runtime/, nvml/ and
 libraries/ is compiled; every symbol nobody wrote becomes a stub that answers the library's own "not
 supported" error, so that no caller goes on with a result that was never written.
-Needs gcc, readelf and nm; no GPU, no CUDA headers.
+Needs a C compiler ($CC, else cc or gcc), readelf and nm; no GPU, no CUDA headers.
 """
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-CFLAGS = ["-std=gnu11", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+CFLAGS = ["-std=gnu11", "-O1", "-fPIC", "-fvisibility=hidden"]
+STRICT = ["-Wall", "-Wextra", "-Werror"]
 
 # Library stem -> (prefix of its symbols, its own code for "not supported").
 # Longer prefixes come first: cublasLt before cublas, and the driver's bare "cu" last of all.
@@ -44,7 +46,17 @@ LIBRARIES = {
 ALWAYS = {"libcuda.so.1", "libnvidia-ml.so.1"}
 
 
+def compiler():
+    words = os.environ.get("CC", "").split()
+    for candidate in [words] if words else [["cc"], ["gcc"]]:
+        if shutil.which(candidate[0]):
+            return candidate
+    sys.exit("build.py: no C compiler: install gcc, or name one in CC")
+
+
 def output_of(*command):
+    if not shutil.which(command[0]):
+        sys.exit(f"build.py: {command[0]} is not installed: install binutils")
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -118,7 +130,7 @@ def compile_objects(sources, defines, work):
     jobs, objects = [], []
     for source in sources:
         target = Path(work) / (source.parent.name + "-" + source.stem + ".o")
-        jobs.append(subprocess.Popen(["gcc", *CFLAGS, *defines, "-c", source, "-o", target]))
+        jobs.append(subprocess.Popen([*compiler(), *CFLAGS, *defines, "-c", source, "-o", target]))
         objects.append(target)
         if len(jobs) >= (os.cpu_count() or 1):
             wait(jobs)
@@ -129,7 +141,7 @@ def compile_objects(sources, defines, work):
 def wait(jobs):
     while jobs:
         if jobs.pop(0).wait():
-            sys.exit("build.py: gcc failed")
+            sys.exit("build.py: the C compiler failed")
 
 
 def defined_symbols(objects):
@@ -177,7 +189,7 @@ def build(wheel, out, work):
 
 def link(soname, objects, version, out, work):
     # Never unloaded: a reader that opens NVML anew for every reading would leave the shared card open each time.
-    command = ["gcc", "-shared", "-Wl,-z,nodelete", f"-Wl,-soname,{soname}", "-o", out / soname, *objects, "-lpthread", "-ldl"]
+    command = [*compiler(), "-shared", "-Wl,-z,nodelete", f"-Wl,-soname,{soname}", "-o", out / soname, *objects, "-lpthread", "-ldl"]
     if version:
         # The wheel's references carry this version; the loader warns when the library has none.
         script = Path(work) / f"{soname}.map"
@@ -192,7 +204,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("torch_lib", type=Path, help="the torch/lib folder of an installed wheel")
     parser.add_argument("out", type=Path, help="where the libraries go")
+    parser.add_argument("--strict", action="store_true", help="warnings of the compiler are errors")
     arguments = parser.parse_args()
+    CFLAGS.extend(STRICT if arguments.strict else ["-w"])
     with tempfile.TemporaryDirectory() as work:
         build(Wheel(arguments.torch_lib), arguments.out, work)
 

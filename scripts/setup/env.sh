@@ -112,7 +112,7 @@ if [ "$(cat "$libraries/.built" 2>/dev/null)" != "$wanted" ]; then
   torch_lib=$tree$site/torch/lib
   [ -d "$torch_lib" ] ||
     torch_lib=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib") + "/torch/lib")')
-  "$python" cuda/sim/build.py "$torch_lib" "$libraries" >&2
+  "$python" cuda/sim/build.py --strict "$torch_lib" "$libraries" >&2
   echo "$wanted" >"$libraries/.built"
 fi
 if [ -d "$tree$site" ] && [ "$(cat "$tree$PWD/$libraries/.built" 2>/dev/null)" != "$wanted" ]; then

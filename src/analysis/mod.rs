@@ -8,6 +8,7 @@
 mod attribution;
 mod autograd;
 mod blocks;
+mod dry_run;
 mod exact;
 mod findings;
 pub mod flame;
@@ -34,6 +35,7 @@ pub use blocks::{
     IdleStreams, MomentBlocks, PrivatePool, SegmentSum, SizeClass, StreamMemory, UnusableBlocks,
     UnusableReason, cache_reasons, private_pools, users_label,
 };
+pub use dry_run::{RunFacts, RunHolder, RunInstant, RunMoment, RunOwner, RunPhase, run_moment};
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, LineDoubt, RecordingWarning, RefusalTotals,
     UnknownReason,

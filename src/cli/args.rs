@@ -8,6 +8,7 @@
 mod checkpoint;
 mod devices;
 mod diff;
+mod dry_run;
 mod export;
 mod exporter;
 mod flame;
@@ -36,6 +37,7 @@ use crate::analysis::MarkerLine;
 pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
 pub use diff::{CompareArg, DiffArgs};
+pub use dry_run::{DryRunArgs, FitRange};
 pub use export::{ExportArgs, ExportFormat};
 pub use exporter::ExporterArgs;
 pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupArg};
@@ -136,6 +138,9 @@ pub enum Command {
     Top(TopArgs),
     /// Serve a job's figures to Prometheus: OpenMetrics over HTTP, for weeks
     Exporter(ExporterArgs),
+    /// Find out whether a program fits a card, without a GPU: its peak, what holds it, and the
+    /// largest batch that fits
+    DryRun(DryRunArgs),
     /// Explain from a trace why the job ran out of memory, or how it ended
     OomReport(OomArgs),
     /// Join the segments that a killed 'record --keep' left behind into one trace

@@ -21,14 +21,23 @@ pub(super) struct LaunchedProgram {
 impl LaunchedProgram {
     pub(super) fn start(program: &[String], signals: ProgramSignals) -> Result<Self> {
         let (name, arguments) = program.split_first().context("no program to start after --")?;
-        let child = Command::new(name)
-            .args(arguments)
+        let mut command = Command::new(name);
+        command.args(arguments);
+        LaunchedProgram::start_command(command, name, signals)
+    }
+
+    pub(super) fn start_command(
+        mut command: Command,
+        name: &str,
+        signals: ProgramSignals,
+    ) -> Result<Self> {
+        let child = command
             .spawn()
             .with_context(|| format!("cannot start {name}; is it spelled right and executable?"))?;
         let pid = child.id();
         let child = Arc::new(Mutex::new(child));
         pass_on(signals, Arc::clone(&child)).context("cannot pass signals on")?;
-        Ok(LaunchedProgram { child, pid, name: name.clone() })
+        Ok(LaunchedProgram { child, pid, name: name.to_owned() })
     }
 
     pub(super) fn pid(&self) -> u32 {

@@ -11,6 +11,7 @@ mod device_choice;
 mod devices;
 mod diff;
 mod doctor;
+mod dry_run;
 mod dump;
 mod export;
 mod exporter;
@@ -124,6 +125,7 @@ fn run_command(command: &Command) -> anyhow::Result<ExitCode> {
         Command::History(args) => history::run(args).map(|()| ExitCode::SUCCESS),
         Command::Lines(args) => lines::run(args).map(|()| ExitCode::SUCCESS),
         Command::Iterations(args) => iterations::run(args).map(|()| ExitCode::SUCCESS),
+        Command::DryRun(args) => dry_run::run(args),
         Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),
         Command::Join(args) => flight::join(args).map(|()| ExitCode::SUCCESS),
         Command::Dump(args) => dump::run(args).map(|()| ExitCode::SUCCESS),

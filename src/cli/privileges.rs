@@ -59,7 +59,7 @@ fn kept_by(command: &Command) -> Option<CapabilitySet> {
         // They record exactly where the kernel allows that.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
         // Later: a program it starts gets all of memspy's rights.
-        Command::Record(_) => return None,
+        Command::Record(_) | Command::DryRun(_) => return None,
         // Each call gives up its own rights.
         Command::Mcp(_) => return None,
         // The driver's libraries may start programs that load modules or create devices.

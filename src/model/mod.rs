@@ -5,6 +5,7 @@
 
 mod allocator;
 mod blocks;
+mod card;
 mod core_origin;
 mod cpp_memory;
 mod events;
@@ -25,6 +26,7 @@ mod quantity;
 mod record;
 mod record_size;
 mod retained;
+mod run_marks;
 mod sink_error;
 mod size;
 mod sleep_tags;
@@ -37,6 +39,7 @@ pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStat,
 };
 pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
+pub use card::Card;
 pub use core_origin::CoreOrigin;
 pub use cpp_memory::{CppKeeper, CppMemory};
 pub use events::{
@@ -80,6 +83,7 @@ pub use record::{
     TargetRuntime, ThreadSample, TrainingStep,
 };
 pub use retained::{FreedBytes, KeptWay, RetainedReference, WayStep};
+pub use run_marks::{RunMark, RunMarkKind};
 pub use sink_error::{SinkError, SinkResult};
 pub use size::{bytes, count, number, optional_bytes, signed_bytes};
 pub(crate) use size::{percent, scaled, short_bytes, short_signed_bytes};

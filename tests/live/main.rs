@@ -20,6 +20,7 @@ mod answer_in_time;
 mod checkpoint;
 mod core_files;
 mod devices;
+mod dry_run;
 mod exact_backward;
 mod exact_driver;
 mod exact_endings;

@@ -18,7 +18,7 @@
 #include "device.h"
 
 #define SLOTS 256
-#define MAGIC 0x32444d4953594d53ull /* "SMYSIMD2" */
+#define MAGIC 0x33444d4953594d53ull /* "SMYSIMD3" */
 
 struct Slot {
   int32_t pid;   /* 0 = free */
@@ -27,6 +27,7 @@ struct Slot {
   uint32_t drain_ms; /* how long its queued work keeps a lock waiting (SIM_CUDA_DRAIN_MS) */
   uint64_t used[SIM_MAX_DEVICES];
   uint64_t parked[SIM_MAX_DEVICES]; /* bytes removed from the card by a checkpoint */
+  uint64_t peak[SIM_MAX_DEVICES];   /* the highest of `used` */
 };
 
 struct Card {
@@ -128,8 +129,14 @@ API uint64_t card_used(int device) {
 int card_charge(int device, uint64_t bytes) {
   struct Slot *slot = mine ? mine : claim();
   if (card_used(device) + bytes > total_bytes) return SIM_OUT_OF_MEMORY;
-  __atomic_fetch_add(&slot->used[device], bytes, __ATOMIC_RELAXED);
+  uint64_t now = __atomic_add_fetch(&slot->used[device], bytes, __ATOMIC_RELAXED);
+  uint64_t peak = __atomic_load_n(&slot->peak[device], __ATOMIC_RELAXED);
+  while (now > peak && !__atomic_compare_exchange_n(&slot->peak[device], &peak, now, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
   return SIM_OK;
+}
+
+API uint64_t sim_process_peak(int device) {
+  return mine && device >= 0 && device < SIM_MAX_DEVICES ? __atomic_load_n(&mine->peak[device], __ATOMIC_RELAXED) : 0;
 }
 
 void card_uncharge(int device, uint64_t bytes) {

@@ -58,6 +58,8 @@ static void bring_up(void) {
   config.drain_ms = (int)bytes_from("SIM_CUDA_DRAIN_MS", 0);
   config.mig = (int)bytes_from("SIM_CUDA_MIG", 0);
   config.nvml_pid_offset = (int)bytes_from("SIM_NVML_PID_OFFSET", 0);
+  config.name = text_from("SIM_CUDA_NAME", "NVIDIA H100 80GB HBM3 (simulated)");
+  config.multiprocessors = (int)bytes_from("SIM_CUDA_SMS", 132);
   config.driver = text_from("SIM_CUDA_DRIVER", "580.00.00");
   config.nvml_absent = text_from("SIM_NVML_ABSENT", "");
   config.busy_queries = (int)bytes_from("SIM_CUDA_BUSY_QUERIES", 0);

@@ -46,6 +46,21 @@ void sim_context_load_code(void) {
   card_charge(device, sim_config()->code_bytes);
 }
 
+/* By compute capability, from the table of the CUDA C++ Programming Guide ("Technical
+ * Specifications per Compute Capability"). */
+struct Limits { int from, threads, blocks, shared; };
+static const struct Limits *limits(void) {
+  static const struct Limits known[] = {
+    {120, 1536, 24, 101376}, {100, 2048, 32, 232448}, {90, 2048, 32, 232448}, {89, 1536, 24, 101376},
+    {87, 1536, 16, 166912},  {86, 1536, 16, 101376},  {80, 2048, 32, 166912}, {75, 1024, 16, 65536},
+    {0, 2048, 32, 98304},
+  };
+  const struct SimConfig *config = sim_config();
+  const struct Limits *found = known;
+  while (found->from > config->cc_major * 10 + config->cc_minor) found++;
+  return found;
+}
+
 /* cudaDeviceAttr and CUdevice_attribute share their numbers. Values of an H100 SXM; unlisted ones
  * are 0, which for nearly all of them means "this feature is absent". */
 API int sim_attribute(int attribute, int device) {
@@ -63,7 +78,7 @@ API int sim_attribute(int attribute, int device) {
     case 13: return 1980000;           /* clock rate, kHz */
     case 14: return 512;               /* texture alignment */
     case 15: return 1;                 /* copy overlaps kernels */
-    case 16: return 132;               /* multiprocessors */
+    case 16: return sim_config()->multiprocessors;
     case 19: return 1;                 /* can map host memory */
     case 31: return 1;                 /* concurrent kernels */
     case 32: return 1;                 /* ECC */
@@ -71,27 +86,27 @@ API int sim_attribute(int attribute, int device) {
     case 36: return 2619000;           /* memory clock, kHz */
     case 37: return 5120;              /* memory bus width */
     case 38: return 52428800;          /* L2 bytes */
-    case 39: return 2048;              /* threads per multiprocessor */
+    case 39: return limits()->threads; /* per multiprocessor */
     case 40: return 3;                 /* copy engines */
     case 41: return 1;                 /* unified addressing */
     case 75: return sim_config()->cc_major;
     case 76: return sim_config()->cc_minor;
     case 78: return 1;                 /* stream priorities */
     case 79: case 80: return 1;        /* L1 caches globals, locals */
-    case 81: return 233472;            /* shared memory per multiprocessor */
+    case 81: return limits()->shared + 1024; /* shared memory per multiprocessor */
     case 82: return 65536;             /* registers per multiprocessor */
     case 83: return 1;                 /* managed memory */
     /* pageable access, concurrent managed, compute preemption */
     case 88: case 89: case 90: return 1;
     case 91: return 1;                 /* host pointers usable on the device */
     case 95: return 1;                 /* cooperative launch */
-    case 97: return 232448;            /* shared memory per block, opt in */
+    case 97: return limits()->shared;  /* shared memory per block, opt in */
     case 99: return 1;                 /* host register */
     case 102: return 1;                /* virtual memory management: expandable segments need it */
-    case 106: return 32;               /* blocks per multiprocessor */
+    case 106: return limits()->blocks; /* per multiprocessor */
     case 111: return 1024;             /* reserved shared memory per block */
     case 115: return 1;                /* memory pools */
-    case 120: return 1;                /* cluster launch */
+    case 120: return sim_config()->cc_major >= 9; /* cluster launch */
     default: return 0;
   }
 }
@@ -123,7 +138,7 @@ API CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 
 API CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
   if (!valid(device)) return SIM_INVALID_DEVICE;
-  snprintf(name, (size_t)length, "%s", SIM_NAME);
+  snprintf(name, (size_t)length, "%s", sim_config()->name);
   return SIM_OK;
 }
 

@@ -4,7 +4,6 @@
 #include "abi.h"
 
 #define SIM_MAX_DEVICES 16
-#define SIM_NAME "NVIDIA H100 80GB HBM3 (simulated)"
 
 /* Values of device memory when copied back to the host. */
 enum SimValues {
@@ -20,8 +19,9 @@ struct SimConfig {
   int alloc_ms;          /* how long a device allocation takes after its memory is taken */
   int drain_ms;          /* how long queued work keeps a checkpoint's lock waiting */
   int busy_queries;      /* how often an event or stream says "not ready" after work was queued */
-  int cc_major, cc_minor;
+  int cc_major, cc_minor, multiprocessors;
   int trace;
+  const char *name;        /* of the cards */
   const char *driver;      /* its version in NVML */
   const char *nvml_absent; /* comma-separated names of "not supported" NVML calls */
   /* added to the pids that NVML lists, as if they were another namespace's */
@@ -44,6 +44,7 @@ void card_open(struct SimConfig *config);
 int card_charge(int device, uint64_t bytes); /* SIM_OK or SIM_OUT_OF_MEMORY */
 void card_uncharge(int device, uint64_t bytes);
 uint64_t card_used(int device);
+uint64_t sim_process_peak(int device); /* the most bytes that this process has held */
 int card_processes(int device, int *pids, uint64_t *used, int capacity);
 void card_forget_process(void); /* in a forked child: the parent's bytes are not ours */
 /* The effect of a checkpoint on a process, from any process on the card; CUprocessState. */
@@ -105,6 +106,9 @@ int sim_pool_set(int device, int attribute, uint64_t value);
 void sim_copy(void *to, const void *from, size_t bytes);
 void sim_set(void *to, int value, size_t bytes);
 void sim_kernel_ran(void);
+/* host_read.c: called with an operation's name when the host reads a few bytes whose value is unknown. */
+void sim_on_host_read(void (*callback)(const char *operation));
+void sim_host_reads(size_t bytes);
 
 /* entry.c */
 void *sim_entry_point(const char *name);

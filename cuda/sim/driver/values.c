@@ -61,6 +61,7 @@ API void sim_copy(void *to, const void *from, size_t bytes) {
     memcpy(to, from, real);
     memset((char *)to + real, 0, bytes - real);
   } else {
+    sim_host_reads(bytes);
     memset(to, 0, bytes);
   }
 }

@@ -27,11 +27,9 @@ size_t element_bytes(int data_type) {
   }
 }
 
-/* The real sizes depend on the algorithm picked; this is the largest known difference to a real
- * GPU. */
 int64_t cudnn_workspace_bytes(void) {
   const char *text = getenv("SIM_CUDA_CUDNN_WORKSPACE");
-  return text && *text ? strtoll(text, NULL, 0) : 1 << 20;
+  return text && *text ? strtoll(text, NULL, 0) : -1;
 }
 
 API int cudnnCreate(Handle *out) { return give_object(out, sizeof(Handle), CUDNN_ALLOCATION_FAILED); }
@@ -122,10 +120,15 @@ struct Performance { /* cudnnConvolutionFwdAlgoPerf_t and its two siblings */
   size_t memory;
   int determinism, math_type, reserved[3];
 };
+/* PyTorch uses these only where the graph API is turned off. */
+static size_t older_workspace(void) {
+  int64_t bytes = cudnn_workspace_bytes();
+  return bytes < 0 ? 1 << 20 : (size_t)bytes;
+}
 static int one_algorithm(int *count, struct Performance *out) {
   memset(out, 0, sizeof *out);
   out->algorithm = 1;
-  out->memory = (size_t)cudnn_workspace_bytes();
+  out->memory = older_workspace();
   return *count = 1, CUDNN_OK;
 }
 #define PICKS_ALGORITHM(direction)                                                                             \
@@ -137,7 +140,7 @@ static int one_algorithm(int *count, struct Performance *out) {
   API int cudnnGetConvolution##direction##WorkspaceSize(Handle h, Handle a, Handle b, Handle c, Handle d,      \
                                                         int algorithm, size_t *bytes) {                        \
     (void)h, (void)a, (void)b, (void)c, (void)d, (void)algorithm;                                              \
-    return *bytes = (size_t)cudnn_workspace_bytes(), CUDNN_OK;                                                 \
+    return *bytes = older_workspace(), CUDNN_OK;                                                               \
   }                                                                                                            \
   API int cudnnFindConvolution##direction##AlgorithmEx(Handle h, Handle a, const void *pa, Handle b,           \
                                                        const void *pb, Handle c, Handle d, void *pd, int room, \

@@ -91,14 +91,12 @@ API int cudnnGetRNNWeightParams(Handle handle, const struct Descriptor *d, int p
   return CUDNN_OK;
 }
 
-/* Estimates: three values per gate and step are kept for the backward pass (this agrees within 1 %
- * with a two-layer LSTM on an H200), and one step of scratch. */
 API int cudnnGetRNNTempSpaceSizes(Handle handle, const struct Descriptor *d, int training, const struct Descriptor *x,
                                   size_t *work_bytes, size_t *reserve_bytes) {
-  (void)handle;
-  size_t step = (size_t)(x->batch * d->hidden * linear_count(d) / 2) * element_bytes(d->data_type);
-  if (work_bytes) *work_bytes = step * (size_t)pseudo_layers(d);
-  if (reserve_bytes) *reserve_bytes = training ? 3 * step * (size_t)pseudo_layers(d) * (size_t)x->steps : 0;
+  size_t weights;
+  cudnnGetRNNWeightSpaceSize(handle, d, &weights);
+  if (work_bytes) *work_bytes = (size_t)recurrent_workspace(d, x->steps, x->batch, (int64_t)weights);
+  if (reserve_bytes) *reserve_bytes = training ? (size_t)recurrent_reserve(d, x->steps, x->batch) : 0;
   return CUDNN_OK;
 }
 COMPUTES(cudnnRNNForward)

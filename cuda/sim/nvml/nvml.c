@@ -100,7 +100,9 @@ API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *out) {
 API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *out) { return nvmlDeviceGetIndex(device, out); }
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *out, unsigned length) {
   REQUIRE(device);
-  return text(out, length, mig_of(device) ? SIM_NAME " MIG" : SIM_NAME);
+  char name[128];
+  snprintf(name, sizeof name, "%s%s", sim_config()->name, mig_of(device) ? " MIG" : "");
+  return text(out, length, name);
 }
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned length) {
   REQUIRE(device);

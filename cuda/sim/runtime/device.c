@@ -132,7 +132,7 @@ static void fill_sizes(char *properties, const struct PropertyField *fields, siz
 static cudaError_t get_properties(char *properties, int device) {
   if (!valid(device)) return result(SIM_INVALID_DEVICE);
   memset(properties, 0, PROPERTY_BYTES);
-  snprintf(properties, 256, "%s", SIM_NAME);
+  snprintf(properties, 256, "%s", sim_config()->name);
   memset(properties + 256, 0x51, 16); /* UUID, as cuDeviceGetUuid gives it */
   properties[271] = (char)device;
   *(size_t *)(properties + 288) = sim_config()->total_bytes;

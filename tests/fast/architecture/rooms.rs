@@ -93,6 +93,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
                     "serde_json",
                     "anyhow",
                     "chrono",
+                    "include_dir",
                     "indicatif",
                     "signal_hook",
                     "terminal_size",

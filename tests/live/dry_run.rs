@@ -1,0 +1,145 @@
+//! `memspy dry-run`: its figures are PyTorch's own, its exit codes and lines those of the program.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::memspy::{Done, run};
+use crate::support::sim;
+use memspy::model::bytes;
+
+/// Built by the first test that needs it.
+fn cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("dry-run-cache")
+}
+
+fn script() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("tests/targets/dry_run.py").to_string_lossy().into_owned()
+}
+
+fn python() -> String {
+    sim::python().get_program().to_string_lossy().into_owned()
+}
+
+fn command(options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memspy"));
+    command.arg("dry-run").args(options).env("XDG_CACHE_HOME", cache()).stdin(Stdio::null());
+    command
+}
+
+/// `memspy dry-run OPTIONS -- python dry_run.py ARGUMENTS`
+fn dry_run(options: &[&str], arguments: &[&str]) -> Done {
+    run(command(options).args(["--", &python(), &script()]).args(arguments))
+}
+
+#[track_caller]
+fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no '{part}' in:\n{text}");
+    }
+}
+
+/// The line of the target that has this text.
+fn line_of(text: &str) -> String {
+    let source = std::fs::read_to_string(script()).unwrap();
+    let at = source.lines().position(|line| line.contains(text)).unwrap() + 1;
+    format!("dry_run.py:{at}")
+}
+
+#[test]
+fn the_figures_are_those_of_pytorch() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.bin");
+    let options = ["--card", "h200", "--until-step", "0", "-o", trace.to_str().unwrap()];
+    let done = dry_run(&options, &["--batch", "8192"]).ok();
+    let truth = done.out.lines().find(|line| line.starts_with("truth")).unwrap();
+    let truth: Vec<u64> = truth.split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
+    let figure = |name: &str| {
+        let line = done.out.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+        line.split_whitespace().skip(1).take(2).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!([figure("allocated"), figure("reserved")], [bytes(truth[0]), bytes(truth[1])]);
+    has(
+        &done.out,
+        &["FITS", "±1 %", "NVIDIA H200", "4 optimizer steps", "parameters", "optimizer state"],
+    );
+    // The peak is in the backward pass, and what holds it was made by the forward pass.
+    let activations = line_of("# the activations");
+    has(&done.out, &["backward at", &line_of("loss.backward()"), &activations, "memspy flame"]);
+
+    let mut lines = Command::new(env!("CARGO_BIN_EXE_memspy"));
+    let lines = run(lines.arg("lines").arg(&trace)).ok();
+    has(&lines.out, &[&activations]);
+    let mut drawn = Command::new(env!("CARGO_BIN_EXE_memspy"));
+    let svg = folder.path().join("flame.svg");
+    run(drawn.arg("flame").arg(&trace).arg("-o").arg(&svg)).ok();
+    has(&std::fs::read_to_string(svg).unwrap(), &[&activations]);
+}
+
+#[test]
+fn what_does_not_fit_is_told_with_its_line() {
+    let done = dry_run(&["--card", "1GiB"], &["--batch", "8192"]);
+    assert_eq!(done.status.code(), Some(3), "{}{}", done.out, done.err);
+    let activations = line_of("# the activations");
+    has(
+        &done.out,
+        &["DOES NOT FIT: it needs", "Out of memory in step 1", "forward", "more asked for at"],
+    );
+    let first = done.out.lines().find(|line| line.contains("Out of memory")).unwrap();
+    has(first, &[&activations]);
+    has(&done.out, &["it fits t4"]);
+}
+
+#[test]
+fn a_peak_above_the_limit_is_an_exit_code() {
+    let done = dry_run(&["--max-peak", "300MiB"], &[]);
+    assert_eq!(done.status.code(), Some(3), "{}{}", done.out, done.err);
+    has(&done.out, &["ABOVE THE LIMIT", "ended after step 3"]);
+    let done =
+        dry_run(&["--max-peak", "2GiB", "--pass-exit", "--until-step", "0"], &["--exit", "7"]);
+    assert_eq!(done.status.code(), Some(7), "{}{}", done.out, done.err);
+}
+
+#[test]
+fn values_that_decide_sizes_and_other_failures_are_told() {
+    let done = dry_run(&["--until-step", "0"], &["--sized-by-values", "--fail"]);
+    assert_eq!(done.status.code(), Some(1), "{}{}", done.out, done.err);
+    let place = format!("{} (nonzero)", line_of("as many rows"));
+    has(&done.out, &["NO ANSWER", "ValueError: something else", &place, "values"]);
+}
+
+#[test]
+fn the_largest_batch_that_fits_is_found() {
+    let program = [python(), script()];
+    let options = ["--card", "2GiB", "--fit", "n=10..18", "--"];
+    let done = run(command(&options).args(&program).args(["--scale", "{n}"])).ok();
+    let first = done.out.lines().next().unwrap();
+    has(first, &["is the largest that fits"]);
+    let largest: u64 = first.split(' ').nth(2).unwrap().parse().unwrap();
+    assert!((11..18).contains(&largest), "{first}");
+    // Both were run.
+    let verdicts = [format!("n = {largest} fits"), format!("n = {} does not fit", largest + 1)];
+    has(&done.err, &verdicts.each_ref().map(String::as_str));
+}
+
+#[test]
+fn every_process_of_a_launcher_is_seen() {
+    let torchrun = Path::new(&python()).with_file_name("torchrun");
+    let mut command = command(&["--card", "24GiB", "--gpus", "2", "--"]);
+    let launched = ["--standalone", "--nproc-per-node", "2"];
+    let done = run(command.arg(torchrun).args(launched).arg(script())).ok();
+    has(&done.out, &["FITS", "2 × card", "allocated by process: rank 1", "rank 0"]);
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    let empty = tempfile::tempdir().unwrap();
+    let mut without_compiler = command(&["--"]);
+    without_compiler.env("XDG_CACHE_HOME", empty.path()).env("CC", "no-such-compiler");
+    let done = run(without_compiler.args([python(), script()]));
+    done.refused_last(&["cannot build the simulated CUDA libraries", "no C compiler", "gcc"]);
+    let done = run(&mut command(&["--", "no-such-program"]));
+    done.refused(&["no-such-program", "spelled right"]);
+    let done = run(command(&["--"]).args([&python(), "-c", "import torch"]));
+    done.refused(&["allocated no GPU memory"]);
+}
