@@ -27,7 +27,7 @@ pub struct LinesArgs {
     #[arg(long, value_enum, default_value_t = LinesBy::Line, help_heading = "Rows and columns")]
     pub by: LinesBy,
     /// With --by module: the first N steps of each module's path, as they are [default: whole
-    /// paths, with [*] for the numbers of alike layers]
+    /// paths, with * for the numbers of alike layers]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..), help_heading = "Rows and columns")]
     pub depth: Option<u8>,
     /// List only functions whose name contains this (repeat for more)
