@@ -309,7 +309,13 @@ fn damaged_tensors_lists_and_dictionaries_take_neither_time_nor_memory() {
             let options = SnapshotOptions { stop_policy, max_time, ..AMPLE };
             let (snapshot, grown) = growth(|| read_owners(&mut readers, options));
             match snapshot {
-                Ok(OwnerReading { snapshot: map, .. }) if map.incomplete.is_none() => {
+                // Damaged counts may contradict the references.
+                Ok(OwnerReading { snapshot: map, .. })
+                    if map
+                        .incomplete
+                        .as_ref()
+                        .is_none_or(|it| it.limit == ReachedLimit::Counts) =>
+                {
                     assert!(map.tensors.len() > whole.tensors.len() / 3, "seed {seed}");
                     ends[0] += 1;
                 }

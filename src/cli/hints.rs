@@ -103,7 +103,7 @@ pub(super) fn limit(limit: ReachedLimit) -> String {
         | ReachedLimit::Finding { of: most, .. } => {
             format!("allow the snapshot more time (--max-time {}s)", (4 * most).as_secs().max(1))
         }
-        ReachedLimit::Copies(_) => "try again, or add --no-stop".to_owned(),
+        ReachedLimit::Copies(_) | ReachedLimit::Counts => "try again, or add --no-stop".to_owned(),
         ReachedLimit::Memory(_) => {
             "its heap is damaged, or unlike any that memspy knows: a recording does not read it"
                 .to_owned()

@@ -319,6 +319,8 @@ pub enum ReachedLimit {
     Copies(u32),
     /// Most memory of memspy for it, in bytes.
     Memory(u64),
+    /// Reference counts contradict the references.
+    Counts,
 }
 
 impl ReachedLimit {
@@ -332,6 +334,7 @@ impl ReachedLimit {
             ReachedLimit::Finding { of, .. } => format!("limit of {}", time(*of)),
             ReachedLimit::Copies(count) => format!("changed during each of {count} copies"),
             ReachedLimit::Memory(most) => format!("limit of {} MiB", most >> 20),
+            ReachedLimit::Counts => "reference counts contradict the references".to_owned(),
         }
     }
 }
@@ -368,6 +371,7 @@ impl fmt::Display for ReachedLimit {
             ReachedLimit::Memory(most) => {
                 write!(f, "the limit of {} MiB of memory for the snapshot was reached", most >> 20)
             }
+            ReachedLimit::Counts => f.write_str("reference counts contradict the references"),
         }
     }
 }

@@ -294,7 +294,14 @@ impl<'a> PendingSnapshot<'a> {
         if tensors.is_empty() && !missing.is_empty() {
             return Err(self.cut(limit));
         }
-        let incomplete = (!missing.is_empty()).then_some(IncompleteSnapshot { limit, missing });
+        let without_garbage = IncompleteSnapshot {
+            limit: ReachedLimit::Counts,
+            missing: vec![IncompleteSnapshot::GARBAGE],
+        };
+        let incomplete = match missing.is_empty() {
+            true => walked.counts_contradict.then_some(without_garbage),
+            false => Some(IncompleteSnapshot { limit, missing }),
+        };
         let (pause, age, stops) = (None, Duration::ZERO, *self.stops);
         Ok(OwnershipSnapshot {
             tensors,

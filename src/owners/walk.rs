@@ -104,6 +104,8 @@ pub(super) struct WalkResult {
     pub(super) torn_tensors: u64,
     /// Parts cut by a limit.
     pub(super) missing: Vec<&'static str>,
+    /// Reference counts contradict the references, so garbage is not known.
+    pub(super) counts_contradict: bool,
     /// Parts with bytes that changed while they were read.
     pub(super) torn: Vec<&'static str>,
 }
@@ -132,13 +134,15 @@ struct LimitedParts<'a> {
     missing: Vec<&'static str>,
     torn_reads: u64,
     torn: Vec<&'static str>,
+    /// Reference counts and references do, so garbage is not known.
+    contradict: bool,
 }
 
 impl LimitedParts<'_> {
     fn of(memory: &PageCache) -> LimitedParts<'_> {
         let (refused, torn_reads) = (memory.refused(), memory.torn_reads());
         let (missing, torn) = (Vec::new(), Vec::new());
-        LimitedParts { memory, refused, missing, torn_reads, torn }
+        LimitedParts { memory, refused, missing, torn_reads, torn, contradict: false }
     }
 
     fn end(&mut self, part: &'static str) {
@@ -289,6 +293,7 @@ impl WalkSources<'_> {
             misfits: source.misfits(),
             torn_tensors: source.torn(),
             missing: parts.missing,
+            counts_contradict: parts.contradict,
             torn: parts.torn,
             counting: found.counting,
         })
@@ -416,9 +421,7 @@ impl<'h> NameSearch<'h, '_> {
         let graph = self.graph.get_or_init(|| heap.reference_graph());
         let garbage = garbage::find(heap, graph, self.tensors, rows, found);
         parts.end(IncompleteSnapshot::GARBAGE);
-        if garbage.is_none() && !parts.missing.contains(&IncompleteSnapshot::GARBAGE) {
-            parts.missing.push(IncompleteSnapshot::GARBAGE);
-        }
+        parts.contradict |= garbage.is_none();
         let garbage = garbage.unwrap_or_default();
         others.extend(results);
         far_paths::name(self.sources, named, (graph, &garbage.objects), &others);

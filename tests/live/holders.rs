@@ -313,7 +313,7 @@ fn a_job_of_jax_is_told_that_its_arrays_are_not_read() {
     std::fs::write(&library, [0; 4096]).unwrap();
     let mut command = crate::support::pythons::newest_here().command();
     command.arg("-c").arg(
-        "import mmap, sys, time\nheld = mmap.mmap(open(sys.argv[1]).fileno(), 0, prot=mmap.PROT_READ)\n\
+        "import mmap, sys, time\nfile = open(sys.argv[1])\nheld = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n\
          print('READY', flush=True)\ntime.sleep(600)",
     );
     command.arg(&library);

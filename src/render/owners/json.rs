@@ -340,6 +340,7 @@ pub(crate) fn incomplete_json(incomplete: &IncompleteSnapshot) -> IncompleteJson
         | ReachedLimit::Finding { of: most, .. } => ("time", seconds(most)),
         ReachedLimit::Copies(most) => ("copies", most.into()),
         ReachedLimit::Memory(most) => ("memory", most.into()),
+        ReachedLimit::Counts => ("counts", 0.into()),
     };
     let missing = incomplete.missing.iter().map(|&what| what.to_owned()).collect();
     IncompleteJson { limit: limit.to_owned(), most, missing }

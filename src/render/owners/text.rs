@@ -445,7 +445,7 @@ fn incomplete_text(incomplete: &IncompleteSnapshot) -> String {
         ReachedLimit::Time(_) | ReachedLimit::Finding { .. } | ReachedLimit::Repeating(_) => {
             "; --max-time allows more"
         }
-        ReachedLimit::Memory(_) | ReachedLimit::Copies(_) => "",
+        ReachedLimit::Memory(_) | ReachedLimit::Copies(_) | ReachedLimit::Counts => "",
     };
     format!(
         "INCOMPLETE: {limit}; missing or partial: {}{}{advice}",
