@@ -202,6 +202,7 @@ impl<'a> PendingSnapshot<'a> {
             // It may succeed during the stop, but then the first copy is useless.
             let may_differ = match walked {
                 Ok(walked) if self.is_late(began) => {
+                    self.memory.plan(&[]);
                     self.earlier = self.snapshot_of(walked, blocks.clone()).ok();
                     false
                 }

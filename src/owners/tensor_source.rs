@@ -13,6 +13,8 @@ pub(super) struct TensorSource<'h, 'a> {
     pub(super) decoder: &'h TensorDecoder<'a>,
     memory: &'h PageCache,
     in_use: &'h InUse,
+    /// The process runs: nothing says what is torn.
+    is_running: bool,
     /// Tensors that were read.
     misfits: Cell<u64>,
     torn: Cell<u64>,
@@ -25,11 +27,13 @@ impl<'h, 'a> TensorSource<'h, 'a> {
         decoder: &'h TensorDecoder<'a>,
         memory: &'h PageCache,
         in_use: &'h InUse,
+        is_running: bool,
     ) -> TensorSource<'h, 'a> {
         TensorSource {
             decoder,
             memory,
             in_use,
+            is_running,
             misfits: Cell::new(0),
             torn: Cell::new(0),
             changed: RefCell::default(),
@@ -48,7 +52,7 @@ impl<'h, 'a> TensorSource<'h, 'a> {
         }
         let torn_before = self.memory.torn_reads();
         let tensor = self.decoder.tensor(at);
-        if self.memory.torn_reads() == torn_before {
+        if self.memory.torn_reads() == torn_before && !self.is_running {
             return tensor;
         }
         let sound = tensor.filter(|tensor| self.is_sound(tensor));
@@ -92,7 +96,10 @@ impl<'h, 'a> TensorSource<'h, 'a> {
         let Some(bytes) = storage.bytes else { return true };
         let Some(needed) = extent(tensor) else { return false };
         let most = match self.in_use.room(device, storage.data) {
+            // Newer than the blocks, or of another allocator.
+            Some(0) if self.is_running => needed,
             Some(room) => room,
+            None if self.is_running && !device.is_cuda() => return true,
             // Without blocks: one that is seen whole.
             None => needed,
         };

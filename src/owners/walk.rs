@@ -36,7 +36,7 @@ const MIN_RESULTS: usize = 16;
 /// Parts of the memory that are kept for what comes after the list of objects, and after the graph:
 /// names make rows useful.
 const AFTER_OBJECTS: f64 = 0.7;
-const AFTER_GRAPH: f64 = 0.25;
+const AFTER_GRAPH: f64 = 0.35;
 
 /// Bytes that show whether a tensor still exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
@@ -195,7 +195,7 @@ impl WalkSources<'_> {
         }
         let tensors = self.tensors.tensors_as_before(memory, head, &found.tensors)?;
         let in_use = InUse::new(&[]);
-        let source = TensorSource::new(&tensors, memory, &in_use);
+        let source = TensorSource::new(&tensors, memory, &in_use, false);
         TensorRows::new(&heap, &source, types, &found).follow_graph();
         for object in before.iter().take_while(|_| !is_done()) {
             heap.references(object, &mut |_, to| _ = heap.class_of(to));
@@ -217,7 +217,7 @@ impl WalkSources<'_> {
         memory.reserve(AFTER_GRAPH);
         let tensors = self.decoder(&found)?;
         let in_use = InUse::new(self.blocks);
-        let source = TensorSource::new(&tensors, memory, &in_use);
+        let source = TensorSource::new(&tensors, memory, &in_use, self.figures == Figures::Pages);
         let mut rows = TensorRows::new(&heap, &source, types, &found);
         parts.end(IncompleteSnapshot::TENSORS);
         rows.follow_graph();
@@ -251,7 +251,9 @@ impl WalkSources<'_> {
             read_all();
         }
         let mut torn = TornPages::of(memory);
-        let held = (self.figures != Figures::Left).then(|| {
+        // What was cut has no figures.
+        let has_figures = self.figures != Figures::Left && memory.exceeded().is_none();
+        let held = has_figures.then(|| {
             let graph = match graph.get() {
                 Some(graph) => graph,
                 // All that refers to a tensor is asked.

@@ -28,12 +28,15 @@ impl InUse {
         self.0.get(&device).is_none_or(|blocks| blocks.find(data).is_some())
     }
 
-    /// Bytes from `data` to its block's end, 0 outside of blocks; `None` for devices without a
-    /// snapshot.
+    /// Bytes from `data` to the end of its block, or of a private pool's segment; else 0. `None`
+    /// for devices without a snapshot.
     pub fn room(&self, device: TensorDevice, data: u64) -> Option<u64> {
         let blocks = self.0.get(&device)?;
         let block = blocks.find(data).and_then(|index| blocks.blocks.get(index));
-        Some(block.map_or(0, |(block, _)| block.address + block.size - data))
+        let block = block.map(|(block, _)| block.address + block.size);
+        let pool = || blocks.pools.iter().find(|(start, end)| (*start..*end).contains(&data));
+        let end = block.or_else(|| pool().map(|(_, end)| *end));
+        Some(end.map_or(0, |end| end - data))
     }
 }
 

@@ -11,7 +11,8 @@ use crate::analysis::{
 use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorCategory, TensorDevice};
 use crate::ownership::breakdown;
 use crate::render::owners::{
-    COLLECT_NOTE, GroupRow, copied, group_label, group_rows, incomplete, outside_tensors, uncertain,
+    COLLECT_NOTE, GroupRow, copied, group_label, group_rows, incomplete, outside_tensors, pause,
+    uncertain,
 };
 use crate::render::shared::{
     EscapeGuard, OutputError, bytes, count, indented, number, one_line, optional_bytes, percent,
@@ -429,6 +430,12 @@ fn foot(summary: &JobSummary<'_>) -> Vec<String> {
     }
     lines.extend(summary.snapshot.ok().and_then(incomplete));
     lines.extend(summary.snapshot.ok().and_then(uncertain));
+    if let Ok(snapshot) = summary.snapshot
+        && snapshot.pause.is_none()
+        && summary.stops.count > 0
+    {
+        lines.push(pause(snapshot));
+    }
     if summary.stops.count > 0 {
         lines.push(stops_text(summary.stops));
     }
