@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::analysis::{RunHolder, RunMoment, RunOwner, RunPhase};
 use crate::model::HistoryFrame;
-use crate::render::shared::{EscapeGuard, bytes, count, short_file};
+use crate::render::shared::{EscapeGuard, bytes, count, number, short_file};
 
 const LISTED_HOLDERS: usize = 6;
 
@@ -83,6 +83,8 @@ pub struct DryRunAnswer {
     pub steps: u64,
     /// memspy ended the program then.
     pub was_ended: bool,
+    /// The program's exit code.
+    pub code: u8,
     /// The largest process first.
     pub processes: Vec<RunProcess>,
     /// The largest process at its peak, or when it ran out of memory.
@@ -103,8 +105,10 @@ pub fn dry_run_text(out: &mut dyn Write, answer: &DryRunAnswer) -> io::Result<()
     writeln!(out, "{}", verdict(answer))?;
     let steps = match (answer.steps, answer.was_ended) {
         (0, _) => "no optimizer step".to_owned(),
-        (steps, true) => format!("ended after step {steps}, as later ones repeat it"),
-        (steps, false) => format!("{} optimizer steps, then its end", count(steps)),
+        (steps, true) => {
+            format!("ended after step {steps}: what may come later is not counted (--until-step 0)")
+        }
+        (steps, false) => format!("{}, then its end", number(steps, "optimizer step")),
     };
     writeln!(
         out,
@@ -137,6 +141,11 @@ fn verdict(answer: &DryRunAnswer) -> String {
     let left = answer.memory.saturating_sub(peaks.process);
     let share = 100.0 * left as f64 / answer.memory.max(1) as f64;
     match answer.fit {
+        FitAnswer::Fits if answer.code != 0 => format!(
+            "FITS as far as it ran: it ended with exit code {}; {} ({share:.0} %) left",
+            answer.code,
+            bytes(left)
+        ),
         FitAnswer::Fits if is_close(answer, left) => format!(
             "FITS, but only just: {} are left, less than such a run may be off",
             bytes(left)

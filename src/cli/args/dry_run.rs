@@ -7,6 +7,8 @@ use clap::Args;
 use super::values::size;
 use crate::model::Card;
 
+const STEPS: u32 = 3;
+
 /// `memspy dry-run`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
@@ -18,7 +20,8 @@ use crate::model::Card;
 Exit code 0: it fits; 3: it does not, or the peak is above --max-peak; 1: no answer.
 The program, its PyTorch and PyTorch's allocator are real; the CUDA libraries below are simulated, so
 kernels compute nothing and every value reads as zero. The libraries are built on first use (this needs
-a C compiler) and kept in $XDG_CACHE_HOME/memspy/dry-run; delete that folder to clear them.")]
+a C compiler) and kept in $XDG_CACHE_HOME/memspy/dry-run; delete that folder to clear them.
+What the program writes is real: a checkpoint that it saves holds zeros. Let it write elsewhere.")]
 pub struct DryRunArgs {
     /// The card: its memory (24GiB), or t4, v100, v100-32g, a10, a100, a100-80g, l4, l40s,
     /// rtx3090, rtx4090, rtx5090, h100, h200, b200
@@ -28,9 +31,9 @@ pub struct DryRunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub gpus: u32,
     /// End the program after so many steps of an optimizer: later ones repeat the peak. 0 lets it
-    /// run to its end
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub until_step: u32,
+    /// run to its end [default: 3; 0 with --pass-exit, and for pytest]
+    #[arg(long, value_name = "N")]
+    pub until_step: Option<u32>,
     /// Exit with code 3 if a process has more allocated at its peak
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_peak: Option<u64>,
@@ -50,6 +53,18 @@ pub struct DryRunArgs {
     /// The program, after --
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub program: Vec<String>,
+}
+
+impl DryRunArgs {
+    /// Each test of pytest may need more than the one before.
+    pub fn last_step(&self) -> u32 {
+        let is_pytest = |word: &String| {
+            let name = std::path::Path::new(word).file_name();
+            name.is_some_and(|name| name == "pytest" || name == "py.test")
+        };
+        let runs_whole = self.pass_exit || self.program.iter().any(is_pytest);
+        self.until_step.unwrap_or(if runs_whole { 0 } else { STEPS })
+    }
 }
 
 /// The numbers to search.

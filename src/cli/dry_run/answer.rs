@@ -74,6 +74,11 @@ impl ProcessView<'_> {
         self.last.report.out_of_memory > 0 && self.last.report.event != "step"
     }
 
+    /// An exit code is that of an exception, or of another process if memspy ended this one.
+    fn tells_of_failure(&self) -> bool {
+        self.last.report.error.is_some() || self.last.report.event == "step"
+    }
+
     fn class(&self) -> RunClass {
         let is_sized = |read: &ReportedRead| SIZED_BY_VALUES.contains(&read.0.as_str());
         if self.last.report.reads.iter().any(is_sized) {
@@ -121,7 +126,7 @@ pub(super) fn answer(
     });
     let shown = processes.first()?;
     // An exit code of the program's own choice is no failure; an exception is.
-    let has_failed = trial.code != 0 && processes.iter().any(|it| it.last.report.error.is_some());
+    let has_failed = trial.code != 0 && processes.iter().any(ProcessView::tells_of_failure);
     let fit = match max_peak {
         _ if ran_out => FitAnswer::OutOfMemory,
         _ if has_failed => FitAnswer::Failed,
@@ -141,6 +146,7 @@ pub(super) fn answer(
         torch: report.torch.clone(),
         steps: report.steps,
         was_ended: report.event == "step",
+        code: trial.code,
         processes: processes
             .iter()
             .map(|it| RunProcess { name: it.name(), peaks: it.peaks })

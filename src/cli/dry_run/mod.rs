@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::model::Card;
 use crate::render::{
-    self, DryRunAnswer, FitAnswer, RunPeaks, bytes, dry_run_text, in_sentence, suggestion,
+    self, DryRunAnswer, FitAnswer, RunPeaks, bytes, dry_run_text, in_sentence, number, suggestion,
 };
 
 use super::args::{DryRunArgs, FitRange};
@@ -31,6 +31,8 @@ use trial::{ProgramTrial, TrialSetting};
 
 /// The program does not fit, or needs more than allowed.
 const DOES_NOT_FIT: u8 = 3;
+/// As a shell tells it: with the signal's number added.
+const SIGNALED: u8 = 128;
 /// More than any program needs.
 const BOUNDLESS: u64 = 4 << 40;
 
@@ -53,7 +55,7 @@ pub(super) fn run(args: &DryRunArgs) -> Result<ExitCode> {
         libraries: &libraries,
         card: &args.card,
         gpus: args.gpus,
-        until_step: args.until_step,
+        until_step: args.last_step(),
         program: &args.program,
         is_quiet: false,
         is_read: true,
@@ -93,11 +95,13 @@ fn answered(
     }
     match trial.code {
         0 => bail!(
-            "the program allocated no GPU memory through PyTorch: does it use device='cuda'? \
-             (Python's options -I, -E and -S hide it from memspy)"
+            "the program told of no GPU memory of PyTorch's: it uses no device='cuda', ended by \
+             os._exit(), or runs with Python's options -I, -E or -S, which hide it from memspy"
         ),
         code => bail!(
-            "the program failed with exit code {code} before it used GPU memory{}{}",
+            "the program ended with exit code {code}{}, before it used GPU memory of PyTorch's or \
+             without Python's own end (os._exit(), a signal){}{}",
+            if code > SIGNALED { format!(" (signal {})", code - SIGNALED) } else { String::new() },
             if trial.last_line().is_empty() { "" } else { ": " },
             trial.last_line()
         ),
@@ -139,9 +143,14 @@ fn search(args: &DryRunArgs, range: &FitRange, setting: &TrialSetting<'_>) -> Re
     let began = Instant::now();
     let tried = |value: u64| probe(range, value, &range.filled(&args.program, value), setting);
     let result = largest_that_fits(range.low, range.high, args.card.memory, tried)?;
-    let took = format!("{} runs, {:.0} s", result.tried.len(), began.elapsed().as_secs_f64());
+    let runs = number(result.tried.len() as u64, "run");
+    let took = format!("{runs}, {:.0} s", began.elapsed().as_secs_f64());
     let Some(largest) = result.largest else {
-        let line = format!("{} = {} does not fit ({took})", range.name, range.low);
+        let line = format!(
+            "{0} = {1} does not fit ({took}): with {1} in the command and without --fit memspy says \
+             what it needs",
+            range.name, range.low
+        );
         output::print(|out| writeln!(out, "{line}"))?;
         return Ok(DOES_NOT_FIT.into());
     };
@@ -151,12 +160,12 @@ fn search(args: &DryRunArgs, range: &FitRange, setting: &TrialSetting<'_>) -> Re
     let trial = ProgramTrial::run(&setting)?;
     let (pid, mut answer) = answered(&trial, &setting, None)?;
     write_traces(args, &trial.observed, pid, &mut answer)?;
-    let next = match largest < range.high {
-        true => format!("; {} does not", largest + 1),
-        false => String::new(),
+    let found = match largest < range.high {
+        true => format!("is the largest that fits; {} does not", largest + 1),
+        false => "fits, and is the end of the range: more may fit".to_owned(),
     };
     output::print(|out| {
-        writeln!(out, "{} = {largest} is the largest that fits{next} ({took})", range.name)?;
+        writeln!(out, "{} = {largest} {found} ({took})", range.name)?;
         dry_run_text(out, &answer)
     })?;
     Ok(ExitCode::SUCCESS)
