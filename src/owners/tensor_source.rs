@@ -52,12 +52,15 @@ impl<'h, 'a> TensorSource<'h, 'a> {
         }
         let torn_before = self.memory.torn_reads();
         let tensor = self.decoder.tensor(at);
-        if self.memory.torn_reads() == torn_before && !self.is_running {
+        let is_torn = self.memory.torn_reads() > torn_before;
+        if !is_torn && !self.is_running {
             return tensor;
         }
         let sound = tensor.filter(|tensor| self.is_sound(tensor));
         self.torn.set(self.torn.get() + u64::from(sound.is_none()));
-        self.changed.borrow_mut().extend(sound.as_ref().map(|tensor| tensor.at));
+        if is_torn {
+            self.changed.borrow_mut().extend(sound.as_ref().map(|tensor| tensor.at));
+        }
         sound
     }
 
