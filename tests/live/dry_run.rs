@@ -141,5 +141,5 @@ fn what_is_missing_is_told() {
     let done = run(&mut command(&["--", "no-such-program"]));
     done.refused(&["no-such-program", "spelled right"]);
     let done = run(command(&["--"]).args([&python(), "-c", "import torch"]));
-    done.refused(&["allocated no GPU memory"]);
+    done.refused(&["no GPU memory of PyTorch"]);
 }
