@@ -92,10 +92,8 @@ impl<'g> HeldParts<'g> {
             edges: Vec::new(),
             numbers: FxHashMap::default(),
         };
-        for (number, object) in (0u32..).zip(tracked) {
-            let is_known = object.references >= 0 && !references.is_torn(number);
-            let count = is_known.then_some(i64::from(object.references));
-            builder.objects.push((count, true));
+        for number in 0..tracked.len() as u32 {
+            builder.objects.push((references.count(number), true));
             // What may be of another moment explains no count.
             if !references.is_torn(number) {
                 let to = references.references_of(number).iter();

@@ -20,6 +20,37 @@ const INLINE_VALUES: u64 = 1 << 2;
 const VALUES_EMBEDDED: u64 = 2;
 const VALUES_VALID: u64 = 3;
 
+const MAX_INTERPRETERS: usize = 64;
+
+/// The main `PyInterpreterState`: the last one in the list.
+pub(super) fn main_interpreter(
+    memory: &dyn Memory,
+    layout: &PythonLayout,
+    runtime: Addr,
+) -> Option<Addr> {
+    let head = layout.runtime.interpreters_head.in_target(runtime);
+    let mut main = memory.pointer(head).ok()?;
+    for _ in 0..MAX_INTERPRETERS {
+        match memory.pointer(layout.interpreter.next.in_target(main)).ok()? {
+            Addr(0) => break,
+            next => main = next,
+        }
+    }
+    Some(main)
+}
+
+/// The dictionary of a module in an interpreter's `sys.modules`; `None`: not imported.
+pub(super) fn of_imported(
+    memory: &dyn Memory,
+    layout: &PythonLayout,
+    interpreter: Addr,
+    name: &str,
+) -> Result<Option<Addr>, DecodeError> {
+    let modules = memory.pointer(layout.interpreter.modules.in_target(interpreter))?;
+    let modules = entries(memory, layout, modules)?;
+    get(memory, layout, &modules, name).map(|module| of_module(memory, layout, module)).transpose()
+}
+
 pub(super) fn of_module(
     memory: &dyn Memory,
     layout: &PythonLayout,

@@ -16,7 +16,6 @@ const MAX_DEPTH: usize = 64;
 /// A model whose modules are replaced all the time is not read each time.
 const MAX_READS: u32 = 64;
 const MAX_NAME: usize = 256;
-const MAX_INTERPRETERS: usize = 64;
 const DEFINED_IN: &str = "torch.nn.modules.module";
 /// From `tp_dict` to `tp_dictoffset`.
 const BEFORE_OFFSET: u64 = 24;
@@ -102,18 +101,8 @@ impl ModuleNames {
 pub(super) fn module_calls(process: &Process, interpreter: &Interpreter) -> Option<[u64; 2]> {
     let copy = PageCache::new(Box::new(process.memory()));
     let (memory, layout): (&dyn Memory, _) = (&copy, &interpreter.layout);
-    let mut main =
-        memory.pointer(layout.runtime.interpreters_head.in_target(interpreter.runtime)).ok()?;
-    for _ in 0..MAX_INTERPRETERS {
-        match memory.pointer(layout.interpreter.next.in_target(main)).ok()? {
-            Addr(0) => break,
-            next => main = next,
-        }
-    }
-    let modules = memory.pointer(layout.interpreter.modules.in_target(main)).ok()?;
-    let modules = dicts::entries(memory, layout, modules).ok()?;
-    let module = dicts::get(memory, layout, &modules, DEFINED_IN)?;
-    let dict = dicts::of_module(memory, layout, module).ok()?;
+    let main = dicts::main_interpreter(memory, layout, interpreter.runtime)?;
+    let dict = dicts::of_imported(memory, layout, main, DEFINED_IN).ok()??;
     let get = |dict: Addr, name: &str| {
         dicts::get(memory, layout, &dicts::entries(memory, layout, dict).ok()?, name)
     };
@@ -143,14 +132,6 @@ fn children(memory: &dyn Memory, layout: &PythonLayout, at: Addr) -> Option<Vec<
 fn class_name(memory: &dyn Memory, layout: &PythonLayout, at: Addr) -> Option<String> {
     let class = memory.pointer(layout.object.type_of.in_target(at)).ok()?;
     let name = memory.pointer(layout.object.shift(TYPE_NAME).in_target(class)).ok()?;
-    let mut bytes = Vec::new();
-    // Byte by byte: what follows the name may not be readable.
-    while bytes.len() < MAX_NAME {
-        match memory.bytes::<1>(name + bytes.len() as u64).ok()?[0] {
-            0 => break,
-            byte => bytes.push(byte),
-        }
-    }
-    let name = String::from_utf8(bytes).ok()?;
+    let name = memory.c_string(name, MAX_NAME).ok()?;
     Some(name.rsplit('.').next().unwrap_or(&name).to_owned())
 }

@@ -19,8 +19,6 @@ use crate::ownership::summarize;
 
 /// Events in one record.
 const BATCH: usize = 1 << 14;
-/// `kMinBlockSize`: PyTorch rounds requests to it.
-const UNIT: u64 = 512;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
 
@@ -170,7 +168,7 @@ impl RunRecords<'_> {
         let levels = self.levels.entry(device).or_default();
         match event.action {
             HistoryAction::Alloc => {
-                let size = event.size.max(1).div_ceil(UNIT).saturating_mul(UNIT);
+                let size = event.block_size();
                 let before = self.blocks.insert((device, event.address), size).unwrap_or(0);
                 levels.allocated += size as i64 - before as i64;
             }

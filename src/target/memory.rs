@@ -134,6 +134,13 @@ impl dyn Memory + '_ {
         out
     }
 
+    /// What `read` returns, and whether a part of it may be of another moment than the rest.
+    pub fn noting_torn<T>(&self, read: impl FnOnce() -> T) -> (T, bool) {
+        let before = self.torn_reads();
+        let result = read();
+        (result, self.torn_reads() > before)
+    }
+
     /// Reads a little-endian `u64`.
     pub fn u64(&self, addr: Addr) -> Result<u64, MemoryError> {
         Ok(u64::from_le_bytes(self.bytes(addr)?))

@@ -86,7 +86,7 @@ pub fn run_moment(
     })
 }
 
-/// The history of a device.
+/// Innermost frame first.
 pub(super) fn stack_of(history: &AllocationHistory, stack: Option<u32>) -> Vec<&HistoryFrame> {
     let stack = stack.and_then(|stack| history.stacks.get(stack as usize));
     let frames = stack.into_iter().flat_map(|stack| &stack.frames);

@@ -77,12 +77,9 @@ impl<'a> PhaseClock<'a> {
             state
         });
         let states = states.collect();
-        let mut calls = facts.history.stacks.iter().map(|stack| {
-            let frames = stack.frames.iter();
-            let mut frames = frames.filter_map(|frame| facts.history.frames.get(*frame as usize));
-            frames.any(is_module_call)
-        });
-        let calls: Vec<bool> = calls.by_ref().collect();
+        let calls = (0u32..facts.history.stacks.len() as u32)
+            .map(|stack| stack_of(facts.history, Some(stack)).into_iter().any(is_module_call));
+        let calls: Vec<bool> = calls.collect();
         let is_call = |event: &HistoryEvent| {
             event.action == HistoryAction::Alloc
                 && event.stack.is_some_and(|it| calls.get(it as usize) == Some(&true))

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::model::{DeviceHistory, HistoryAction};
 
-/// `kMinBlockSize`: PyTorch rounds requests to it.
-const UNIT: u64 = 512;
 /// Levels this close to the peak count as it.
 const EQUAL: f64 = 0.9995;
 
@@ -74,7 +72,7 @@ impl<'a> HistoryReplay<'a> {
             .map(|event| {
                 match event.action {
                     HistoryAction::Alloc => {
-                        let size = rounded(event.size);
+                        let size = event.block_size();
                         level += size;
                         level -= live.insert(event.address, size).unwrap_or(0);
                     }
@@ -95,7 +93,7 @@ impl<'a> HistoryReplay<'a> {
             match event.action {
                 HistoryAction::Alloc => {
                     let block = HistoryBlock {
-                        size: rounded(event.size),
+                        size: event.block_size(),
                         event: at,
                         ordinal: self.ordinal(at),
                         stack: event.stack,
@@ -115,8 +113,4 @@ impl<'a> HistoryReplay<'a> {
         }
         live
     }
-}
-
-fn rounded(size: u64) -> u64 {
-    size.max(1).div_ceil(UNIT).saturating_mul(UNIT)
 }

@@ -190,7 +190,7 @@ fn read_run(pid: u32) -> Result<(TargetReaders, RunReading)> {
         Some(counters) => counters?,
         None => Vec::new(),
     };
-    // Without them, lines are told instead.
+    // Without owners the answer lists lines.
     let owners = read_owners(&mut readers, OWNERS).ok().map(|read| read.snapshot);
     Ok((readers, RunReading { history, counters, owners }))
 }

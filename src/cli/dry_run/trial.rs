@@ -33,7 +33,7 @@ pub(super) struct TrialSetting<'a> {
     pub(super) expandable: bool,
 }
 
-/// What came of it.
+/// The result of a run.
 pub(super) struct ProgramTrial {
     /// The program's exit code.
     pub(super) code: u8,

@@ -322,19 +322,9 @@ impl ObjectHeap<'_> {
     /// Names and dictionaries of the main interpreter's `sys.modules`.
     pub fn modules(&self) -> Vec<(String, Addr)> {
         let memory = self.memory();
-        let (runtime, interpreter) = (&self.layout.runtime, &self.layout.interpreter);
-        let modules = (|| {
-            let first = memory.pointer(runtime.interpreters_head.in_target(self.runtime)).ok()?;
-            let mut main = first;
-            for _ in 0..64 {
-                match memory.pointer(interpreter.next.in_target(main)).ok()? {
-                    Addr(0) => break,
-                    next => main = next,
-                }
-            }
-            memory.pointer(interpreter.modules.in_target(main)).ok()
-        })();
-        let Some(modules) = modules else { return Vec::new() };
+        let main = dicts::main_interpreter(memory, &self.layout, self.runtime);
+        let modules = |main| memory.pointer(self.layout.interpreter.modules.in_target(main)).ok();
+        let Some(modules) = main.and_then(modules) else { return Vec::new() };
         let dict = |(name, module): (String, Addr)| {
             if self.class_of(module)?.kind != ClassKind::Module {
                 return None;

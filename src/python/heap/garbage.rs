@@ -61,9 +61,10 @@ impl ObjectHeap<'_> {
     /// An untracked object's reference count; `None` if immortal or torn, or without a GIL.
     pub fn count_of(&self, at: Addr) -> Option<i64> {
         let RefcountLayout::One(field) = self.layout.object.references else { return None };
-        let torn_before = self.memory().torn_reads();
-        let count = self.memory().u32(at + field.offset as u64).ok()? as i32;
-        (count >= 0 && self.memory().torn_reads() == torn_before).then_some(i64::from(count))
+        let memory = self.memory();
+        let (count, is_torn) = memory.noting_torn(|| memory.u32(at + field.offset as u64).ok());
+        let count = count? as i32;
+        (count >= 0 && !is_torn).then_some(i64::from(count))
     }
 
     /// Passes each reference on as often as it counts.

@@ -156,9 +156,9 @@ impl ObjectHeap<'_> {
                 break;
             }
             take(frame, is_torn);
-            let torn_before = self.memory().torn_reads();
-            frame = pointer(layout.frame.previous, frame);
-            is_torn |= self.memory().torn_reads() > torn_before;
+            let (previous, is_link_torn) =
+                memory.noting_torn(|| pointer(layout.frame.previous, frame));
+            (frame, is_torn) = (previous, is_torn || is_link_torn);
         }
     }
 
@@ -239,8 +239,8 @@ impl ObjectHeap<'_> {
 
     /// Whether this word may be of another moment than the snapshot.
     fn is_torn(&self, word: Addr) -> bool {
-        let torn_before = self.memory().torn_reads();
-        self.memory().u64(word).is_err() || self.memory().torn_reads() > torn_before
+        let (read, is_torn) = self.memory().noting_torn(|| self.memory().u64(word));
+        read.is_err() || is_torn
     }
 
     fn code_of_frame(&self, frame: Addr) -> Option<Addr> {

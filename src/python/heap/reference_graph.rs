@@ -151,7 +151,11 @@ impl ReferenceGraph<'_> {
 
     /// Its reference count; `None` if untracked, immortal or unknown.
     pub fn count_of(&self, object: Addr) -> Option<i64> {
-        let number = self.number_of(object)?;
+        self.count(self.number_of(object)?)
+    }
+
+    /// Its reference count; `None` if immortal or unknown.
+    pub fn count(&self, number: u32) -> Option<i64> {
         let references = self.objects[number as usize].references;
         (references >= 0 && !self.is_torn(number)).then_some(i64::from(references))
     }

@@ -153,12 +153,10 @@ fn active_threads(
     layout: &PythonLayout,
     interpreter: Addr,
 ) -> Result<Option<Addr>, DecodeError> {
-    let modules = memory.pointer(layout.interpreter.modules.in_target(interpreter))?;
-    let modules = dicts::entries(memory, layout, modules)?;
-    let Some(threading) = dicts::get(memory, layout, &modules, "threading") else {
+    let Some(threading) = dicts::of_imported(memory, layout, interpreter, "threading")? else {
         return Ok(None);
     };
-    let variables = dicts::entries(memory, layout, dicts::of_module(memory, layout, threading)?)?;
+    let variables = dicts::entries(memory, layout, threading)?;
     Ok(dicts::get(memory, layout, &variables, "_active"))
 }
 

@@ -397,7 +397,7 @@ fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let has_tensors =
         summary.snapshot.is_ok_and(|look| !look.tensors.is_empty() || look.copied.is_some());
-    // A process without PyTorch, or its end, is told above.
+    // The lines above already say why a process has no owners.
     if summary.gpus.iter().all(|gpu| gpu.allocated.is_none())
         && summary.snapshot.is_ok()
         && !has_tensors

@@ -20,8 +20,8 @@ const SHARED_USES: u64 = 8;
 impl TensorDecoder<'_> {
     /// What `read` returns; `None` if a part of it may be of another moment than the snapshot.
     pub fn of_one_moment<T>(&self, read: impl FnOnce(&Self) -> Option<T>) -> Option<T> {
-        let torn_before = self.memory.torn_reads();
-        read(self).filter(|_| self.memory.torn_reads() == torn_before)
+        let (result, is_torn) = self.memory.noting_torn(|| read(self));
+        result.filter(|_| !is_torn)
     }
 
     /// Includes the reference of its Python object.

@@ -106,9 +106,10 @@ impl TensorDecoder<'_> {
             if is_over() {
                 break;
             }
-            let torn_before = self.memory.torn_reads();
-            let Some(mut node) = self.node(at, &mut graph.unsized_nodes) else { continue };
-            node.is_torn = self.memory.torn_reads() > torn_before;
+            let unsized_nodes = &mut graph.unsized_nodes;
+            let (node, is_torn) = self.memory.noting_torn(|| self.node(at, unsized_nodes));
+            let Some(mut node) = node else { continue };
+            node.is_torn = is_torn;
             parts += node.next.len() + node.saved.len() + node.packed.len();
             waiting.extend(node.next.iter().filter(|next| !seen.contains(*next)));
             graph.nodes.push(node);
