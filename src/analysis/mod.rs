@@ -24,6 +24,7 @@ pub mod peak;
 mod profile;
 pub mod report;
 mod statements;
+pub mod what_if;
 
 pub use attribution::{AttributedSnapshot, Evidence, Loss, LossCounts, Moment, ThreadChoice};
 pub use autograd::{

@@ -1,0 +1,432 @@
+//! Collects one device's events from the records of an exact recording.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use super::deferred::{DeferredFrees, NumberedFree};
+use super::placement::{BlockPlace, SegmentPlaces};
+use super::start::{StartEvents, move_to, start_events};
+use super::{OlderMemory, RecordedAllocations, ReplayEvent, ReplayGaps};
+use crate::model::{
+    AddressSpace, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CounterSnapshot,
+    CudaIndex, Event, EventKind, GpuDevice, MemoryKind, Metric, Nanos, Pool, Record, RecordSink,
+    SinkResult,
+};
+
+/// `kMinBlockSize`: PyTorch rounds requests to it.
+const MIN_BLOCK: u64 = 512;
+
+#[derive(Debug, Clone, Copy)]
+enum CollectedKind {
+    /// `waits`: bytes that wait for a stream after it, if counted.
+    Allocated { address: u64, size: u64, block: u64, waits: Option<u64> },
+    Freed { address: u64 },
+    EmptyCache,
+    Step,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct CollectedEvent {
+    time: Nanos,
+    kind: CollectedKind,
+}
+
+/// A range that the driver gave, and whether PyTorch's blocks are in it.
+#[derive(Debug, Clone, Copy)]
+struct DriverRange {
+    end: u64,
+    is_torch: bool,
+}
+
+/// Takes the records of a recording.
+#[derive(Debug)]
+pub struct ReplayBuilder {
+    device: CudaIndex,
+    events: Vec<CollectedEvent>,
+    snapshots: Vec<AllocatorSnapshot>,
+    torch: Option<String>,
+    starts_empty: bool,
+    counters: Option<Box<AllocatorCounters>>,
+    /// The highest so far, and how many events were before.
+    reserved_peak: (u64, usize),
+    allocated_peak: u64,
+    reserved: Option<u64>,
+    ranges: BTreeMap<u64, DriverRange>,
+    /// Since the last allocation: the driver refused; the cache was emptied; where the driver first
+    /// took physical memory back.
+    was_refused: bool,
+    was_emptied: bool,
+    physical_freed: Option<usize>,
+    cards: Vec<GpuDevice>,
+    /// Highest use of the card, and what of it was not PyTorch's; by NVML's number.
+    usage: BTreeMap<u32, (u64, u64, u64)>,
+    lost: u64,
+}
+
+impl ReplayBuilder {
+    /// For the allocations of `device`.
+    pub fn new(device: CudaIndex) -> ReplayBuilder {
+        ReplayBuilder {
+            device,
+            events: Vec::new(),
+            snapshots: Vec::new(),
+            torch: None,
+            starts_empty: false,
+            counters: None,
+            reserved_peak: (0, 0),
+            allocated_peak: 0,
+            reserved: None,
+            ranges: BTreeMap::new(),
+            was_refused: false,
+            was_emptied: false,
+            physical_freed: None,
+            cards: Vec::new(),
+            usage: BTreeMap::new(),
+            lost: 0,
+        }
+    }
+
+    fn push(&mut self, time: Nanos, kind: CollectedKind) {
+        self.events.push(CollectedEvent { time, kind });
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        match event.change {
+            EventKind::Allocated {
+                memory_kind: MemoryKind::Torch(device),
+                address,
+                size,
+                levels,
+                block,
+            } if device == self.device => {
+                self.on_levels_before(event.time, levels);
+                let waits = levels.map(|it| unsigned(it.active - it.allocated));
+                let block = block.unwrap_or_else(|| size.max(1).next_multiple_of(MIN_BLOCK));
+                self.push(event.time, CollectedKind::Allocated { address, size, block, waits });
+                if let Some(levels) = levels {
+                    self.on_level(unsigned(levels.reserved), unsigned(levels.allocated));
+                }
+                if let Some((_, range)) = self.ranges.range_mut(..=address).next_back()
+                    && address < range.end
+                {
+                    range.is_torch = true;
+                }
+            }
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => {
+                self.push(event.time, CollectedKind::Freed { address });
+            }
+            EventKind::Allocated {
+                memory_kind: MemoryKind::Driver(device), address, size, ..
+            } if device.is_none_or(|device| device == self.device) => {
+                let end = address.saturating_add(size);
+                self.ranges.insert(address, DriverRange { end, is_torch: false });
+            }
+            EventKind::Freed { memory_kind: AddressSpace::Driver, address, .. } => {
+                let range = self.ranges.remove(&address);
+                if range.is_some_and(|range| range.is_torch) && !self.was_refused {
+                    self.empty_cache(event.time, self.events.len());
+                }
+            }
+            EventKind::Freed { memory_kind: AddressSpace::Physical, .. } => {
+                self.physical_freed.get_or_insert(self.events.len());
+            }
+            EventKind::Failed {
+                memory_kind: MemoryKind::Driver(_) | MemoryKind::Physical(_), ..
+            } => self.was_refused = true,
+            _ => {}
+        }
+    }
+
+    /// Less is reserved than at the last allocation: the cache was emptied meanwhile, unless
+    /// PyTorch did that because the driver refused. The replay does that by itself.
+    fn on_levels_before(&mut self, time: Nanos, levels: Option<CounterSnapshot>) {
+        let fell = levels.zip(self.reserved).is_some_and(|(now, before)| {
+            unsigned(now.reserved) < before
+        });
+        if fell && !self.was_refused {
+            let at = self.physical_freed.unwrap_or(self.events.len());
+            self.empty_cache(time, at);
+        }
+        (self.was_refused, self.was_emptied, self.physical_freed) = (false, false, None);
+    }
+
+    /// Once for all segments that go back together.
+    fn empty_cache(&mut self, time: Nanos, at: usize) {
+        if !std::mem::replace(&mut self.was_emptied, true) {
+            let time = self.events.get(at).map_or(time, |event| event.time);
+            self.events.insert(at, CollectedEvent { time, kind: CollectedKind::EmptyCache });
+        }
+    }
+
+    fn on_level(&mut self, reserved: u64, allocated: u64) {
+        self.reserved = Some(reserved);
+        self.allocated_peak = self.allocated_peak.max(allocated);
+        if reserved > self.reserved_peak.0 {
+            self.reserved_peak = (reserved, self.events.len());
+        }
+    }
+
+    fn on_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
+        let native = snapshot.segments.iter().filter(|segment| !segment.expandable);
+        for segment in native {
+            let end = segment.address.saturating_add(segment.size);
+            self.ranges.insert(segment.address, DriverRange { end, is_torch: true });
+        }
+        self.snapshots.push(snapshot.clone());
+    }
+
+    fn on_usage(&mut self, usage: &crate::model::DeviceUsage) {
+        let memory = usage.total.saturating_sub(usage.reserved.unwrap_or(0));
+        let outside = usage.used.saturating_sub(self.reserved.unwrap_or(0));
+        let highest = self.usage.entry(usage.nvml_index).or_insert((memory, 0, 0));
+        if usage.used > highest.1 {
+            *highest = (memory, usage.used, outside);
+        }
+    }
+
+    /// What the recording has; `None`: no allocation of this device.
+    pub fn finish(mut self) -> Option<RecordedAllocations> {
+        self.snapshots.sort_by_key(|snapshot| snapshot.time);
+        let (settings, torch) = (self.settings(), self.torch.take());
+        let (memory, outside) = self.card();
+        let (reserved_peak, allocated_peak) = (self.reserved_peak.0, self.allocated_peak);
+        let mut places = SegmentPlaces::of(&self.snapshots);
+        let start = self.start(&mut places);
+        let mut writer = EventWriter::new(&start, &places);
+        for (at, event) in self.events.iter().enumerate() {
+            if at == self.reserved_peak.1 {
+                writer.peak();
+            }
+            writer.write(*event);
+        }
+        if self.reserved_peak.1 >= self.events.len() {
+            writer.peak();
+        }
+        if writer.allocations == 0 {
+            return None;
+        }
+        Some(RecordedAllocations {
+            device: self.device,
+            torch,
+            settings,
+            older: OlderMemory {
+                live: start.live_bytes,
+                live_at_peak: writer.older_at_peak,
+                cached: start.cached_bytes,
+            },
+            gaps: ReplayGaps {
+                lost: self.lost,
+                unplaced: writer.unplaced,
+                private: writer.private,
+                undeferred: writer.deferred.unknown,
+            },
+            allocations: writer.allocations,
+            blocks: writer.numbers,
+            streams: places.streams(),
+            steps: writer.steps,
+            events: writer.events,
+            start: start.live,
+            start_with_cache: start.with_cache,
+            reserved_peak,
+            allocated_peak,
+            memory,
+            outside,
+        })
+    }
+
+    /// What its counters and segments show; all else is the default.
+    fn settings(&self) -> String {
+        let mut segments = self.snapshots.iter().flat_map(|snapshot| &snapshot.segments);
+        let mut settings = Vec::new();
+        if segments.any(|segment| segment.expandable) {
+            settings.push("expandable_segments:True".to_owned());
+        }
+        let split = self.counters.as_ref().and_then(|it| it.max_split_size);
+        // Unset, it is the greatest number, or -1 in what PyTorch prints.
+        if let Some(split) = split.filter(|split| *split > 0 && *split < i64::MAX / 2) {
+            settings.push(format!("max_split_size_mb:{}", split >> 20));
+        }
+        settings.join(",")
+    }
+
+    /// Memory of the card, and what was not PyTorch's.
+    fn card(&self) -> (Option<u64>, Option<u64>) {
+        let of_device = self.cards.iter().find(|card| card.cuda_index == Some(self.device));
+        let number = of_device.and_then(|card| card.nvml_index);
+        let usage = number.and_then(|number| self.usage.get(&number));
+        match usage {
+            Some((memory, _, outside)) => (Some(*memory), Some(*outside)),
+            None => (of_device.and_then(|card| card.total), None),
+        }
+    }
+
+    /// A live block of the first snapshot without an event is older than the recording.
+    fn start(&self, places: &mut SegmentPlaces) -> StartEvents {
+        let Some(first) = self.snapshots.first().filter(|_| !self.starts_empty) else {
+            return StartEvents::default();
+        };
+        let mut live: FxHashMap<u64, ()> = FxHashMap::default();
+        for event in self.events.iter().take_while(|event| event.time < first.time) {
+            match event.kind {
+                CollectedKind::Allocated { address, .. } => {
+                    live.insert(address, ());
+                }
+                CollectedKind::Freed { address } => {
+                    live.remove(&address);
+                }
+                _ => {}
+            }
+        }
+        let is_older = |block: &Block| {
+            block.state == BlockState::Allocated && !live.contains_key(&block.address)
+        };
+        start_events(first, places, is_older)
+    }
+}
+
+impl RecordSink for ReplayBuilder {
+    fn record(&mut self, record: &Record) -> SinkResult {
+        match record {
+            Record::Runtime(runtime) if runtime.torch.is_some() => {
+                self.torch.clone_from(&runtime.torch);
+            }
+            Record::Device(device) => device.merge_into(&mut self.cards),
+            Record::ExactSettings(settings) => self.starts_empty = settings.starts_empty,
+            Record::Keyframe(_) => self.starts_empty = false,
+            Record::Events(batch) => batch.events.iter().for_each(|event| self.on_event(event)),
+            Record::Snapshot(snapshot) if snapshot.device == self.device => {
+                self.on_snapshot(snapshot);
+            }
+            Record::Counters { device, counters, .. } if *device == self.device => {
+                let current = |metric| unsigned(counters.stat(metric, Pool::All).current);
+                self.on_level(current(Metric::ReservedBytes), current(Metric::AllocatedBytes));
+                self.counters = Some(counters.clone());
+            }
+            Record::Usage(usage) => self.on_usage(usage),
+            Record::Step(step) => self.push(step.time, CollectedKind::Step),
+            Record::End(end) => {
+                self.lost = end.totals.exact.map_or(0, |totals| totals.lost);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn unsigned(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct NumberedBlock {
+    number: u32,
+    size: u64,
+    is_older: bool,
+}
+
+/// Numbers blocks, and puts frees where PyTorch took the memory back.
+struct EventWriter<'a> {
+    places: &'a SegmentPlaces,
+    events: Vec<ReplayEvent>,
+    live: FxHashMap<u64, NumberedBlock>,
+    /// Bytes of the older blocks that are live.
+    older: u64,
+    older_at_peak: u64,
+    spare: Vec<u32>,
+    numbers: u32,
+    deferred: DeferredFrees,
+    at: BlockPlace,
+    allocations: u64,
+    steps: u64,
+    unplaced: u64,
+    private: u64,
+}
+
+impl<'a> EventWriter<'a> {
+    fn new(start: &StartEvents, places: &'a SegmentPlaces) -> EventWriter<'a> {
+        let blocks = start.blocks.iter().zip(0..);
+        let live = blocks.map(|(block, number)| {
+            (block.address, NumberedBlock { number, size: block.size, is_older: true })
+        });
+        EventWriter {
+            places,
+            events: Vec::new(),
+            live: live.collect(),
+            older: start.live_bytes,
+            older_at_peak: 0,
+            spare: (start.blocks.len() as u32..start.numbers).collect(),
+            numbers: start.numbers,
+            deferred: DeferredFrees::default(),
+            at: BlockPlace::default(),
+            allocations: 0,
+            steps: 0,
+            unplaced: 0,
+            private: 0,
+        }
+    }
+
+    fn write(&mut self, event: CollectedEvent) {
+        match event.kind {
+            CollectedKind::Allocated { address, size, block, waits } => {
+                // Its free was lost.
+                self.free(address);
+                let freed = self.deferred.taken_back(waits);
+                self.take_back(freed);
+                self.move_to(address, event.time);
+                let number = self.spare.pop().unwrap_or_else(|| {
+                    self.numbers += 1;
+                    self.numbers - 1
+                });
+                self.live.insert(address, NumberedBlock { number, size: block, is_older: false });
+                self.events.push(ReplayEvent::Allocate { block: number, size });
+                self.allocations += 1;
+            }
+            CollectedKind::Freed { address } => self.free(address),
+            CollectedKind::EmptyCache => {
+                let freed = self.deferred.take_all();
+                self.take_back(freed);
+                self.events.push(ReplayEvent::EmptyCache);
+            }
+            CollectedKind::Step => {
+                self.steps += 1;
+                self.events.push(ReplayEvent::Step);
+            }
+        }
+    }
+
+    /// Of another device, or older than the first snapshot, if it is not live.
+    fn free(&mut self, address: u64) {
+        if let Some(block) = self.live.remove(&address) {
+            if block.is_older {
+                self.older -= block.size;
+            }
+            self.deferred.free(NumberedFree { block: block.number, size: block.size });
+        }
+    }
+
+    fn take_back(&mut self, freed: Vec<NumberedFree>) {
+        for freed in freed {
+            self.events.push(ReplayEvent::Free { block: freed.block });
+            self.spare.push(freed.block);
+        }
+    }
+
+    fn move_to(&mut self, address: u64, time: Nanos) {
+        if self.places.is_single() {
+            return;
+        }
+        let Some(place) = self.places.at(address, time) else {
+            self.unplaced += 1;
+            return;
+        };
+        self.private += u64::from(place.pool != 0);
+        move_to(&mut self.events, self.at, place);
+        self.at = place;
+    }
+
+    fn peak(&mut self) {
+        self.older_at_peak = self.older;
+        self.events.push(ReplayEvent::Peak);
+    }
+}

@@ -1,0 +1,79 @@
+//! The stream and the private pool of an address. Events do not tell them; segments do.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{AllocatorSnapshot, Nanos, PoolId, Segment};
+
+/// Numbers of a stream and a private pool; 0: the default one, and none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct BlockPlace {
+    pub(super) stream: u32,
+    pub(super) pool: u32,
+}
+
+struct PlacedRange {
+    from: u64,
+    to: u64,
+    place: BlockPlace,
+}
+
+/// Places by address, at each snapshot.
+pub(super) struct SegmentPlaces {
+    /// By time; ranges by address.
+    snapshots: Vec<(Nanos, Vec<PlacedRange>)>,
+    streams: FxHashMap<u64, u32>,
+    pools: FxHashMap<PoolId, u32>,
+}
+
+impl SegmentPlaces {
+    pub(super) fn of(snapshots: &[AllocatorSnapshot]) -> SegmentPlaces {
+        let mut places = SegmentPlaces {
+            snapshots: Vec::new(),
+            streams: FxHashMap::from_iter([(0, 0)]),
+            pools: FxHashMap::from_iter([(PoolId::default(), 0)]),
+        };
+        for snapshot in snapshots {
+            let mut ranges: Vec<PlacedRange> = Vec::new();
+            for segment in &snapshot.segments {
+                let to = segment.address.saturating_add(segment.size);
+                let place = places.of_segment(segment);
+                ranges.push(PlacedRange { from: segment.address, to, place });
+            }
+            ranges.sort_by_key(|range| range.from);
+            places.snapshots.push((snapshot.time, ranges));
+        }
+        places
+    }
+
+    /// Numbers its stream and pool.
+    pub(super) fn of_segment(&mut self, segment: &Segment) -> BlockPlace {
+        let next = self.streams.len() as u32;
+        let stream = *self.streams.entry(segment.stream).or_insert(next);
+        let next = self.pools.len() as u32;
+        let id = if segment.is_private() { segment.pool } else { PoolId::default() };
+        let pool = *self.pools.entry(id).or_insert(next);
+        BlockPlace { stream, pool }
+    }
+
+    /// Where there is only one place, it is that.
+    pub(super) fn is_single(&self) -> bool {
+        self.streams.len() == 1 && self.pools.len() == 1
+    }
+
+    pub(super) fn streams(&self) -> u32 {
+        self.streams.len() as u32
+    }
+
+    /// By the next snapshot that has the address, else by the last one before.
+    pub(super) fn at(&self, address: u64, time: Nanos) -> Option<BlockPlace> {
+        let next = self.snapshots.partition_point(|(at, _)| *at < time);
+        let (before, after) = self.snapshots.split_at(next);
+        let near = after.first().into_iter().chain(before.last());
+        near.filter_map(|(_, ranges)| {
+            let past = ranges.partition_point(|range| range.from <= address);
+            let range = ranges.get(past.checked_sub(1)?)?;
+            (address < range.to).then_some(range.place)
+        })
+        .next()
+    }
+}
