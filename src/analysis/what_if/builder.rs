@@ -4,38 +4,21 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::deferred::{DeferredFrees, NumberedFree};
-use super::placement::{BlockPlace, SegmentPlaces};
-use super::start::{StartEvents, move_to, start_events};
-use super::{OlderMemory, RecordedAllocations, ReplayEvent, ReplayGaps};
+use super::event_writer::{BlockLevels, CollectedEvent, CollectedKind, EventWriter};
+use super::placement::SegmentPlaces;
+use super::start::{StartEvents, start_events};
+use super::{OlderMemory, RecordedAllocations, ReplayGaps};
 use crate::model::{
     AddressSpace, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CounterSnapshot,
     CudaIndex, Event, EventKind, GpuDevice, MemoryKind, Metric, Nanos, Pool, Record, RecordSink,
     SinkResult,
 };
 
-/// `kMinBlockSize`: PyTorch rounds requests to it.
-const MIN_BLOCK: u64 = 512;
-
-#[derive(Debug, Clone, Copy)]
-enum CollectedKind {
-    /// `waits`: bytes that wait for a stream after it, if counted.
-    Allocated { address: u64, size: u64, block: u64, waits: Option<u64> },
-    Freed { address: u64 },
-    EmptyCache,
-    Step,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct CollectedEvent {
-    time: Nanos,
-    kind: CollectedKind,
-}
-
-/// A range that the driver gave, and whether PyTorch's blocks are in it.
+/// Memory that the driver gave, and whether PyTorch's blocks are in it.
 #[derive(Debug, Clone, Copy)]
 struct DriverRange {
-    end: u64,
+    address: u64,
+    size: u64,
     is_torch: bool,
 }
 
@@ -52,7 +35,10 @@ pub struct ReplayBuilder {
     reserved_peak: (u64, usize),
     allocated_peak: u64,
     reserved: Option<u64>,
-    ranges: BTreeMap<u64, DriverRange>,
+    /// In the driver's order.
+    ranges: Vec<DriverRange>,
+    /// The live ones, by address.
+    live_ranges: BTreeMap<u64, usize>,
     /// Since the last allocation: the driver refused; the cache was emptied; where the driver first
     /// took physical memory back.
     was_refused: bool,
@@ -77,7 +63,8 @@ impl ReplayBuilder {
             reserved_peak: (0, 0),
             allocated_peak: 0,
             reserved: None,
-            ranges: BTreeMap::new(),
+            ranges: Vec::new(),
+            live_ranges: BTreeMap::new(),
             was_refused: false,
             was_emptied: false,
             physical_freed: None,
@@ -101,14 +88,20 @@ impl ReplayBuilder {
                 block,
             } if device == self.device => {
                 self.on_levels_before(event.time, levels);
-                let waits = levels.map(|it| unsigned(it.active - it.allocated));
-                let block = block.unwrap_or_else(|| size.max(1).next_multiple_of(MIN_BLOCK));
-                self.push(event.time, CollectedKind::Allocated { address, size, block, waits });
-                if let Some(levels) = levels {
-                    self.on_level(unsigned(levels.reserved), unsigned(levels.allocated));
+                let level = levels.map(|it| (unsigned(it.reserved), unsigned(it.allocated)));
+                let levels = levels.map(|it| BlockLevels {
+                    allocated: unsigned(it.allocated),
+                    waits: unsigned(it.active - it.allocated),
+                });
+                let site = event.site;
+                let kind = CollectedKind::Allocated { address, size, block, levels, site };
+                self.push(event.time, kind);
+                if let Some((reserved, allocated)) = level {
+                    self.on_level(reserved, allocated);
                 }
-                if let Some((_, range)) = self.ranges.range_mut(..=address).next_back()
-                    && address < range.end
+                if let Some((_, at)) = self.live_ranges.range(..=address).next_back()
+                    && let Some(range) = self.ranges.get_mut(*at)
+                    && address - range.address < range.size
                 {
                     range.is_torch = true;
                 }
@@ -119,11 +112,10 @@ impl ReplayBuilder {
             EventKind::Allocated {
                 memory_kind: MemoryKind::Driver(device), address, size, ..
             } if device.is_none_or(|device| device == self.device) => {
-                let end = address.saturating_add(size);
-                self.ranges.insert(address, DriverRange { end, is_torch: false });
+                self.on_range(DriverRange { address, size, is_torch: false });
             }
             EventKind::Freed { memory_kind: AddressSpace::Driver, address, .. } => {
-                let range = self.ranges.remove(&address);
+                let range = self.live_ranges.remove(&address).map(|at| self.ranges[at]);
                 if range.is_some_and(|range| range.is_torch) && !self.was_refused {
                     self.empty_cache(event.time, self.events.len());
                 }
@@ -170,10 +162,18 @@ impl ReplayBuilder {
     fn on_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
         let native = snapshot.segments.iter().filter(|segment| !segment.expandable);
         for segment in native {
-            let end = segment.address.saturating_add(segment.size);
-            self.ranges.insert(segment.address, DriverRange { end, is_torch: true });
+            let (address, size) = (segment.address, segment.size);
+            match self.live_ranges.get(&address) {
+                Some(at) => self.ranges[*at].is_torch = true,
+                None => self.on_range(DriverRange { address, size, is_torch: true }),
+            }
         }
         self.snapshots.push(snapshot.clone());
+    }
+
+    fn on_range(&mut self, range: DriverRange) {
+        self.live_ranges.insert(range.address, self.ranges.len());
+        self.ranges.push(range);
     }
 
     fn on_usage(&mut self, usage: &crate::model::DeviceUsage) {
@@ -193,6 +193,10 @@ impl ReplayBuilder {
         let (reserved_peak, allocated_peak) = (self.reserved_peak.0, self.allocated_peak);
         let mut places = SegmentPlaces::of(&self.snapshots);
         let start = self.start(&mut places);
+        places.learn_sites(self.events.iter().filter_map(|event| match event.kind {
+            CollectedKind::Allocated { address, site, .. } => Some((address, event.time, site?)),
+            _ => None,
+        }));
         let mut writer = EventWriter::new(&start, &places);
         for (at, event) in self.events.iter().enumerate() {
             if at == self.reserved_peak.1 {
@@ -228,6 +232,7 @@ impl ReplayBuilder {
             events: writer.events,
             start: start.live,
             start_with_cache: start.with_cache,
+            segments: segments_in_order(&self.ranges),
             reserved_peak,
             allocated_peak,
             memory,
@@ -314,119 +319,21 @@ impl RecordSink for ReplayBuilder {
     }
 }
 
+/// Bytes and place of PyTorch's segments. Gaps between them mean nothing and are closed.
+fn segments_in_order(ranges: &[DriverRange]) -> Vec<(u64, u64)> {
+    let mut by_address: Vec<&DriverRange> = ranges.iter().filter(|it| it.is_torch).collect();
+    by_address.sort_by_key(|range| range.address);
+    let mut gaps = BTreeMap::new();
+    let (mut end, mut gap) = (0, 0);
+    for range in by_address {
+        gap += range.address.saturating_sub(end);
+        end = end.max(range.address.saturating_add(range.size));
+        gaps.insert(range.address, gap);
+    }
+    let segments = ranges.iter().filter(|range| range.is_torch);
+    segments.map(|range| (range.size, range.address - gaps[&range.address])).collect()
+}
+
 fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
-}
-
-#[derive(Debug, Clone, Copy)]
-struct NumberedBlock {
-    number: u32,
-    size: u64,
-    is_older: bool,
-}
-
-/// Numbers blocks, and puts frees where PyTorch took the memory back.
-struct EventWriter<'a> {
-    places: &'a SegmentPlaces,
-    events: Vec<ReplayEvent>,
-    live: FxHashMap<u64, NumberedBlock>,
-    /// Bytes of the older blocks that are live.
-    older: u64,
-    older_at_peak: u64,
-    spare: Vec<u32>,
-    numbers: u32,
-    deferred: DeferredFrees,
-    at: BlockPlace,
-    allocations: u64,
-    steps: u64,
-    unplaced: u64,
-    private: u64,
-}
-
-impl<'a> EventWriter<'a> {
-    fn new(start: &StartEvents, places: &'a SegmentPlaces) -> EventWriter<'a> {
-        let blocks = start.blocks.iter().zip(0..);
-        let live = blocks.map(|(block, number)| {
-            (block.address, NumberedBlock { number, size: block.size, is_older: true })
-        });
-        EventWriter {
-            places,
-            events: Vec::new(),
-            live: live.collect(),
-            older: start.live_bytes,
-            older_at_peak: 0,
-            spare: (start.blocks.len() as u32..start.numbers).collect(),
-            numbers: start.numbers,
-            deferred: DeferredFrees::default(),
-            at: BlockPlace::default(),
-            allocations: 0,
-            steps: 0,
-            unplaced: 0,
-            private: 0,
-        }
-    }
-
-    fn write(&mut self, event: CollectedEvent) {
-        match event.kind {
-            CollectedKind::Allocated { address, size, block, waits } => {
-                // Its free was lost.
-                self.free(address);
-                let freed = self.deferred.taken_back(waits);
-                self.take_back(freed);
-                self.move_to(address, event.time);
-                let number = self.spare.pop().unwrap_or_else(|| {
-                    self.numbers += 1;
-                    self.numbers - 1
-                });
-                self.live.insert(address, NumberedBlock { number, size: block, is_older: false });
-                self.events.push(ReplayEvent::Allocate { block: number, size });
-                self.allocations += 1;
-            }
-            CollectedKind::Freed { address } => self.free(address),
-            CollectedKind::EmptyCache => {
-                let freed = self.deferred.take_all();
-                self.take_back(freed);
-                self.events.push(ReplayEvent::EmptyCache);
-            }
-            CollectedKind::Step => {
-                self.steps += 1;
-                self.events.push(ReplayEvent::Step);
-            }
-        }
-    }
-
-    /// Of another device, or older than the first snapshot, if it is not live.
-    fn free(&mut self, address: u64) {
-        if let Some(block) = self.live.remove(&address) {
-            if block.is_older {
-                self.older -= block.size;
-            }
-            self.deferred.free(NumberedFree { block: block.number, size: block.size });
-        }
-    }
-
-    fn take_back(&mut self, freed: Vec<NumberedFree>) {
-        for freed in freed {
-            self.events.push(ReplayEvent::Free { block: freed.block });
-            self.spare.push(freed.block);
-        }
-    }
-
-    fn move_to(&mut self, address: u64, time: Nanos) {
-        if self.places.is_single() {
-            return;
-        }
-        let Some(place) = self.places.at(address, time) else {
-            self.unplaced += 1;
-            return;
-        };
-        self.private += u64::from(place.pool != 0);
-        move_to(&mut self.events, self.at, place);
-        self.at = place;
-    }
-
-    fn peak(&mut self) {
-        self.older_at_peak = self.older;
-        self.events.push(ReplayEvent::Peak);
-    }
 }

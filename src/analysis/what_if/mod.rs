@@ -3,6 +3,7 @@
 mod builder;
 mod comparison;
 mod deferred;
+mod event_writer;
 mod placement;
 mod start;
 #[cfg(test)]
@@ -87,6 +88,9 @@ pub struct RecordedAllocations {
     pub blocks: u32,
     /// How many numbers of streams are in use, with the default one.
     pub streams: u32,
+    /// Bytes and place of PyTorch's segments, in the order in which the driver gave them. Of equal
+    /// free blocks PyTorch takes the lowest, so places matter.
+    pub segments: Vec<(u64, u64)>,
     /// Training steps that ended.
     pub steps: u64,
     /// PyTorch's highest reserved bytes.

@@ -2,10 +2,10 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{AllocatorSnapshot, Nanos, PoolId, Segment};
+use crate::model::{AllocatorSnapshot, Nanos, PoolId, Segment, SiteId};
 
 /// Numbers of a stream and a private pool; 0: the default one, and none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct BlockPlace {
     pub(super) stream: u32,
     pub(super) pool: u32,
@@ -23,6 +23,8 @@ pub(super) struct SegmentPlaces {
     snapshots: Vec<(Nanos, Vec<PlacedRange>)>,
     streams: FxHashMap<u64, u32>,
     pools: FxHashMap<PoolId, u32>,
+    /// Where a site's blocks lie, with their number.
+    sites: FxHashMap<SiteId, (BlockPlace, u64)>,
 }
 
 impl SegmentPlaces {
@@ -31,6 +33,7 @@ impl SegmentPlaces {
             snapshots: Vec::new(),
             streams: FxHashMap::from_iter([(0, 0)]),
             pools: FxHashMap::from_iter([(PoolId::default(), 0)]),
+            sites: FxHashMap::default(),
         };
         for snapshot in snapshots {
             let mut ranges: Vec<PlacedRange> = Vec::new();
@@ -62,6 +65,33 @@ impl SegmentPlaces {
 
     pub(super) fn streams(&self) -> u32 {
         self.streams.len() as u32
+    }
+
+    /// Where each site's blocks lie most often.
+    pub(super) fn learn_sites(
+        &mut self,
+        allocations: impl Iterator<Item = (u64, Nanos, SiteId)>,
+    ) {
+        if self.is_single() {
+            return;
+        }
+        let mut counts: FxHashMap<(SiteId, BlockPlace), u64> = FxHashMap::default();
+        for (address, time, site) in allocations {
+            if let Some(place) = self.at(address, time) {
+                *counts.entry((site, place)).or_default() += 1;
+            }
+        }
+        for ((site, place), count) in counts {
+            let most = self.sites.entry(site).or_insert((place, count));
+            if (count, place) > (most.1, most.0) {
+                *most = (place, count);
+            }
+        }
+    }
+
+    /// For a segment that came and went between two snapshots.
+    pub(super) fn of_site(&self, site: SiteId) -> Option<BlockPlace> {
+        self.sites.get(&site).map(|(place, _)| *place)
     }
 
     /// By the next snapshot that has the address, else by the last one before.

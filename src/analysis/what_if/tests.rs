@@ -238,6 +238,26 @@ fn what_is_older_is_made_first_in_its_segments() {
     assert!(recorded.events.contains(&Free { block: 0 }));
 }
 
+#[test]
+fn segments_keep_their_order_and_lose_the_gaps() {
+    let recorded = recorded(
+        true,
+        vec![events(vec![
+            driver(1, 90 * MIB, 2 * MIB),
+            allocated(2, 90 * MIB, 50, MIB, 0),
+            driver(3, 7 * MIB, MIB),
+            driver(4, 20 * MIB, 4 * MIB),
+            allocated(5, 21 * MIB, 50, MIB, 0),
+            freed(6, AddressSpace::Driver, 90 * MIB),
+            driver(7, 91 * MIB, 2 * MIB),
+            allocated(8, 91 * MIB, 50, MIB, 0),
+        ])],
+    );
+    // The one at 7 MiB is not PyTorch's; the last one overlaps one that is gone.
+    let places = [(2 * MIB, 4 * MIB), (4 * MIB, 0), (2 * MIB, 5 * MIB)];
+    assert_eq!(recorded.segments, places);
+}
+
 fn setting(settings: &str, reserved_peak: u64, out_of_memory: u64) -> ReplayedSetting {
     let outcome = ReplayOutcome {
         reserved_peak,

@@ -64,12 +64,15 @@ fn replay(
     std::fs::create_dir(&folder).context("cannot create a folder for a replay")?;
     let events = folder.join("events");
     write_events(&events, run.recorded, setting).context("cannot write the events")?;
+    let places = folder.join("places");
+    write_places(&places, run.recorded).context("cannot write the segments")?;
     let mut command = Command::new(&run.python.python);
     run.libraries.set_up(&mut command, card, 1, &folder);
     set_allocator(&mut command, &setting.settings);
     let output = command
         // No kernel runs, so none of its code is loaded.
         .env("SIM_CUDA_CODE_BYTES", "0")
+        .env("SIM_CUDA_PLACES", &places)
         .arg(&run.libraries.replay)
         .arg(&events)
         .stdin(Stdio::null())
@@ -96,6 +99,15 @@ fn reason(text: &str) -> &str {
     let is_error = |line: &&str| line.contains("Error: ");
     let lines = || text.trim().lines();
     lines().rfind(is_error).or_else(|| lines().last()).unwrap_or("it said nothing")
+}
+
+/// As the simulated driver reads them.
+fn write_places(path: &Path, recorded: &RecordedAllocations) -> std::io::Result<()> {
+    let mut out = BufWriter::new(std::fs::File::create(path)?);
+    for (size, place) in &recorded.segments {
+        writeln!(out, "{size} {place}")?;
+    }
+    out.flush()
 }
 
 /// As memspy_replay.py reads it.

@@ -256,8 +256,8 @@ fn cost(own: &ReplayedSetting, best: &ReplayedSetting) -> Option<String> {
     let (before, after) = (driver_allocations(own)?, driver_allocations(best)?);
     (after > before).then(|| {
         format!(
-            "its cost: {} instead of {}, each of which may wait for the device",
-            number(after, "allocation by the driver").replace("drivers", "driver"),
+            "its cost: the driver allocates {} times instead of {}, and may wait for the device each time",
+            count(after),
             count(before)
         )
     })
