@@ -55,8 +55,8 @@ pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
 pub use tensors::{GraphArgs, PeerTool, ReadArgs, TensorsArgs, WhyArgs};
 pub use top::TopArgs;
-pub use what_if::WhatIfArgs;
 use values::{file_mode, gpu, marker, pid};
+pub use what_if::WhatIfArgs;
 
 /// What is holding this GPU memory, and which line put it there?
 ///

@@ -14,7 +14,10 @@ const BUSY: (&str, &str) = ("SIM_CUDA_BUSY_QUERIES", "4");
 
 fn what_if(trace: &Path, words: &[&str]) -> Done {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memspy"));
-    command.arg("what-if").arg(trace).args(["--python", sim::python().get_program().to_str().unwrap()]);
+    command
+        .arg("what-if")
+        .arg(trace)
+        .args(["--python", sim::python().get_program().to_str().unwrap()]);
     run(command.args(words).env("XDG_CACHE_HOME", sim::cache()))
 }
 

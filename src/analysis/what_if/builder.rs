@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::event_writer::{BlockLevels, CollectedEvent, CollectedKind, EventWriter};
-use super::placement::SegmentPlaces;
+use super::placement::{BlockPlace, SegmentPlaces};
 use super::start::{StartEvents, start_events};
 use super::{OlderMemory, RecordedAllocations, ReplayGaps};
 use crate::model::{
@@ -20,6 +20,8 @@ struct DriverRange {
     address: u64,
     size: u64,
     is_torch: bool,
+    /// By a snapshot while it was live.
+    place: Option<BlockPlace>,
 }
 
 /// Takes the records of a recording.
@@ -28,6 +30,7 @@ pub struct ReplayBuilder {
     device: CudaIndex,
     events: Vec<CollectedEvent>,
     snapshots: Vec<AllocatorSnapshot>,
+    places: SegmentPlaces,
     torch: Option<String>,
     starts_empty: bool,
     counters: Option<Box<AllocatorCounters>>,
@@ -57,6 +60,7 @@ impl ReplayBuilder {
             device,
             events: Vec::new(),
             snapshots: Vec::new(),
+            places: SegmentPlaces::new(),
             torch: None,
             starts_empty: false,
             counters: None,
@@ -93,17 +97,19 @@ impl ReplayBuilder {
                     allocated: unsigned(it.allocated),
                     waits: unsigned(it.active - it.allocated),
                 });
-                let site = event.site;
-                let kind = CollectedKind::Allocated { address, size, block, levels, site };
+                let (site, range) = (event.site, self.range_of(address));
+                let kind = CollectedKind::Allocated {
+                    address,
+                    size,
+                    block,
+                    levels,
+                    site,
+                    range,
+                    place: None,
+                };
                 self.push(event.time, kind);
                 if let Some((reserved, allocated)) = level {
                     self.on_level(reserved, allocated);
-                }
-                if let Some((_, at)) = self.live_ranges.range(..=address).next_back()
-                    && let Some(range) = self.ranges.get_mut(*at)
-                    && address - range.address < range.size
-                {
-                    range.is_torch = true;
                 }
             }
             EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => {
@@ -112,7 +118,7 @@ impl ReplayBuilder {
             EventKind::Allocated {
                 memory_kind: MemoryKind::Driver(device), address, size, ..
             } if device.is_none_or(|device| device == self.device) => {
-                self.on_range(DriverRange { address, size, is_torch: false });
+                self.on_range(DriverRange { address, size, is_torch: false, place: None });
             }
             EventKind::Freed { memory_kind: AddressSpace::Driver, address, .. } => {
                 let range = self.live_ranges.remove(&address).map(|at| self.ranges[at]);
@@ -124,7 +130,8 @@ impl ReplayBuilder {
                 self.physical_freed.get_or_insert(self.events.len());
             }
             EventKind::Failed {
-                memory_kind: MemoryKind::Driver(_) | MemoryKind::Physical(_), ..
+                memory_kind: MemoryKind::Driver(_) | MemoryKind::Physical(_),
+                ..
             } => self.was_refused = true,
             _ => {}
         }
@@ -133,9 +140,8 @@ impl ReplayBuilder {
     /// Less is reserved than at the last allocation: the cache was emptied meanwhile, unless
     /// PyTorch did that because the driver refused. The replay does that by itself.
     fn on_levels_before(&mut self, time: Nanos, levels: Option<CounterSnapshot>) {
-        let fell = levels.zip(self.reserved).is_some_and(|(now, before)| {
-            unsigned(now.reserved) < before
-        });
+        let fell =
+            levels.zip(self.reserved).is_some_and(|(now, before)| unsigned(now.reserved) < before);
         if fell && !self.was_refused {
             let at = self.physical_freed.unwrap_or(self.events.len());
             self.empty_cache(time, at);
@@ -163,12 +169,23 @@ impl ReplayBuilder {
         let native = snapshot.segments.iter().filter(|segment| !segment.expandable);
         for segment in native {
             let (address, size) = (segment.address, segment.size);
-            match self.live_ranges.get(&address) {
-                Some(at) => self.ranges[*at].is_torch = true,
-                None => self.on_range(DriverRange { address, size, is_torch: true }),
+            let place = Some(self.places.of_segment(segment));
+            let known = self.live_ranges.get(&address).map(|at| &mut self.ranges[*at]);
+            match known.filter(|range| range.size == size) {
+                Some(range) => (range.is_torch, range.place) = (true, place),
+                None => self.on_range(DriverRange { address, size, is_torch: true, place }),
             }
         }
+        self.places.on_snapshot(snapshot);
         self.snapshots.push(snapshot.clone());
+    }
+
+    /// The live segment that has the address.
+    fn range_of(&mut self, address: u64) -> Option<u32> {
+        let (_, at) = self.live_ranges.range(..=address).next_back()?;
+        let range = self.ranges.get_mut(*at).filter(|it| address - it.address < it.size)?;
+        range.is_torch = true;
+        u32::try_from(*at).ok()
     }
 
     fn on_range(&mut self, range: DriverRange) {
@@ -187,17 +204,13 @@ impl ReplayBuilder {
 
     /// What the recording has; `None`: no allocation of this device.
     pub fn finish(mut self) -> Option<RecordedAllocations> {
-        self.snapshots.sort_by_key(|snapshot| snapshot.time);
         let (settings, torch) = (self.settings(), self.torch.take());
         let (memory, outside) = self.card();
         let (reserved_peak, allocated_peak) = (self.reserved_peak.0, self.allocated_peak);
-        let mut places = SegmentPlaces::of(&self.snapshots);
-        let start = self.start(&mut places);
-        places.learn_sites(self.events.iter().filter_map(|event| match event.kind {
-            CollectedKind::Allocated { address, site, .. } => Some((address, event.time, site?)),
-            _ => None,
-        }));
-        let mut writer = EventWriter::new(&start, &places);
+        let start = self.start();
+        self.place();
+        let places = &self.places;
+        let mut writer = EventWriter::new(&start, places);
         for (at, event) in self.events.iter().enumerate() {
             if at == self.reserved_peak.1 {
                 writer.peak();
@@ -266,8 +279,28 @@ impl ReplayBuilder {
         }
     }
 
+    /// Says of each allocation where it lies, as far as snapshots tell.
+    fn place(&mut self) {
+        if self.places.is_single() {
+            return;
+        }
+        for event in &mut self.events {
+            if let CollectedKind::Allocated { address, range, place, .. } = &mut event.kind {
+                *place = match *range {
+                    Some(range) => self.ranges.get(range as usize).and_then(|range| range.place),
+                    None => self.places.at(*address, event.time),
+                };
+            }
+        }
+        let by_site = self.events.iter().filter_map(|event| match event.kind {
+            CollectedKind::Allocated { place, site, .. } => Some((site?, place?)),
+            _ => None,
+        });
+        self.places.learn_sites(by_site);
+    }
+
     /// A live block of the first snapshot without an event is older than the recording.
-    fn start(&self, places: &mut SegmentPlaces) -> StartEvents {
+    fn start(&mut self) -> StartEvents {
         let Some(first) = self.snapshots.first().filter(|_| !self.starts_empty) else {
             return StartEvents::default();
         };
@@ -286,7 +319,7 @@ impl ReplayBuilder {
         let is_older = |block: &Block| {
             block.state == BlockState::Allocated && !live.contains_key(&block.address)
         };
-        start_events(first, places, is_older)
+        start_events(first, &mut self.places, is_older)
     }
 }
 

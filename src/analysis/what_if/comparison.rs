@@ -130,10 +130,12 @@ impl SettingComparison {
     pub fn best(&self) -> Option<&ReplayedSetting> {
         let first = self.others.first()?;
         let (own, best) = (&self.own.outcome, &first.outcome);
-        let key = |it: &ReplayOutcome| (Reverse(it.counts.out_of_memory), Reverse(it.reserved_peak));
-        let is_less = self.saved(first) as f64 >= SettingComparison::WORTH * own.reserved_peak as f64;
-        let is_better = best.counts.out_of_memory < own.counts.out_of_memory
-            || is_less && key(best) > key(own);
+        let key =
+            |it: &ReplayOutcome| (Reverse(it.counts.out_of_memory), Reverse(it.reserved_peak));
+        let is_less =
+            self.saved(first) as f64 >= SettingComparison::WORTH * own.reserved_peak as f64;
+        let is_better =
+            best.counts.out_of_memory < own.counts.out_of_memory || is_less && key(best) > key(own);
         is_better.then_some(first)
     }
 

@@ -24,13 +24,15 @@ pub(super) struct BlockLevels {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CollectedKind {
-    /// `block`: its bytes, if read.
+    /// `block`: its bytes, if read; `range`: a number of memory of the driver; `place`: if known.
     Allocated {
         address: u64,
         size: u64,
         block: Option<u64>,
         levels: Option<BlockLevels>,
         site: Option<SiteId>,
+        range: Option<u32>,
+        place: Option<BlockPlace>,
     },
     Freed {
         address: u64,
@@ -101,12 +103,12 @@ impl<'a> EventWriter<'a> {
 
     pub(super) fn write(&mut self, event: CollectedEvent) {
         match event.kind {
-            CollectedKind::Allocated { address, size, block, levels, site } => {
+            CollectedKind::Allocated { address, size, block, levels, site, place, .. } => {
                 // Its free was lost.
                 self.free(address, false);
                 let freed = self.deferred.taken_back(levels.map(|levels| levels.waits));
                 self.take_back(freed);
-                self.move_to(address, event.time, site);
+                self.move_to(place.or_else(|| self.places.of_site(site?)));
                 let block = self.block_size(size, block, levels);
                 self.allocate(address, size, block);
             }
@@ -168,12 +170,11 @@ impl<'a> EventWriter<'a> {
         }
     }
 
-    fn move_to(&mut self, address: u64, time: Nanos, site: Option<SiteId>) {
+    fn move_to(&mut self, place: Option<BlockPlace>) {
         if self.places.is_single() {
             return;
         }
-        let place = self.places.at(address, time);
-        let Some(place) = place.or_else(|| self.places.of_site(site?)) else {
+        let Some(place) = place else {
             self.unplaced += 1;
             return;
         };

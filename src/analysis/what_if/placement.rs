@@ -11,6 +11,7 @@ pub(super) struct BlockPlace {
     pub(super) pool: u32,
 }
 
+#[derive(Debug)]
 struct PlacedRange {
     from: u64,
     to: u64,
@@ -18,6 +19,7 @@ struct PlacedRange {
 }
 
 /// Places by address, at each snapshot.
+#[derive(Debug)]
 pub(super) struct SegmentPlaces {
     /// By time; ranges by address.
     snapshots: Vec<(Nanos, Vec<PlacedRange>)>,
@@ -28,24 +30,24 @@ pub(super) struct SegmentPlaces {
 }
 
 impl SegmentPlaces {
-    pub(super) fn of(snapshots: &[AllocatorSnapshot]) -> SegmentPlaces {
-        let mut places = SegmentPlaces {
+    pub(super) fn new() -> SegmentPlaces {
+        SegmentPlaces {
             snapshots: Vec::new(),
             streams: FxHashMap::from_iter([(0, 0)]),
             pools: FxHashMap::from_iter([(PoolId::default(), 0)]),
             sites: FxHashMap::default(),
-        };
-        for snapshot in snapshots {
-            let mut ranges: Vec<PlacedRange> = Vec::new();
-            for segment in &snapshot.segments {
-                let to = segment.address.saturating_add(segment.size);
-                let place = places.of_segment(segment);
-                ranges.push(PlacedRange { from: segment.address, to, place });
-            }
-            ranges.sort_by_key(|range| range.from);
-            places.snapshots.push((snapshot.time, ranges));
         }
-        places
+    }
+
+    pub(super) fn on_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
+        let mut ranges: Vec<PlacedRange> = Vec::new();
+        for segment in &snapshot.segments {
+            let to = segment.address.saturating_add(segment.size);
+            let place = self.of_segment(segment);
+            ranges.push(PlacedRange { from: segment.address, to, place });
+        }
+        ranges.sort_by_key(|range| range.from);
+        self.snapshots.push((snapshot.time, ranges));
     }
 
     /// Numbers its stream and pool.
@@ -68,18 +70,10 @@ impl SegmentPlaces {
     }
 
     /// Where each site's blocks lie most often.
-    pub(super) fn learn_sites(
-        &mut self,
-        allocations: impl Iterator<Item = (u64, Nanos, SiteId)>,
-    ) {
-        if self.is_single() {
-            return;
-        }
+    pub(super) fn learn_sites(&mut self, placed: impl Iterator<Item = (SiteId, BlockPlace)>) {
         let mut counts: FxHashMap<(SiteId, BlockPlace), u64> = FxHashMap::default();
-        for (address, time, site) in allocations {
-            if let Some(place) = self.at(address, time) {
-                *counts.entry((site, place)).or_default() += 1;
-            }
+        for at in placed {
+            *counts.entry(at).or_default() += 1;
         }
         for ((site, place), count) in counts {
             let most = self.sites.entry(site).or_insert((place, count));

@@ -14,12 +14,8 @@ fn event(time: u64, change: EventKind) -> Event {
 
 /// `reserved` and the bytes that wait for a stream, right after.
 fn allocated(time: u64, address: u64, size: u64, reserved: u64, waits: u64) -> Event {
-    let levels = CounterSnapshot {
-        allocated: 0,
-        peak: 0,
-        reserved: reserved as i64,
-        active: waits as i64,
-    };
+    let levels =
+        CounterSnapshot { allocated: 0, peak: 0, reserved: reserved as i64, active: waits as i64 };
     let memory_kind = MemoryKind::Torch(DEVICE);
     let levels = Some(levels);
     event(time, EventKind::Allocated { memory_kind, address, size, levels, block: None })
@@ -205,6 +201,30 @@ fn streams_and_pools_come_from_the_segments() {
 }
 
 #[test]
+fn a_segment_at_an_old_address_may_be_of_another_stream() {
+    let used = BlockState::Allocated;
+    let of = |stream| vec![segment(1000, stream, PoolId::default(), &[(500, used)])];
+    let recorded = recorded(
+        true,
+        vec![
+            events(vec![driver(1, 1000, 500), allocated(2, 1000, 50, MIB, 0)]),
+            snapshot(3, of(7)),
+            events(vec![
+                freed(4, AddressSpace::Torch, 1000),
+                allocated(5, 1100, 50, MIB, 0),
+                freed(6, AddressSpace::Torch, 1100),
+                freed(7, AddressSpace::Driver, 1000),
+                driver(8, 1000, 500),
+                allocated(9, 1000, 50, MIB, 0),
+            ]),
+            snapshot(10, of(0)),
+        ],
+    );
+    let moves = recorded.events.iter().filter(|it| matches!(it, Stream(_) | EmptyCache));
+    assert_eq!(moves.copied().collect::<Vec<_>>(), [Stream(1), EmptyCache, Stream(0)]);
+}
+
+#[test]
 fn what_is_older_is_made_first_in_its_segments() {
     use BlockState::{Allocated, Inactive};
     let blocks = [(4 * MIB, Allocated), (6 * MIB, Inactive), (10 * MIB, Allocated)];
@@ -274,13 +294,15 @@ fn setting(settings: &str, reserved_peak: u64, out_of_memory: u64) -> ReplayedSe
 #[test]
 fn the_best_setting_is_one_that_is_worth_a_change() {
     let compared = |others| SettingComparison::new((1000, 1005), setting("", 1005, 0), others);
-    let comparison = compared(vec![setting("a", 700, 0), setting("b", 600, 0), setting("c", 500, 1)]);
+    let comparison =
+        compared(vec![setting("a", 700, 0), setting("b", 600, 0), setting("c", 500, 1)]);
     assert!(comparison.agrees());
     assert_eq!(comparison.best().unwrap().settings, "b");
     assert_eq!(comparison.saved(comparison.best().unwrap()), 405);
     assert_eq!(compared(vec![setting("a", 1000, 0)]).best(), None);
     assert_eq!(compared(vec![setting("a", 500, 1)]).best(), None);
-    let failing = SettingComparison::new((1000, 980), setting("", 900, 2), vec![setting("a", 950, 0)]);
+    let failing =
+        SettingComparison::new((1000, 980), setting("", 900, 2), vec![setting("a", 950, 0)]);
     assert_eq!(failing.best().unwrap().settings, "a");
     assert!(!failing.agrees());
 }

@@ -43,10 +43,7 @@ pub(super) fn set_allocator(command: &mut Command, settings: &str) {
 }
 
 /// The variable with `paths` first.
-pub(super) fn before<'a>(
-    name: &str,
-    paths: impl IntoIterator<Item = &'a PathBuf>,
-) -> OsString {
+pub(super) fn before<'a>(name: &str, paths: impl IntoIterator<Item = &'a PathBuf>) -> OsString {
     let mut joined = OsString::new();
     for path in paths {
         joined.push(path);

@@ -24,6 +24,12 @@ use settings::{TriedSetting, tried};
 pub(super) fn run(args: &WhatIfArgs) -> Result<()> {
     output::check_requested(args.html.as_deref(), args.force)?;
     let recorded = recorded(args)?;
+    if args.empty_cache_every_step && recorded.steps == 0 {
+        bail!(
+            "{} has no training steps to empty the cache after: record with --iter-var, or with --owners",
+            args.trace.display()
+        );
+    }
     let python = match &args.python {
         Some(python) => TorchPython::of(std::slice::from_ref(python))?,
         None => TorchPython::of(&["python".to_owned()])
@@ -40,12 +46,8 @@ pub(super) fn run(args: &WhatIfArgs) -> Result<()> {
     if let (Some(_), Some(own)) = (&other_card, settings.first()) {
         runs.push((own, &own_card));
     }
-    let run = ReplayRun {
-        python: &python,
-        libraries: &libraries,
-        folder: &folder,
-        recorded: &recorded,
-    };
+    let run =
+        ReplayRun { python: &python, libraries: &libraries, folder: &folder, recorded: &recorded };
     let mut replayed = run_all(&run, &runs)?;
     let on_own_card = if other_card.is_some() { replayed.pop() } else { replayed.first().cloned() };
     let replayed_peak = on_own_card.context("no replay")?.outcome.reserved_peak;
@@ -83,13 +85,15 @@ fn recorded(args: &WhatIfArgs) -> Result<RecordedAllocations> {
         );
     };
     if exact.exact().frees == FreeTracking::Snapshots {
-        bail!("{name} has no frees (--frees snapshots), so it cannot be replayed: record without that option");
+        bail!(
+            "{name} has no frees (--frees snapshots), so it cannot be replayed: record without that option"
+        );
     }
     let mut builder = ReplayBuilder::new(gpu);
     trace.reread(&mut builder)?;
     let recorded = builder.finish();
-    let recorded =
-        recorded.with_context(|| format!("{name} has no allocation of PyTorch on GPU {}", gpu.0))?;
+    let recorded = recorded
+        .with_context(|| format!("{name} has no allocation of PyTorch on GPU {}", gpu.0))?;
     if recorded.reserved_peak == 0 {
         bail!("{name} does not say what PyTorch reserved, so a replay could not be checked");
     }

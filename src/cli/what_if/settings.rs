@@ -44,9 +44,8 @@ pub(super) fn tried(
         empties_at_steps: false,
     }];
     let mut add = |settings: &str, empties_at_steps: bool| {
-        let is_known = |it: &TriedSetting| {
-            it.settings == settings && it.empties_at_steps == empties_at_steps
-        };
+        let is_known =
+            |it: &TriedSetting| it.settings == settings && it.empties_at_steps == empties_at_steps;
         if !all.iter().any(is_known) {
             let settings = settings.to_owned();
             all.push(TriedSetting { settings, is_own: false, empties_at_steps });
@@ -55,8 +54,7 @@ pub(super) fn tried(
     for settings in &args.alloc_conf {
         add(settings.trim(), args.empty_cache_every_step);
     }
-    let empties_too = args.empty_cache_every_step && recorded.steps > 0;
-    if empties_too {
+    if args.empty_cache_every_step {
         add(&recorded.settings, true);
     }
     if args.suggest || (args.alloc_conf.is_empty() && !args.empty_cache_every_step) {

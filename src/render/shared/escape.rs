@@ -198,6 +198,9 @@ mod tests {
 
     #[test]
     fn html_has_it_as_text() {
-        assert_eq!(html_escaped("</title><b>\"x\u{2028}"), "&lt;/title&gt;&lt;b&gt;&quot;x\\u{2028}");
+        assert_eq!(
+            html_escaped("</title><b>\"x\u{2028}"),
+            "&lt;/title&gt;&lt;b&gt;&quot;x\\u{2028}"
+        );
     }
 }

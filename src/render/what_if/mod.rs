@@ -80,9 +80,11 @@ fn verdict(comparison: &SettingComparison) -> String {
     let Some(best) = comparison.best() else {
         let tried = number(comparison.others.len() as u64, "other setting");
         return match comparison.others.is_empty() {
-            true => format!("Its own settings reserve {} at the peak.", bytes(own.reserved_peak)),
+            true => {
+                format!("The job's own settings reserve {} at the peak.", bytes(own.reserved_peak))
+            }
             false => format!(
-                "No setting helps: of {tried} none reserves clearly less than the {} of its own.",
+                "No setting helps: of {tried} none reserves clearly less than the {} of the job's own.",
                 bytes(own.reserved_peak)
             ),
         };
@@ -96,7 +98,8 @@ fn verdict(comparison: &SettingComparison) -> String {
     );
     if saved > 0 {
         let share = 100.0 * saved as f64 / own.reserved_peak.max(1) as f64;
-        text += &format!(": {about}{} ({share:.0} %) less than its own settings", bytes(saved));
+        text +=
+            &format!(": {about}{} ({share:.0} %) less than the job's own settings", bytes(saved));
     }
     let (errors, before) = (best.outcome.counts.out_of_memory, own.counts.out_of_memory);
     match (errors, before) {
@@ -123,9 +126,11 @@ fn agreement(comparison: &SettingComparison) -> String {
     let (replayed, recorded) = (comparison.replayed_peak, comparison.recorded_peak);
     let figures = format!("{} replayed, {} recorded", bytes(replayed), bytes(recorded));
     match comparison.agrees() {
-        true => format!("The replay of its own settings agrees with the recording: {figures} ({error:+.1} %)."),
+        true => format!(
+            "The replay of the job's own settings agrees with the recording: {figures} ({error:+.1} %)."
+        ),
         false => format!(
-            "THE REPLAY OF ITS OWN SETTINGS DOES NOT AGREE with the recording: {figures} ({error:+.1} %)."
+            "THE REPLAY OF THE JOB'S OWN SETTINGS DOES NOT AGREE with the recording: {figures} ({error:+.1} %)."
         ),
     }
 }
@@ -151,7 +156,7 @@ fn driver_allocations(setting: &ReplayedSetting) -> Option<u64> {
 
 fn table(out: &mut dyn Write, comparison: &SettingComparison) -> io::Result<()> {
     let rows: Vec<(String, &ReplayedSetting)> = std::iter::once(&comparison.own)
-        .map(|own| (format!("{} (its own)", name(own)), own))
+        .map(|own| (format!("{} (the job's own)", name(own)), own))
         .chain(comparison.others.iter().map(|it| (name(it), it)))
         .collect();
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
