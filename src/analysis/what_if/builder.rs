@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::event_writer::{BlockLevels, CollectedEvent, CollectedKind, EventWriter};
-use super::placement::{BlockPlace, SegmentPlaces};
+use super::placement::{BlockPlace, SegmentPlaces, grouped, most_often};
 use super::start::{StartEvents, start_events};
 use super::{OlderMemory, RecordedAllocations, ReplayGaps};
 use crate::model::{
@@ -47,6 +47,7 @@ pub struct ReplayBuilder {
     was_refused: bool,
     was_emptied: bool,
     physical_freed: Option<usize>,
+    unplaced: u64,
     cards: Vec<GpuDevice>,
     /// Highest use of the card, and what of it was not PyTorch's; by NVML's number.
     usage: BTreeMap<u32, (u64, u64, u64)>,
@@ -72,6 +73,7 @@ impl ReplayBuilder {
             was_refused: false,
             was_emptied: false,
             physical_freed: None,
+            unplaced: 0,
             cards: Vec::new(),
             usage: BTreeMap::new(),
             lost: 0,
@@ -209,8 +211,7 @@ impl ReplayBuilder {
         let (reserved_peak, allocated_peak) = (self.reserved_peak.0, self.allocated_peak);
         let start = self.start();
         self.place();
-        let places = &self.places;
-        let mut writer = EventWriter::new(&start, places);
+        let mut writer = EventWriter::new(&start);
         for (at, event) in self.events.iter().enumerate() {
             if at == self.reserved_peak.1 {
                 writer.peak();
@@ -234,13 +235,13 @@ impl ReplayBuilder {
             },
             gaps: ReplayGaps {
                 lost: self.lost,
-                unplaced: writer.unplaced,
+                unplaced: self.unplaced,
                 private: writer.private,
                 undeferred: writer.deferred.unknown,
             },
             allocations: writer.allocations,
             blocks: writer.numbers,
-            streams: places.streams(),
+            streams: self.places.streams(),
             steps: writer.steps,
             events: writer.events,
             start: start.live,
@@ -279,7 +280,7 @@ impl ReplayBuilder {
         }
     }
 
-    /// Says of each allocation where it lies, as far as snapshots tell.
+    /// Says of each allocation where it lies, as far as snapshots and sites tell.
     fn place(&mut self) {
         if self.places.is_single() {
             return;
@@ -292,11 +293,50 @@ impl ReplayBuilder {
                 };
             }
         }
+        self.place_by_sites();
+        self.place_groups();
+    }
+
+    /// In a segment that no snapshot has: where its sites' other blocks lie.
+    fn place_by_sites(&mut self) {
         let by_site = self.events.iter().filter_map(|event| match event.kind {
             CollectedKind::Allocated { place, site, .. } => Some((site?, place?)),
             _ => None,
         });
-        self.places.learn_sites(by_site);
+        let sites = most_often(by_site);
+        let by_range = self.events.iter().filter_map(|event| match event.kind {
+            CollectedKind::Allocated { place: None, site, range, .. } => {
+                Some((range?, *sites.get(&site?)?))
+            }
+            _ => None,
+        });
+        let ranges = most_often(by_range);
+        for event in &mut self.events {
+            if let CollectedKind::Allocated { site, range, place, .. } = &mut event.kind {
+                let of_range = range.and_then(|range| ranges.get(&range));
+                let of_site = || site.and_then(|site| sites.get(&site));
+                *place = place.or(of_range.or_else(of_site).copied());
+            }
+        }
+    }
+
+    /// Sites whose blocks no snapshot has are of another stream than all others, which would have
+    /// used the same segments.
+    fn place_groups(&mut self) {
+        let unknown = self.events.iter().filter_map(|event| match event.kind {
+            CollectedKind::Allocated { place: None, site, range, .. } => Some((range?, site?)),
+            _ => None,
+        });
+        let groups = grouped(unknown);
+        let mut streams: BTreeMap<u32, BlockPlace> = BTreeMap::new();
+        for event in &mut self.events {
+            if let CollectedKind::Allocated { range, place: place @ None, .. } = &mut event.kind {
+                self.unplaced += 1;
+                *place = range.and_then(|range| groups.get(&range)).map(|group| {
+                    *streams.entry(*group).or_insert_with(|| self.places.unknown_stream())
+                });
+            }
+        }
     }
 
     /// A live block of the first snapshot without an event is older than the recording.

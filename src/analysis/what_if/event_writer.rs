@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::ReplayEvent;
 use super::deferred::{DeferredFrees, NumberedFree};
-use super::placement::{BlockPlace, SegmentPlaces};
+use super::placement::BlockPlace;
 use super::start::{StartEvents, move_to};
 use crate::model::{Nanos, SiteId};
 
@@ -55,8 +55,7 @@ struct NumberedBlock {
 }
 
 /// Writes one event after the other.
-pub(super) struct EventWriter<'a> {
-    places: &'a SegmentPlaces,
+pub(super) struct EventWriter {
     pub(super) events: Vec<ReplayEvent>,
     live: FxHashMap<u64, NumberedBlock>,
     /// Bytes of the older blocks that are live.
@@ -72,18 +71,16 @@ pub(super) struct EventWriter<'a> {
     at: BlockPlace,
     pub(super) allocations: u64,
     pub(super) steps: u64,
-    pub(super) unplaced: u64,
     pub(super) private: u64,
 }
 
-impl<'a> EventWriter<'a> {
-    pub(super) fn new(start: &StartEvents, places: &'a SegmentPlaces) -> EventWriter<'a> {
+impl EventWriter {
+    pub(super) fn new(start: &StartEvents) -> EventWriter {
         let blocks = start.blocks.iter().zip(0..);
         let live = blocks.map(|(block, number)| {
             (block.address, NumberedBlock { number, size: block.size, is_older: true })
         });
         EventWriter {
-            places,
             events: Vec::new(),
             live: live.collect(),
             older: start.live_bytes,
@@ -96,19 +93,18 @@ impl<'a> EventWriter<'a> {
             at: BlockPlace::default(),
             allocations: 0,
             steps: 0,
-            unplaced: 0,
             private: 0,
         }
     }
 
     pub(super) fn write(&mut self, event: CollectedEvent) {
         match event.kind {
-            CollectedKind::Allocated { address, size, block, levels, site, place, .. } => {
+            CollectedKind::Allocated { address, size, block, levels, place, .. } => {
                 // Its free was lost.
                 self.free(address, false);
                 let freed = self.deferred.taken_back(levels.map(|levels| levels.waits));
                 self.take_back(freed);
-                self.move_to(place.or_else(|| self.places.of_site(site?)));
+                self.move_to(place);
                 let block = self.block_size(size, block, levels);
                 self.allocate(address, size, block);
             }
@@ -147,8 +143,8 @@ impl<'a> EventWriter<'a> {
         read.or(counted.filter(is_possible)).unwrap_or(least)
     }
 
-    /// `is_told`: by the recording. A block that is not live is of another device, or older than the
-    /// first snapshot.
+    /// `is_told`: by the recording. A block that is not live is of another device, or older than
+    /// the first snapshot.
     fn free(&mut self, address: u64, is_told: bool) {
         match self.live.remove(&address) {
             Some(block) => {
@@ -171,13 +167,7 @@ impl<'a> EventWriter<'a> {
     }
 
     fn move_to(&mut self, place: Option<BlockPlace>) {
-        if self.places.is_single() {
-            return;
-        }
-        let Some(place) = place else {
-            self.unplaced += 1;
-            return;
-        };
+        let Some(place) = place else { return };
         self.private += u64::from(place.pool != 0);
         move_to(&mut self.events, self.at, place);
         self.at = place;

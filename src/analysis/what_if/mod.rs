@@ -1,4 +1,4 @@
-//! A recording's allocations as events that PyTorch's allocator can replay, and what the replays say.
+//! A recording's allocations as events that PyTorch's allocator can replay, and replays compared.
 
 mod builder;
 mod comparison;
@@ -59,7 +59,7 @@ pub struct OlderMemory {
 pub struct ReplayGaps {
     /// Events that were lost.
     pub lost: u64,
-    /// Allocations whose stream and pool no snapshot tells.
+    /// Allocations of streams that no snapshot and no stack tells.
     pub unplaced: u64,
     /// Allocations in private pools.
     pub private: u64,

@@ -1,8 +1,10 @@
 //! The stream and the private pool of an address. Events do not tell them; segments do.
 
+use std::hash::Hash;
+
 use rustc_hash::FxHashMap;
 
-use crate::model::{AllocatorSnapshot, Nanos, PoolId, Segment, SiteId};
+use crate::model::{AllocatorSnapshot, Nanos, PoolId, Segment};
 
 /// Numbers of a stream and a private pool; 0: the default one, and none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -24,9 +26,9 @@ pub(super) struct SegmentPlaces {
     /// By time; ranges by address.
     snapshots: Vec<(Nanos, Vec<PlacedRange>)>,
     streams: FxHashMap<u64, u32>,
+    /// Further streams.
+    unknown: u32,
     pools: FxHashMap<PoolId, u32>,
-    /// Where a site's blocks lie, with their number.
-    sites: FxHashMap<SiteId, (BlockPlace, u64)>,
 }
 
 impl SegmentPlaces {
@@ -34,8 +36,8 @@ impl SegmentPlaces {
         SegmentPlaces {
             snapshots: Vec::new(),
             streams: FxHashMap::from_iter([(0, 0)]),
+            unknown: 0,
             pools: FxHashMap::from_iter([(PoolId::default(), 0)]),
-            sites: FxHashMap::default(),
         }
     }
 
@@ -60,32 +62,19 @@ impl SegmentPlaces {
         BlockPlace { stream, pool }
     }
 
+    /// A stream that no snapshot has.
+    pub(super) fn unknown_stream(&mut self) -> BlockPlace {
+        self.unknown += 1;
+        BlockPlace { stream: self.streams() - 1, pool: 0 }
+    }
+
     /// Where there is only one place, it is that.
     pub(super) fn is_single(&self) -> bool {
         self.streams.len() == 1 && self.pools.len() == 1
     }
 
     pub(super) fn streams(&self) -> u32 {
-        self.streams.len() as u32
-    }
-
-    /// Where each site's blocks lie most often.
-    pub(super) fn learn_sites(&mut self, placed: impl Iterator<Item = (SiteId, BlockPlace)>) {
-        let mut counts: FxHashMap<(SiteId, BlockPlace), u64> = FxHashMap::default();
-        for at in placed {
-            *counts.entry(at).or_default() += 1;
-        }
-        for ((site, place), count) in counts {
-            let most = self.sites.entry(site).or_insert((place, count));
-            if (count, place) > (most.1, most.0) {
-                *most = (place, count);
-            }
-        }
-    }
-
-    /// For a segment that came and went between two snapshots.
-    pub(super) fn of_site(&self, site: SiteId) -> Option<BlockPlace> {
-        self.sites.get(&site).map(|(place, _)| *place)
+        self.streams.len() as u32 + self.unknown
     }
 
     /// By the next snapshot that has the address, else by the last one before.
@@ -99,5 +88,66 @@ impl SegmentPlaces {
             (address < range.to).then_some(range.place)
         })
         .next()
+    }
+}
+
+/// The most frequent place of each key.
+pub(super) fn most_often<K: Copy + Eq + Hash>(
+    placed: impl Iterator<Item = (K, BlockPlace)>,
+) -> FxHashMap<K, BlockPlace> {
+    let mut counts: FxHashMap<(K, BlockPlace), u64> = FxHashMap::default();
+    for at in placed {
+        *counts.entry(at).or_default() += 1;
+    }
+    let mut most: FxHashMap<K, (u64, BlockPlace)> = FxHashMap::default();
+    for ((key, place), count) in counts {
+        let best = most.entry(key).or_insert((count, place));
+        *best = (*best).max((count, place));
+    }
+    most.into_iter().map(|(key, (_, place))| (key, place)).collect()
+}
+
+/// Numbers groups of segments: two are of one group if blocks of one site lie in both.
+pub(super) fn grouped<R, S>(pairs: impl Iterator<Item = (R, S)>) -> FxHashMap<R, u32>
+where
+    R: Copy + Eq + Hash,
+    S: Copy + Eq + Hash,
+{
+    let mut groups: Vec<u32> = Vec::new();
+    let (mut of_range, mut of_site) = (FxHashMap::default(), FxHashMap::default());
+    for (range, site) in pairs {
+        let known = of_site.get(&site).or_else(|| of_range.get(&range)).copied();
+        let group = known.unwrap_or_else(|| {
+            groups.push(groups.len() as u32);
+            groups.len() as u32 - 1
+        });
+        let (a, b) =
+            (*of_site.entry(site).or_insert(group), *of_range.entry(range).or_insert(group));
+        let (a, b) = (root(&mut groups, a), root(&mut groups, b));
+        groups[a.max(b) as usize] = a.min(b);
+    }
+    of_range.into_iter().map(|(range, group)| (range, root(&mut groups, group))).collect()
+}
+
+/// The group that this one became part of.
+fn root(groups: &mut [u32], mut group: u32) -> u32 {
+    while groups[group as usize] != group {
+        groups[group as usize] = groups[groups[group as usize] as usize];
+        group = groups[group as usize];
+    }
+    group
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_with_blocks_of_one_site_are_one_group() {
+        let pairs = [(1, 'a'), (2, 'b'), (3, 'c'), (2, 'c'), (4, 'd'), (1, 'e'), (4, 'e')];
+        let groups = grouped(pairs.into_iter());
+        assert_eq!(groups[&2], groups[&3]);
+        assert_eq!(groups[&1], groups[&4]);
+        assert_ne!(groups[&1], groups[&2]);
     }
 }

@@ -1,3 +1,5 @@
+//! Records of a recording become events; replays are compared.
+
 use super::*;
 use crate::model::{
     AddressSpace, AllocatorSnapshot, Block, BlockState, CounterSnapshot, Event, EventBatch,

@@ -83,7 +83,7 @@ fn replay(
         let text = String::from_utf8_lossy(&output.stderr);
         bail!("PyTorch did not replay {name}: {}", visible(reason(&text)));
     }
-    let read: ReadOutcome = serde_json::from_slice(&output.stdout)
+    let read: PrintedOutcome = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("the replay of {name} gave no figures"))?;
     let seconds = read.seconds;
     eprint_line(&format!("replayed {name} ({seconds:.1} s)"));
@@ -158,30 +158,30 @@ fn code(event: &ReplayEvent) -> (i64, u32, u64) {
 }
 
 #[derive(Debug, Deserialize)]
-struct ReadOutcome {
+struct PrintedOutcome {
     reserved_peak: u64,
     allocated_peak: u64,
-    peak: ReadMoment,
-    end: ReadMoment,
-    before: ReadCounts,
-    after: ReadCounts,
+    peak: PrintedMoment,
+    end: PrintedMoment,
+    before: PrintedCounts,
+    after: PrintedCounts,
     torch: String,
     seconds: f64,
 }
 
 #[derive(Debug, Deserialize)]
-struct ReadMoment {
+struct PrintedMoment {
     reserved: u64,
     allocated: u64,
-    segments: Vec<ReadSegment>,
+    segments: Vec<PrintedSegment>,
 }
 
 /// Bytes, stream, small pool, expandable, private pool, blocks.
 #[derive(Debug, Deserialize)]
-struct ReadSegment(u64, u64, bool, bool, bool, Vec<(u8, u64)>);
+struct PrintedSegment(u64, u64, bool, bool, bool, Vec<(u8, u64)>);
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-struct ReadCounts {
+struct PrintedCounts {
     segments: u64,
     driver_allocations: Option<u64>,
     driver_frees: Option<u64>,
@@ -189,11 +189,11 @@ struct ReadCounts {
     retries: u64,
 }
 
-impl ReadOutcome {
+impl PrintedOutcome {
     fn outcome(self) -> ReplayOutcome {
         let (before, after) = (self.before, self.after);
-        let grown = |of: fn(ReadCounts) -> u64| of(after).saturating_sub(of(before));
-        let grown_if_counted = |of: fn(ReadCounts) -> Option<u64>| {
+        let grown = |of: fn(PrintedCounts) -> u64| of(after).saturating_sub(of(before));
+        let grown_if_counted = |of: fn(PrintedCounts) -> Option<u64>| {
             Some(of(after)?.saturating_sub(of(before).unwrap_or(0)))
         };
         ReplayOutcome {
@@ -214,14 +214,14 @@ impl ReadOutcome {
     }
 }
 
-impl ReadMoment {
+impl PrintedMoment {
     fn moment(self) -> ReplayMoment {
         let state = |state: u8| match state {
             0 => BlockState::Allocated,
             2 => BlockState::Inactive,
             _ => BlockState::PendingFree,
         };
-        let segment = |ReadSegment(size, stream, small, expandable, private, blocks)| {
+        let segment = |PrintedSegment(size, stream, small, expandable, private, blocks)| {
             let blocks = blocks.into_iter().map(|(of, size)| (state(of), size)).collect();
             ReplayedSegment { size, stream, small, expandable, private, blocks }
         };

@@ -36,7 +36,7 @@ pub struct WhatIfJson {
     pub older_cached: u64,
     /// Events that the recording lost.
     pub lost_events: u64,
-    /// Allocations whose stream is unknown.
+    /// Allocations whose stream is unknown: taken to be one of its own.
     pub unplaced: u64,
     /// Index in `settings` of the best; `null`: none is clearly better than the first.
     pub best: Option<u64>,

@@ -206,7 +206,7 @@ fn notes(answer: &WhatIfAnswer) -> Vec<String> {
     }
     if gaps.unplaced > 0 {
         notes.push(format!(
-            "the stream of {} is unknown: they are on that of the allocation before",
+            "the stream of {} is unknown: it is taken to be one of its own",
             number(gaps.unplaced, "allocation")
         ));
     }
