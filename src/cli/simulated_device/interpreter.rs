@@ -67,7 +67,7 @@ impl TorchPython {
         };
         let Some(torch) = torch else {
             bail!(
-                "{} has no PyTorch: name the program by the Python that has it, such as /path/to/env/bin/python train.py",
+                "{} has no PyTorch: name the Python that has it, such as /path/to/env/bin/python",
                 python.display()
             );
         };
