@@ -73,7 +73,11 @@ impl Card {
                 is_measured: false,
             }),
             _ => {
-                Err(format!("a card's memory (24GiB, at least 1GiB), or one of {}", Card::names()))
+                let hint = match text.parse::<u64>() {
+                    Ok(gib) if (1..4096).contains(&gib) => format!(", as {gib}GiB"),
+                    _ => ", as 24GiB".to_owned(),
+                };
+                Err(format!("a card's memory{hint} (at least 1GiB), or one of {}", Card::names()))
             }
         }
     }

@@ -143,3 +143,29 @@ fn what_is_missing_is_told() {
     let done = run(command(&["--"]).args([&python(), "-c", "import torch"]));
     done.refused(&["no GPU memory of PyTorch"]);
 }
+
+#[test]
+fn a_module_needs_no_program_and_json_has_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let net = folder.path().join("net.py");
+    let source =
+        "from torch import nn\ndef Net(): return nn.Sequential(nn.Linear(1024, 2048), nn.ReLU())\n";
+    std::fs::write(&net, source).unwrap();
+    let module = format!("{}:Net", net.display());
+    let options = ["--module", &module, "--input", "65536x1024", "--json"];
+    let done = run(command(&options).args(["--", &python()])).ok();
+    let answer: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!(answer["format"], "memspy-dry-run");
+    assert_eq!(answer["answer"], "fits");
+    // Weights and bias, the input, the Linear's and the ReLU's output (in one buffer each).
+    let weights = 4 * 2048 * 1025;
+    let (input, output) = (4 * 65536 * 1024, 4 * 65536 * 2048);
+    let peak = answer["peaks"]["allocated"].as_u64().unwrap();
+    assert!(peak >= weights + input + 2 * output, "{answer:#}");
+    assert!(answer["margin_percent"]["allocated"].is_u64());
+    let holders = answer["moment"]["holders"].as_array().unwrap();
+    let sum: u64 = holders.iter().map(|holder| holder["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(sum, answer["moment"]["allocated"].as_u64().unwrap());
+    // The program's own words.
+    has(&done.err, &["parameters and buffers  0.008 GiB", "kept for backward       0.500 GiB"]);
+}
