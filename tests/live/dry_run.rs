@@ -169,3 +169,23 @@ fn a_module_needs_no_program_and_json_has_the_answer() {
     // The program's own words.
     has(&done.err, &["parameters and buffers  0.008 GiB", "kept for backward       0.500 GiB"]);
 }
+
+/// Peaks of an H200 (benches/dry_run.md).
+#[test]
+fn two_models_have_the_peaks_of_a_gpu() {
+    let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/dry_run/jobs");
+    let ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"];
+    for (job, launcher, real) in [
+        ("gpt.py", &[][..], [6_962_499_072, 7_310_671_872, 8_090_812_416]),
+        ("fsdp.py", &ranks[..], [4_955_731_456, 6_387_924_992, 8_063_549_440_u64]),
+    ] {
+        let mut dry_run = command(&["--card", "h200", "--gpus", "2", "--json", "--", &python()]);
+        let done = run(dry_run.args(launcher).arg(jobs.join(job))).ok();
+        let answer: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+        for (figure, real) in ["allocated", "reserved", "process"].into_iter().zip(real) {
+            let here = answer["peaks"][figure].as_u64().unwrap();
+            let margin = answer["margin_percent"][figure].as_u64().unwrap();
+            assert!(here.abs_diff(real) * 100 <= real * margin, "{job}: {figure} {here} for {real}");
+        }
+    }
+}
