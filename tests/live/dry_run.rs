@@ -185,7 +185,10 @@ fn two_models_have_the_peaks_of_a_gpu() {
         for (figure, real) in ["allocated", "reserved", "process"].into_iter().zip(real) {
             let here = answer["peaks"][figure].as_u64().unwrap();
             let margin = answer["margin_percent"][figure].as_u64().unwrap();
-            assert!(here.abs_diff(real) * 100 <= real * margin, "{job}: {figure} {here} for {real}");
+            assert!(
+                here.abs_diff(real) * 100 <= real * margin,
+                "{job}: {figure} {here} for {real}"
+            );
         }
     }
 }
