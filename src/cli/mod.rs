@@ -21,6 +21,7 @@ mod following;
 mod hints;
 mod history;
 mod iterations;
+mod job_choice;
 mod launch;
 mod lifetime;
 mod lines;
@@ -72,7 +73,7 @@ pub fn run() -> ExitCode {
         return keep_probes();
     }
     sampler::allow_keeper();
-    let args = match CliArgs::from_words(std::env::args_os()) {
+    let args = match CliArgs::from_words(job_choice::completed(std::env::args_os().collect())) {
         Ok(args) => args,
         Err(answer) => return print_answer(&answer),
     };

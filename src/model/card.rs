@@ -66,7 +66,11 @@ impl Card {
         match parse_size(text) {
             Ok(memory) if memory >= 1 << 30 => Ok(Card::with_memory(memory)),
             _ => {
-                Err(format!("a card's memory (24GiB, at least 1GiB), or one of {}", Card::names()))
+                let hint = match text.parse::<u64>() {
+                    Ok(gib) if (1..4096).contains(&gib) => format!(", as {gib}GiB"),
+                    _ => ", as 24GiB".to_owned(),
+                };
+                Err(format!("a card's memory{hint} (at least 1GiB), or one of {}", Card::names()))
             }
         }
     }

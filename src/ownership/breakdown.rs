@@ -162,10 +162,12 @@ pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     if let Some(saved) = row.saved.first() {
         return format!("{SAVED_BY}{}]", snapshot.nodes[saved.node].class);
     }
-    let incomplete = snapshot.incomplete.as_ref().filter(|incomplete| incomplete.lacks_names());
-    if let Some(incomplete) = incomplete {
+    if let Some(incomplete) = &snapshot.incomplete
+        && (incomplete.lacks_names() || incomplete.lacks_graph())
+    {
         let class = row.python_class.as_deref().unwrap_or("tensor");
-        return format!("[a {class}, its name was {}]", incomplete.not_read());
+        let what = if incomplete.lacks_names() { "its name" } else { "what keeps it" };
+        return format!("[a {class}, {what} was {}]", incomplete.not_read());
     }
     match (&row.made_by, &row.python_class) {
         (Some(node), _) => format!("[result of {node}]"),

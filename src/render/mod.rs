@@ -31,7 +31,9 @@ pub use devices::{
     DevicesTarget, DevicesView, devices_csv, devices_csv_head, devices_json, devices_text,
 };
 pub use diff::{ComparedOwners, DiffRows, DiffStyle, diff_text, owner_diff_text};
-pub use dry_run::{DryRunAnswer, FitAnswer, RunClass, RunPeaks, RunProcess, dry_run_text};
+pub use dry_run::{
+    DryRunAnswer, FitAnswer, FittedJson, RunClass, RunPeaks, RunProcess, dry_run_json, dry_run_text,
+};
 pub use dump::{DumpOptions, OwnersResult, dump_json, dump_text};
 pub use export::{
     ExportedDevice, ExportedTable, TableExport, export_csv, export_json, history_json,

@@ -138,3 +138,52 @@ fn what_is_missing_is_told() {
     let done = run(command(&["--"]).args([&python(), "-c", "import torch"]));
     done.refused(&["no GPU memory of PyTorch"]);
 }
+
+#[test]
+fn a_module_needs_no_program_and_json_has_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let net = folder.path().join("net.py");
+    let source =
+        "from torch import nn\ndef Net(): return nn.Sequential(nn.Linear(1024, 2048), nn.ReLU())\n";
+    std::fs::write(&net, source).unwrap();
+    let module = format!("{}:Net", net.display());
+    let options = ["--module", &module, "--input", "65536x1024", "--json"];
+    let done = run(command(&options).args(["--", &python()])).ok();
+    let answer: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!(answer["format"], "memspy-dry-run");
+    assert_eq!(answer["answer"], "fits");
+    // Weights and bias, the input, the Linear's and the ReLU's output (in one buffer each).
+    let weights = 4 * 2048 * 1025;
+    let (input, output) = (4 * 65536 * 1024, 4 * 65536 * 2048);
+    let peak = answer["peaks"]["allocated"].as_u64().unwrap();
+    assert!(peak >= weights + input + 2 * output, "{answer:#}");
+    assert!(answer["margin_percent"]["allocated"].is_u64());
+    let holders = answer["moment"]["holders"].as_array().unwrap();
+    let sum: u64 = holders.iter().map(|holder| holder["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(sum, answer["moment"]["allocated"].as_u64().unwrap());
+    // The program's own words.
+    has(&done.err, &["parameters and buffers  0.008 GiB", "kept for backward       0.500 GiB"]);
+}
+
+/// Peaks of an H200 (benches/dry_run.md).
+#[test]
+fn two_models_have_the_peaks_of_a_gpu() {
+    let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/dry_run/jobs");
+    let ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"];
+    for (job, launcher, real) in [
+        ("gpt.py", &[][..], [6_962_499_072, 7_310_671_872, 8_090_812_416]),
+        ("fsdp.py", &ranks[..], [4_955_731_456, 6_387_924_992, 8_063_549_440_u64]),
+    ] {
+        let mut dry_run = command(&["--card", "h200", "--gpus", "2", "--json", "--", &python()]);
+        let done = run(dry_run.args(launcher).arg(jobs.join(job))).ok();
+        let answer: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+        for (figure, real) in ["allocated", "reserved", "process"].into_iter().zip(real) {
+            let here = answer["peaks"][figure].as_u64().unwrap();
+            let margin = answer["margin_percent"][figure].as_u64().unwrap();
+            assert!(
+                here.abs_diff(real) * 100 <= real * margin,
+                "{job}: {figure} {here} for {real}"
+            );
+        }
+    }
+}

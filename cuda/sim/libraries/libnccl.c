@@ -3,7 +3,10 @@
 #include "library.h"
 
 enum { SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
-struct Communicator { int ranks, rank; };
+/* What NCCL 2.28.9 takes of each of two H200s, joined by NVLink: kernels with the process's first
+ * communicator, channels with each, and more with its first send and its first receive. */
+enum { KERNEL_BYTES = 354 << 20, CHANNEL_BYTES = 484 << 20, SEND_BYTES = 320 << 20, RECEIVE_BYTES = 384 << 20 };
+struct Communicator { int ranks, rank, device; void *channels, *sends, *receives; };
 struct UniqueId { char bytes[128]; };
 
 API int ncclGetVersion(int *version) { return *version = NCCL_VERSION, 0; }
@@ -12,33 +15,51 @@ API const char *ncclGetLastError(Handle communicator) { return (void)communicato
 /* Ranks never talk to each other here, so the rendezvous id need not be unique. */
 API int ncclGetUniqueId(struct UniqueId *id) { return memset(id, 7, sizeof *id), 0; }
 
-static int create(Handle *out, int ranks, int rank) {
+/* A communicator's first use of something allocates for it. */
+static int reserve(void **memory, int device, size_t bytes) {
+  return *memory || !sim_allocate(device, bytes, RANGE_ALLOCATION, memory) ? 0 : SYSTEM_ERROR;
+}
+
+static int create(Handle *out, int ranks, int rank, int device) {
+  static void *kernels[SIM_MAX_DEVICES];
   struct Communicator *communicator = calloc(1, sizeof *communicator);
   if (!communicator) return SYSTEM_ERROR;
-  *communicator = (struct Communicator){ranks, rank};
+  *communicator = (struct Communicator){.ranks = ranks, .rank = rank, .device = device};
+  if (ranks > 1 && (reserve(&kernels[device], device, KERNEL_BYTES) ||
+                    reserve(&communicator->channels, device, CHANNEL_BYTES))) {
+    free(communicator);
+    return SYSTEM_ERROR;
+  }
   *out = communicator;
   return 0;
 }
+
+static int destroy(struct Communicator *communicator) {
+  void *parts[] = {communicator->channels, communicator->sends, communicator->receives};
+  for (int i = 0; i < 3; i++)
+    if (parts[i]) sim_release(parts[i]);
+  free(communicator);
+  return 0;
+}
 API int ncclCommInitRank(Handle *out, int ranks, struct UniqueId id, int rank) {
-  return (void)id, create(out, ranks, rank);
+  return (void)id, create(out, ranks, rank, sim_current_device());
 }
 API int ncclCommInitRankConfig(Handle *out, int ranks, struct UniqueId id, int rank, void *config) {
-  return (void)id, (void)config, create(out, ranks, rank);
+  return (void)id, (void)config, create(out, ranks, rank, sim_current_device());
 }
 API int ncclCommInitRankScalable(Handle *out, int ranks, int rank, int ids, void *id, void *config) {
-  return (void)ids, (void)id, (void)config, create(out, ranks, rank);
+  return (void)ids, (void)id, (void)config, create(out, ranks, rank, sim_current_device());
 }
 API int ncclCommInitAll(Handle *out, int count, const int *devices) {
-  (void)devices;
   for (int i = 0; i < count; i++)
-    if (create(out + i, count, i)) return SYSTEM_ERROR;
+    if (create(out + i, count, i, devices ? devices[i] : i)) return SYSTEM_ERROR;
   return 0;
 }
 /* How many ranks share the colour is known only to the peers; the parent's size is the answer that
  * keeps buffer sizes an upper bound. */
 API int ncclCommSplit(struct Communicator *parent, int color, int key, Handle *out, void *config) {
   (void)color, (void)key, (void)config;
-  return create(out, parent->ranks, parent->rank);
+  return create(out, parent->ranks, parent->rank, parent->device);
 }
 API int ncclCommCount(struct Communicator *communicator, int *count) { return *count = communicator->ranks, 0; }
 API int ncclCommUserRank(struct Communicator *communicator, int *rank) { return *rank = communicator->rank, 0; }
@@ -48,8 +69,8 @@ API int ncclCommRegister(Handle communicator, void *buffer, size_t bytes, Handle
 }
 ACCEPTS(ncclCommDeregister)
 ACCEPTS(ncclCommFinalize)
-API int ncclCommDestroy(Handle communicator) { return free(communicator), 0; }
-API int ncclCommAbort(Handle communicator) { return free(communicator), 0; }
+API int ncclCommDestroy(struct Communicator *communicator) { return destroy(communicator); }
+API int ncclCommAbort(struct Communicator *communicator) { return destroy(communicator); }
 ACCEPTS(ncclGroupStart)
 ACCEPTS(ncclGroupEnd)
 
@@ -90,8 +111,16 @@ API int ncclReduceScatter(const void *from, void *to, size_t count, int type, in
   size_t bytes = bytes_of(count, type);
   return copy(to, (const char *)from + (size_t)c->rank * bytes, bytes);
 }
-COMPUTES(ncclSend)
-COMPUTES(ncclRecv)
+API int ncclSend(const void *from, size_t count, int type, int peer, struct Communicator *c, Handle stream) {
+  (void)from, (void)count, (void)type, (void)peer, (void)stream;
+  sim_kernel_ran();
+  return c->ranks > 1 ? reserve(&c->sends, c->device, SEND_BYTES) : 0;
+}
+API int ncclRecv(void *to, size_t count, int type, int peer, struct Communicator *c, Handle stream) {
+  (void)to, (void)count, (void)type, (void)peer, (void)stream;
+  sim_kernel_ran();
+  return c->ranks > 1 ? reserve(&c->receives, c->device, RECEIVE_BYTES) : 0;
+}
 
 API int ncclMemAlloc(void **out, size_t bytes) {
   return sim_allocate(sim_current_device(), bytes, RANGE_ALLOCATION, out) ? SYSTEM_ERROR : 0;

@@ -15,12 +15,14 @@ import json
 import os
 import socket
 import sys
+import time
 
 MOST_EVENTS = 4_000_000
 MOST_MARKS = 200_000
 MOST_FRAMES = 64
 MOST_OUT_OF_MEMORY = 3
 MOST_READS = 1000
+WATCHDOG_SECONDS = 0.15
 LIBRARY = os.sep + "site-packages" + os.sep
 
 
@@ -151,10 +153,18 @@ class _Observer:
             return
         self.mark("optimizer end")
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        self.wait_for_watchdog()
         if self.last_step and self.steps[id(optimizer)] >= self.last_step:
             self.has_ended = True
             self.report("step")
             _leave()
+
+    def wait_for_watchdog(self):
+        """PyTorch's thread for NCCL looks every 100 ms for collectives that are done, and frees what they held
+        (kWatchdogThreadSleepMillis, ProcessGroupNCCL.cpp). A step takes longer on a GPU, and less here."""
+        distributed = self.torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and "nccl" in distributed.get_backend():
+            time.sleep(WATCHDOG_SECONDS)
 
     def on_out_of_memory(self, device, asked, _allocated, free):
         self.out_of_memory += 1

@@ -50,12 +50,31 @@ pub struct DryRunArgs {
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,
-    /// The program, after --
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// Print the answer as JSON; the program's standard output goes to standard error
+    #[arg(long)]
+    pub json: bool,
+    /// Instead of a program: one forward and backward pass of what NAME makes, a class or function
+    /// without arguments of FILE.py or of an importable module (torchvision.models:resnet50)
+    #[arg(long, value_name = "FILE:NAME", requires = "input", conflicts_with_all = ["until_step", "pass_exit"])]
+    pub module: Option<String>,
+    /// The shape of an input of the module, with the batch: 8x3x224x224, or 8x512:int64. Once for
+    /// each input
+    #[arg(long, value_name = "SHAPE", requires = "module")]
+    pub input: Vec<String>,
+    /// The program, after --; with --module only its Python [default: python]
+    #[arg(last = true, required_unless_present = "module", value_name = "COMMAND")]
     pub program: Vec<String>,
 }
 
 impl DryRunArgs {
+    /// What is started.
+    pub fn command(&self) -> Vec<String> {
+        let Some(module) = &self.module else { return self.program.clone() };
+        let python = self.program.first().map_or("python", String::as_str);
+        let words = [python, "-m", "memspy_module", module];
+        words.into_iter().map(str::to_owned).chain(self.input.iter().cloned()).collect()
+    }
+
     /// Each test of pytest may need more than the one before.
     pub fn last_step(&self) -> u32 {
         let is_pytest = |word: &String| {

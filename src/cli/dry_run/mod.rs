@@ -13,7 +13,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::model::Card;
 use crate::render::{
-    self, DryRunAnswer, FitAnswer, RunPeaks, bytes, dry_run_text, in_sentence, number, suggestion,
+    self, DryRunAnswer, FitAnswer, FittedJson, RunPeaks, bytes, dry_run_json, dry_run_text,
+    in_sentence, number, suggestion,
 };
 
 use super::args::{DryRunArgs, FitRange};
@@ -36,23 +37,25 @@ pub(super) fn run(args: &DryRunArgs) -> Result<ExitCode> {
     if args.output.as_ref().is_some_and(|path| path.as_os_str() == "-") {
         bail!("a trace cannot be written to standard output: name a file with -o");
     }
+    let program = args.command();
     if let Some(range) = &args.fit
-        && !range.is_in(&args.program)
+        && !range.is_in(&program)
     {
         bail!(
             "the command has no {{{}}} to put numbers in: write it where the number belongs",
             range.name
         );
     }
-    let python = TorchPython::of(&args.program)?;
+    let python = TorchPython::of(&program)?;
     let libraries = SimulatedLibraries::prepare(&python)?;
     let setting = TrialSetting {
         libraries: &libraries,
         card: &args.card,
         gpus: args.gpus,
         until_step: args.last_step(),
-        program: &args.program,
+        program: &program,
         is_quiet: false,
+        has_own_output: args.json,
         is_read: true,
         wants_trace: args.output.is_some(),
         expandable: false,
@@ -71,7 +74,10 @@ fn once(args: &DryRunArgs, setting: &TrialSetting<'_>) -> Result<ExitCode> {
         look_further(&mut answer, setting)?;
     }
     write_traces(args, &trial.observed, pid, &mut answer)?;
-    output::print(|out| dry_run_text(out, &answer))?;
+    output::print(|out| match args.json {
+        true => dry_run_json(out, &answer, None).map_err(output::into_io),
+        false => dry_run_text(out, &answer),
+    })?;
     Ok(match answer.fit {
         FitAnswer::Fits if args.pass_exit => trial.code.into(),
         FitAnswer::Fits => ExitCode::SUCCESS,
@@ -136,7 +142,7 @@ fn peaks_of(setting: &TrialSetting<'_>) -> Result<Option<RunPeaks>> {
 
 fn search(args: &DryRunArgs, range: &FitRange, setting: &TrialSetting<'_>) -> Result<ExitCode> {
     let began = Instant::now();
-    let tried = |value: u64| probe(range, value, &range.filled(&args.program, value), setting);
+    let tried = |value: u64| probe(range, value, &range.filled(setting.program, value), setting);
     let result = largest_that_fits(range.low, range.high, args.card.memory, tried)?;
     let runs = number(result.tried.len() as u64, "run");
     let took = format!("{runs}, {:.0} s", began.elapsed().as_secs_f64());
@@ -150,7 +156,7 @@ fn search(args: &DryRunArgs, range: &FitRange, setting: &TrialSetting<'_>) -> Re
         return Ok(DOES_NOT_FIT.into());
     };
     // Once more, to see what holds the memory.
-    let program = range.filled(&args.program, largest);
+    let program = range.filled(setting.program, largest);
     let setting = TrialSetting { program: &program, is_quiet: true, ..setting.clone() };
     let trial = ProgramTrial::run(&setting)?;
     let (pid, mut answer) = answered(&trial, &setting, None)?;
@@ -160,6 +166,15 @@ fn search(args: &DryRunArgs, range: &FitRange, setting: &TrialSetting<'_>) -> Re
         false => "fits, and is the end of the range: more may fit".to_owned(),
     };
     output::print(|out| {
+        if args.json {
+            let fitted = FittedJson {
+                name: range.name.clone(),
+                largest,
+                is_range_end: largest == range.high,
+                tried: result.tried.clone(),
+            };
+            return dry_run_json(out, &answer, Some(fitted)).map_err(output::into_io);
+        }
         writeln!(out, "{} = {largest} {found} ({took})", range.name)?;
         dry_run_text(out, &answer)
     })?;

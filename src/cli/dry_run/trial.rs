@@ -1,6 +1,7 @@
 //! One run of the program on simulated cards.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -24,6 +25,8 @@ pub(super) struct TrialSetting<'a> {
     pub(super) program: &'a [String],
     /// Its output goes to a file instead.
     pub(super) is_quiet: bool,
+    /// memspy's standard output is its own: the program's goes to standard error.
+    pub(super) has_own_output: bool,
     /// Its history and owners are read, not only its counters.
     pub(super) is_read: bool,
     pub(super) wants_trace: bool,
@@ -53,6 +56,9 @@ impl ProgramTrial {
             let file = File::create(&log).context("cannot write the program's output")?;
             let copy = file.try_clone().context("cannot write the program's output")?;
             command.stdin(Stdio::null()).stdout(Stdio::from(file)).stderr(Stdio::from(copy));
+        } else if setting.has_own_output {
+            let errors = std::io::stderr().as_fd().try_clone_to_owned();
+            command.stdout(Stdio::from(errors.context("cannot share standard error")?));
         }
         let (StopSignals { stop }, passed_on) = StopSignals::watch_for_program()?;
         let program = LaunchedProgram::start_command(command, &setting.program[0], passed_on)?;

@@ -136,8 +136,12 @@ fn cache_folder() -> Result<PathBuf> {
     let root = of("XDG_CACHE_HOME").or_else(home);
     let root = root.context("no place for a cache: neither XDG_CACHE_HOME nor HOME is set")?;
     let folder = root.join("memspy/dry-run");
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot create the cache {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| {
+        let folder = folder.display();
+        format!(
+            "cannot create the cache {folder}: set XDG_CACHE_HOME to a folder that can be written"
+        )
+    })?;
     Ok(folder)
 }
 

@@ -14,6 +14,10 @@ pub use super::devices::{
     LeftBehindJson, MigDeviceJson, MissedJson,
 };
 pub use super::doctor::{DoctorJson, FindingJson, FindingStatus};
+pub use super::dry_run::{
+    DryRunJson, FittedJson, RunHolderJson, RunLineJson, RunMarginJson, RunMomentJson, RunPeaksJson,
+    RunProcessJson,
+};
 pub use super::dump::{
     BlockJson, ConsistencyJson, CoreJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
     MixedFrameJson, MixedStackJson, NativeJson, NativeThreadJson, SegmentJson, ThreadJson,

@@ -9,8 +9,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::{
-    CheckpointJson, DevicesJson, DoctorJson, DumpJson, ExportJson, FindingsJson, GrowthJson,
-    IterationsJson, JsonFormat, LinesJson, ModelsizeJson, OwnershipJson, RankLinesJson,
+    CheckpointJson, DevicesJson, DoctorJson, DryRunJson, DumpJson, ExportJson, FindingsJson,
+    GrowthJson, IterationsJson, JsonFormat, LinesJson, ModelsizeJson, OwnershipJson, RankLinesJson,
     SummaryJson, TrumpyJson, WhatIfJson,
 };
 
@@ -31,6 +31,7 @@ fn the_schema_files_are_those_of_the_structs() {
         schema::<CheckpointJson>(),
         schema::<DevicesJson>(),
         schema::<DoctorJson>(),
+        schema::<DryRunJson>(),
         schema::<DumpJson>(),
         schema::<ExportJson>(),
         schema::<FindingsJson>(),

@@ -1,5 +1,12 @@
 //! The answer of a dry run.
 
+mod json;
+
+pub use json::{
+    DryRunJson, FittedJson, RunHolderJson, RunLineJson, RunMarginJson, RunMomentJson, RunPeaksJson,
+    RunProcessJson, dry_run_json,
+};
+
 use std::io::{self, Write};
 
 use crate::analysis::{RunHolder, RunMoment, RunOwner, RunPhase};
@@ -178,8 +185,12 @@ fn largest(answer: &DryRunAnswer) -> RunPeaks {
     answer.processes.first().map(|process| process.peaks).unwrap_or_default()
 }
 
+/// On a card with room, if the program ran there.
+fn shown_peaks(answer: &DryRunAnswer) -> RunPeaks {
+    answer.needed.unwrap_or(largest(answer))
+}
+
 fn figures(out: &mut dyn Write, answer: &DryRunAnswer) -> io::Result<()> {
-    let peaks = largest(answer);
     writeln!(out)?;
     let note = match answer.context_is_estimated {
         true => "as nvidia-smi shows it; the context is an estimate",
@@ -188,7 +199,7 @@ fn figures(out: &mut dyn Write, answer: &DryRunAnswer) -> io::Result<()> {
     let margins = answer.class.margins();
     let margin =
         |at: usize| margins.map_or("±? %".to_owned(), |margins| format!("±{} %", margins[at]));
-    let shown = answer.needed.unwrap_or(peaks);
+    let shown = shown_peaks(answer);
     for (at, (name, value, what)) in [
         ("allocated", shown.allocated, "in tensors"),
         ("reserved", shown.reserved, "with PyTorch's cache"),
