@@ -1,7 +1,5 @@
 //! Replays under several settings, compared.
 
-use std::cmp::Reverse;
-
 use crate::model::BlockState;
 
 /// What a replay counts from its first event on; `None`: this PyTorch does not count it.
@@ -101,8 +99,7 @@ impl SettingComparison {
     /// A smaller part of the peak is no reason to change a setting.
     const WORTH: f64 = 0.02;
 
-    /// Orders the others: without out-of-memory errors, then by reserved bytes, then by calls of
-    /// the driver.
+    /// Orders the others: by out-of-memory errors, retries, reserved bytes, calls of the driver.
     pub fn new(
         (recorded_peak, replayed_peak): (u64, u64),
         own: ReplayedSetting,
@@ -111,7 +108,8 @@ impl SettingComparison {
         others.sort_by_key(|it| {
             let counts = it.outcome.counts;
             let calls = counts.driver_allocations.unwrap_or(counts.segments);
-            (counts.out_of_memory, it.outcome.reserved_peak, it.empties_at_steps, calls)
+            let peak = it.outcome.reserved_peak;
+            (counts.out_of_memory, counts.retries, peak, it.empties_at_steps, calls)
         });
         SettingComparison { recorded_peak, replayed_peak, own, others }
     }
@@ -126,17 +124,20 @@ impl SettingComparison {
         self.error().abs() <= SettingComparison::AGREEMENT
     }
 
-    /// The best of the others, if it is worth a change.
+    /// The best of the others, if it fits and is worth a change.
     pub fn best(&self) -> Option<&ReplayedSetting> {
         let first = self.others.first()?;
-        let (own, best) = (&self.own.outcome, &first.outcome);
-        let key =
-            |it: &ReplayOutcome| (Reverse(it.counts.out_of_memory), Reverse(it.reserved_peak));
-        let is_less =
-            self.saved(first) as f64 >= SettingComparison::WORTH * own.reserved_peak as f64;
-        let is_better =
-            best.counts.out_of_memory < own.counts.out_of_memory || is_less && key(best) > key(own);
-        is_better.then_some(first)
+        let (own, best) = (self.own.outcome.counts, first.outcome.counts);
+        let least = SettingComparison::WORTH * self.own.outcome.reserved_peak as f64;
+        let is_better = own.out_of_memory > 0
+            || own.retries > best.retries
+            || (own.retries == best.retries && self.saved(first) as f64 >= least);
+        (best.out_of_memory == 0 && is_better).then_some(first)
+    }
+
+    /// Whether the job runs out of memory under all of them.
+    pub fn always_fails(&self) -> bool {
+        std::iter::once(&self.own).chain(&self.others).all(|it| it.outcome.counts.out_of_memory > 0)
     }
 
     /// Bytes of the peak that a setting saves.

@@ -306,5 +306,12 @@ fn the_best_setting_is_one_that_is_worth_a_change() {
     let failing =
         SettingComparison::new((1000, 980), setting("", 900, 2), vec![setting("a", 950, 0)]);
     assert_eq!(failing.best().unwrap().settings, "a");
-    assert!(!failing.agrees());
+    assert!(!failing.agrees() && !failing.always_fails());
+    assert!(
+        SettingComparison::new((1, 1), setting("", 1, 2), vec![setting("a", 1, 1)]).always_fails()
+    );
+    let mut retrying = setting("", 1000, 0);
+    retrying.outcome.counts.retries = 3;
+    let comparison = SettingComparison::new((1000, 1000), retrying, vec![setting("a", 1000, 0)]);
+    assert_eq!(comparison.best().unwrap().settings, "a");
 }

@@ -76,7 +76,12 @@ pub fn what_if_text(out: &mut dyn Write, answer: &WhatIfAnswer) -> io::Result<()
 /// The first sentence.
 fn verdict(comparison: &SettingComparison) -> String {
     let own = &comparison.own.outcome;
-    let about = if comparison.agrees() { "" } else { "about " };
+    if comparison.always_fails() {
+        return match comparison.others.is_empty() {
+            true => "The job runs out of memory under its own settings.".to_owned(),
+            false => "The job runs out of memory under every setting tried.".to_owned(),
+        };
+    }
     let Some(best) = comparison.best() else {
         let tried = number(comparison.others.len() as u64, "other setting");
         return match comparison.others.is_empty() {
@@ -89,23 +94,23 @@ fn verdict(comparison: &SettingComparison) -> String {
             ),
         };
     };
-    let fails = |errors: u64| number(errors, "out-of-memory error");
-    let saved = comparison.saved(best);
+    let about = if comparison.agrees() { "" } else { "about " };
     let mut text = format!(
         "{} reserves {about}{} at the peak",
         capitalized(&name(best)),
         bytes(best.outcome.reserved_peak)
     );
-    if saved > 0 {
+    let saved = comparison.saved(best);
+    if saved > 0 && own.counts.out_of_memory == 0 {
         let share = 100.0 * saved as f64 / own.reserved_peak.max(1) as f64;
         text +=
             &format!(": {about}{} ({share:.0} %) less than the job's own settings", bytes(saved));
     }
-    let (errors, before) = (best.outcome.counts.out_of_memory, own.counts.out_of_memory);
-    match (errors, before) {
-        (0, 0) => {}
-        (0, before) => text += &format!(", without their {}", fails(before)),
-        (errors, before) => text += &format!(", with {} instead of {before}", fails(errors)),
+    if own.counts.out_of_memory > 0 {
+        text += "; under the job's own settings it runs out of memory";
+    } else if own.counts.retries > best.outcome.counts.retries {
+        let (after, before) = (best.outcome.counts.retries, own.counts.retries);
+        text += &format!(", with {} instead of {} retries", count(after), count(before));
     }
     if !comparison.agrees() {
         text += ", if the replay is right, which it does not show";
