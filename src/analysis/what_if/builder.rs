@@ -174,7 +174,8 @@ impl ReplayBuilder {
             let place = Some(self.places.of_segment(segment));
             let known = self.live_ranges.get(&address).map(|at| &mut self.ranges[*at]);
             match known.filter(|range| range.size == size) {
-                Some(range) => (range.is_torch, range.place) = (true, place),
+                // The first: a pool without graphs is no private one any more.
+                Some(range) => (range.is_torch, range.place) = (true, range.place.or(place)),
                 None => self.on_range(DriverRange { address, size, is_torch: true, place }),
             }
         }
