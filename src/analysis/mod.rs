@@ -41,8 +41,8 @@ pub use exact::{
     UnknownReason,
 };
 pub use findings::{
-    CacheFacts, Finding, FindingCommand, FindingFacts, GpuFacts, KINDS, LastingCopies, findings,
-    growth_rate,
+    CacheFacts, Finding, FindingCommand, FindingFacts, GpuFacts, KINDS, LastingCopies,
+    LastingGradients, findings, growth_rate,
 };
 pub use flame::TimeRange;
 pub use folded::{

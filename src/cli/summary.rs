@@ -281,8 +281,10 @@ fn with_facts<T>(state: &JobObservation, with: impl FnOnce(&FindingFacts<'_>) ->
         growth: &growth,
         devices: &state.devices,
         lasting: Some(&state.lasting),
+        gradients: Some(&state.gradients),
         host: Some(&host),
         threads: Some(&state.threads),
+        neighbours: &state.neighbours,
     })
 }
 

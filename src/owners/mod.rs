@@ -19,6 +19,7 @@ mod names;
 mod options;
 mod page_choice;
 mod paths;
+mod profiler;
 mod reader;
 mod referrers;
 mod repeats;
@@ -34,6 +35,7 @@ mod walk;
 
 pub use error::OwnerError;
 pub use options::{SnapshotOptions, SnapshotRequest, StopPolicy};
+pub use profiler::is_profiled;
 pub use reader::OwnerReader;
 pub use torch_version::torch_version;
 pub use vllm_tags::vllm_tags;

@@ -15,7 +15,7 @@ use crate::model::{
     ThreadSample,
 };
 use crate::owners::{
-    OwnerError, OwnerReader, SnapshotOptions, SnapshotRequest, StopPolicy, vllm_tags,
+    OwnerError, OwnerReader, SnapshotOptions, SnapshotRequest, StopPolicy, is_profiled, vllm_tags,
 };
 use crate::python::HeapError;
 use crate::target::Process;
@@ -193,6 +193,7 @@ pub fn read_host(readers: &TargetReaders) -> HostReading {
         resident: readers.process.resident(),
         page_locked: page_locked(&readers.process),
         history,
+        is_profiled: readers.python.as_ref().and_then(|it| is_profiled(&readers.process, it)),
     }
 }
 
