@@ -54,6 +54,7 @@ mod misleading;
 mod modules;
 mod native_stacks;
 mod pause;
+mod peak_phase;
 mod python_busy;
 mod python_heap;
 mod python_heap_trouble;
