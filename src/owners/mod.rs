@@ -14,6 +14,8 @@ mod far_paths;
 mod garbage;
 mod garbage_cycles;
 mod held_memory;
+mod jax_arrays;
+mod jax_devices;
 mod name_lookup;
 mod names;
 mod options;
@@ -34,6 +36,7 @@ mod vllm_tags;
 mod walk;
 
 pub use error::OwnerError;
+pub use jax_arrays::read_jax_arrays;
 pub use options::{SnapshotOptions, SnapshotRequest, StopPolicy};
 pub use profiler::is_profiled;
 pub use reader::OwnerReader;

@@ -1,0 +1,212 @@
+//! Live arrays of JAX: those of jaxlib's `ArrayImpl` in Python's heap, with what they hold on each
+//! device.
+//!
+//! The C++ part (`PyArray_Storage` of xla/python/py_array.h) has, one after the other, the array's
+//! `ShapedArray`, a flag, its dtype, the vector of its shape, and its sharding; then whether it is
+//! committed, a copy on the host, the client, perhaps a traceback, and the array of IFRT, null once
+//! deleted. It counts only if all of these are there (jaxlib 0.5 to 0.10).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::cpp_references::CppReferences;
+use super::error::OwnerError;
+use super::names::ObjectNames;
+use super::paths::{self, PathSources};
+use super::walk::RelevantObjects;
+use super::{SnapshotRequest, jax_devices};
+use crate::model::{
+    DType, IncompleteSnapshot, OwnershipSnapshot, ReachedLimit, Storage, TensorCategory,
+    TensorDevice, TensorInfo, TensorRow,
+};
+use crate::python::{HeapListing, InterpreterReader, ObjectHeap};
+use crate::target::{Addr, Memory, PageCache, Process};
+
+const ARRAY: &str = "ArrayImpl";
+const LIBRARY: &str = "jaxlib";
+/// Words of the object that are searched.
+const WORDS: usize = 24;
+/// The first word behind head, dictionary and weak references.
+const FIRST_WORD: usize = 4;
+const MAX_DIMENSIONS: u64 = 64;
+/// Of `PyArray_Descr`: the class of its scalars.
+const SCALAR: u64 = 16;
+
+/// Takes a snapshot of JAX's arrays; the process runs on.
+///
+/// # Errors
+///
+/// Lists of objects may change while they are read ([`OwnerError::is_transient`]).
+pub fn read_jax_arrays(
+    process: &Process,
+    python: &InterpreterReader,
+    request: &SnapshotRequest<'_>,
+) -> Result<OwnershipSnapshot, OwnerError> {
+    let memory = PageCache::within(Box::new(process.memory()), request.budget);
+    let heap = python.heap_listed(&memory, HeapListing::Whole)?;
+    let mut classes: FxHashMap<Addr, bool> = FxHashMap::default();
+    let arrays = heap.objects().iter().filter(|object| {
+        *classes.entry(object.class.at).or_insert_with(|| {
+            let of_library = || heap.module_of(&object.class);
+            last(&object.class.name) == ARRAY
+                && (object.class.name.starts_with(LIBRARY)
+                    || of_library().is_some_and(|module| module.starts_with(LIBRARY)))
+        })
+    });
+    let arrays: Vec<Addr> = arrays.map(|object| object.at).collect();
+    let reader = ArrayReader { heap: &heap, memory: &memory };
+    let found = RelevantObjects { tensors: arrays.clone(), ..RelevantObjects::default() };
+    let mut named = ObjectNames::default();
+    let (locals, cpp) = (heap.locals(), CppReferences::none());
+    let sources = PathSources { heap: &heap, found: &found, locals: &locals, cpp: &cpp };
+    paths::of_variables(sources, &mut named, &|_| true);
+    let (mut rows, mut misfits) = (Vec::new(), 0);
+    let mut shardings = BTreeMap::new();
+    for at in arrays {
+        match reader.array(at) {
+            Some(Some(array)) => {
+                let spread = shardings
+                    .entry(array.sharding)
+                    .or_insert_with(|| jax_devices::spread(&heap, &memory, array.sharding));
+                rows.extend(array.rows(spread, &named));
+            }
+            Some(None) => {} // Deleted.
+            None => misfits += 1,
+        }
+    }
+    let limit = ReachedLimit::Time(request.options.max_time);
+    let incomplete = memory.exceeded().map(|_| {
+        let missing = vec![IncompleteSnapshot::TENSORS, IncompleteSnapshot::VARIABLES];
+        IncompleteSnapshot { limit, missing }
+    });
+    Ok(OwnershipSnapshot {
+        tensors: rows,
+        objects: heap.objects().len() as u64,
+        unreadable: heap.unreadable(),
+        misfits,
+        incomplete,
+        ..OwnershipSnapshot::default()
+    })
+}
+
+/// `jaxlib._jax.ArrayImpl` without its module.
+pub(super) fn last(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+struct JaxArray {
+    at: Addr,
+    dtype: Option<DType>,
+    shape: Vec<i64>,
+    sharding: Addr,
+    /// Of IFRT: its memory's identity.
+    buffers: u64,
+}
+
+struct ArrayReader<'h, 'a> {
+    heap: &'h ObjectHeap<'a>,
+    memory: &'h dyn Memory,
+}
+
+impl ArrayReader<'_, '_> {
+    /// `Some(None)`: deleted; `None`: laid out otherwise.
+    fn array(&self, at: Addr) -> Option<Option<JaxArray>> {
+        let words = self.words(at, WORDS)?;
+        let first = (FIRST_WORD..WORDS - 14)
+            .find(|index| self.has_class(words[*index], |name| name == "ShapedArray"))?;
+        let word = |by: usize| words[first + by];
+        let is_dtype = |name: &str| name.starts_with("numpy.dtype") || name.ends_with("DType");
+        let is_sharding = |name: &str| last(name).ends_with("Sharding");
+        // Names of classes of C have their module, others not.
+        if !self.has_full_class(word(2), is_dtype) || !self.has_full_class(word(6), is_sharding) {
+            return None;
+        }
+        let shape = self.shape(word(3), word(4), word(5))?;
+        // What follows the array is its copy on one device, or None.
+        let is_copy = |word: u64| self.has_class(word, |name| matches!(name, "NoneType" | ARRAY));
+        let buffers = match () {
+            () if is_copy(word(11)) => word(10),
+            () if is_copy(word(13)) => word(12),
+            () => return None,
+        };
+        if buffers == 0 {
+            return Some(None);
+        }
+        let scalar = self.memory.pointer(Addr(word(2)) + SCALAR).ok()?;
+        let dtype = self.heap.class_at(scalar).and_then(|class| DType::named(last(&class.name)));
+        Some(Some(JaxArray { at, dtype, shape, sharding: Addr(word(6)), buffers }))
+    }
+
+    fn words(&self, at: Addr, count: usize) -> Option<Vec<u64>> {
+        let bytes = self.memory.vec(at, count * 8).ok()?;
+        let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
+        Some(words.map(u64::from_le_bytes).collect())
+    }
+
+    fn has_full_class(&self, word: u64, is_it: impl Fn(&str) -> bool) -> bool {
+        let at = Addr(word);
+        at.is_plausible() && self.heap.class_of(at).is_some_and(|class| is_it(&class.name))
+    }
+
+    fn has_class(&self, word: u64, is_it: impl Fn(&str) -> bool) -> bool {
+        self.has_full_class(word, |name| is_it(last(name)))
+    }
+
+    /// A vector of 64-bit numbers.
+    fn shape(&self, begin: u64, end: u64, capacity: u64) -> Option<Vec<i64>> {
+        let bytes = end.checked_sub(begin).filter(|_| end <= capacity)?;
+        if bytes % 8 != 0 || bytes > 8 * MAX_DIMENSIONS {
+            return None;
+        }
+        if bytes == 0 {
+            return Some(Vec::new());
+        }
+        let sizes = self.words(Addr(begin), (bytes / 8) as usize)?;
+        sizes.into_iter().map(|size| i64::try_from(size).ok()).collect()
+    }
+}
+
+impl JaxArray {
+    /// One for each device.
+    fn rows(&self, spread: &jax_devices::Spread, named: &ObjectNames) -> Vec<TensorRow> {
+        let numel = self.shape.iter().try_fold(1i64, |all, size| all.checked_mul(*size));
+        let whole =
+            numel.and_then(|numel| u64::try_from(numel).ok()?.checked_mul(self.dtype?.bytes()?));
+        let bytes = whole.map(|bytes| bytes.div_ceil(spread.parts.max(1)));
+        let devices: Vec<Option<TensorDevice>> = match spread.devices.is_empty() {
+            true => vec![None],
+            false => spread.devices.iter().copied().map(Some).collect(),
+        };
+        let row = |device| TensorRow {
+            tensor: TensorInfo {
+                at: self.at.0,
+                class: "jax.Array".into(),
+                storage: Some(Storage { at: self.buffers, data: self.buffers, bytes }),
+                shape: Some(self.shape.clone()),
+                strides: None,
+                nested: None,
+                numel,
+                dtype: self.dtype.unwrap_or(DType::UNKNOWN),
+                device,
+                offset: 0,
+                version: None,
+                requires_grad: false,
+                grad_fn: None,
+                grad: None,
+                parts: Vec::new(),
+                part_names: &[],
+            },
+            object: Some(self.at.0),
+            python_class: Some(Arc::from(ARRAY)),
+            category: TensorCategory::Other,
+            names: named.names(self.at),
+            saved: Vec::new(),
+            made_by: None,
+            only_in_cpp: false,
+            garbage: false,
+        };
+        devices.into_iter().map(row).collect()
+    }
+}
