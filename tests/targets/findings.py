@@ -324,15 +324,17 @@ def device_used():
     return total - free
 
 
-def touch(fixed):
-    return float(torch.ones(4, device="cpu" if fixed else "cuda")[:1].numel())
+def touch(fixed, everybody):
+    torch.ones(4, device="cpu" if fixed else "cuda")
+    everybody.wait()
 
 
 def workers(fixed):
     """Each worker has a context, and nothing in it."""
-    model = layers(2)
-    with torch.multiprocessing.get_context("spawn").Pool(2) as pool:
-        pool.map(touch, [fixed] * 8, chunksize=1)
+    model, context = layers(2), torch.multiprocessing.get_context("spawn")
+    everybody = context.Barrier(3)
+    with context.Pool(2, touch, (fixed, everybody)):
+        everybody.wait()
         forever(lambda: model(torch.ones(8, 1024, device="cuda")), device_used)
 
 
