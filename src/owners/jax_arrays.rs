@@ -38,7 +38,8 @@ const SCALAR: u64 = 16;
 ///
 /// # Errors
 ///
-/// Lists of objects may change while they are read ([`OwnerError::is_transient`]).
+/// [`OwnerError::Jax`] if no array is laid out as known. Lists of objects may change while they are
+/// read ([`OwnerError::is_transient`]).
 pub fn read_jax_arrays(
     process: &Process,
     python: &InterpreterReader,
@@ -75,6 +76,9 @@ pub fn read_jax_arrays(
             Some(None) => {} // Deleted.
             None => misfits += 1,
         }
+    }
+    if rows.is_empty() && misfits > 0 {
+        return Err(OwnerError::Jax);
     }
     let limit = ReachedLimit::Time(request.options.max_time);
     let incomplete = memory.exceeded().map(|_| {
@@ -174,16 +178,24 @@ impl JaxArray {
         let numel = self.shape.iter().try_fold(1i64, |all, size| all.checked_mul(*size));
         let whole =
             numel.and_then(|numel| u64::try_from(numel).ok()?.checked_mul(self.dtype?.bytes()?));
-        let bytes = whole.map(|bytes| bytes.div_ceil(spread.parts.max(1)));
-        let devices: Vec<Option<TensorDevice>> = match spread.devices.is_empty() {
-            true => vec![None],
-            false => spread.devices.iter().copied().map(Some).collect(),
-        };
-        let row = |device| TensorRow {
+        let part = whole.map(|bytes| bytes.div_ceil(spread.parts.max(1)));
+        // The host is one device, however many JAX sees in it.
+        let mut devices: BTreeMap<Option<TensorDevice>, u64> = BTreeMap::new();
+        for device in &spread.devices {
+            *devices.entry(Some(*device)).or_default() += 1;
+        }
+        if devices.is_empty() {
+            devices.insert(None, 1);
+        }
+        let row = |(device, parts): (_, u64)| TensorRow {
             tensor: TensorInfo {
                 at: self.at.0,
                 class: "jax.Array".into(),
-                storage: Some(Storage { at: self.buffers, data: self.buffers, bytes }),
+                storage: Some(Storage {
+                    at: self.buffers,
+                    data: self.buffers,
+                    bytes: part.map(|part| part.saturating_mul(parts)),
+                }),
                 shape: Some(self.shape.clone()),
                 strides: None,
                 nested: None,

@@ -48,6 +48,7 @@ mod holders_versions;
 mod holders_watch;
 mod hostile_job;
 mod hostile_user;
+mod jax;
 mod leaks;
 mod mcp;
 mod misleading;
