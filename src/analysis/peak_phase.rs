@@ -10,9 +10,6 @@ use crate::analysis::phases::{PhaseSigns, RunPhase};
 use crate::analysis::profile::Profile;
 use crate::model::{CudaIndex, StackTable};
 
-/// A known moment this close to the peak, 1/256, shows its phase.
-const ABOUT: u64 = 256;
-
 /// The phase of a peak. Only proven stacks count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeakPhase {
@@ -24,11 +21,13 @@ pub struct PeakPhase {
     pub foreach: u64,
 }
 
-/// `None`: the last allocation before the peak is not proven, or its stack tells no phase.
+/// `None`: the last allocation before the peak is not known or not proven, or its stack tells no
+/// phase.
 pub fn peak_phase(profile: &Profile, device: CudaIndex) -> Option<PeakPhase> {
     let peak = peak::of(profile, device)?;
     let moment = peak.moment.as_ref()?;
-    if moment.allocated < peak.bytes() - peak.bytes() / ABOUT {
+    // Below the peak, something allocated since may have been freed.
+    if moment.allocated < peak.bytes() {
         return None;
     }
     let signs = match (profile.exact(), &moment.snapshot) {
