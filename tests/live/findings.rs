@@ -1,7 +1,7 @@
 //! Each kind of finding: the job with the mistake is told so, with the bytes that the change gives
 //! back; its twin with the change is not; healthy jobs have no finding.
 
-use memspy::render::json::SummaryJson;
+use memspy::render::json::{OwnershipJson, SummaryJson};
 use serde_json::Value;
 
 use crate::support::memspy::{document, memspy_at};
@@ -124,6 +124,31 @@ fn twins_with_the_change_have_no_finding_and_the_bytes_back() {
     }
 }
 
+/// Parameters, gradients and states of FSDP2 are `DTensor`s: wrappers, whose parts have the memory.
+#[test]
+fn parts_of_fsdp_have_owners_and_figures() {
+    let mut target = sim::start(SCRIPT, &["healthy_fsdp"]);
+    let words = [&["tensors", "--json"][..], &NO_LIMIT].concat();
+    let told = document::<OwnershipJson>(&memspy_at(target.pid(), &words).ok().out);
+    target.kill();
+    let groups = told["groups"].as_array().unwrap().iter();
+    let groups: Vec<&Value> = groups.filter(|group| group["device"] == "cuda:0").collect();
+    let of = |kind: &str, category: &str| {
+        let is_it = |group: &&&Value| group["kind"] == kind && group["category"] == category;
+        groups.iter().find(is_it).copied().unwrap_or_else(|| panic!("no {kind} in {groups:#?}"))
+    };
+    let state = of("optimizer", "optimizer state");
+    assert_eq!(state["bytes"], 32 << 20, "{state:#?}");
+    assert!(state["owner"].as_str().unwrap().ends_with(": optimizer (AdamW)"), "{state:#?}");
+    // All of it goes with the optimizer.
+    assert_eq!(state["frees"]["at_once"], 32 << 20, "{state:#?}");
+    // While a weight is gathered, this rank's part is no other tensor.
+    let parameters = of("model", "parameters");
+    assert!(parameters["bytes"].as_u64().unwrap() >= 16 << 20, "{parameters:#?}");
+    let others = groups.iter().filter(|group| group["category"] == "other tensors");
+    assert!(others.clone().all(|it| it["bytes"].as_u64().unwrap() < 1 << 20), "{groups:#?}");
+}
+
 #[test]
 #[ignore = "takes minutes: scripts/test.sh --all runs it"]
 fn healthy_jobs_have_no_finding() {
@@ -141,6 +166,7 @@ fn healthy_jobs_have_no_finding() {
         "healthy_cache",
         "healthy_sizes",
         "healthy_recorder",
+        "healthy_fsdp",
     ] {
         assert_eq!(observed(job).1, Vec::<Value>::new(), "{job}");
     }

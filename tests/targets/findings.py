@@ -563,6 +563,25 @@ def healthy_sizes():
     forever(work, before=20)
 
 
+def healthy_fsdp():
+    """FSDP2 on one rank; a layer's weight is gathered for most of the time."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    torch.distributed.init_process_group("nccl", init_method=f"file://{tempfile.mktemp()}", rank=0, world_size=1)
+    model = layers(4)
+    for layer in model:
+        layer.register_forward_hook(lambda *_: time.sleep(0.1))
+        fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def work():
+        model(torch.ones(64, 1024, device="cuda")).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    forever(work)
+
+
 def healthy_recorder():
     torch.cuda.memory._record_memory_history(max_entries=1000)
     healthy_training()
