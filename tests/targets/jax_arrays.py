@@ -1,7 +1,7 @@
 """Arrays of JAX on four devices of the host: python jax_arrays.py.
 
-Prints {"arrays": [[shape, dtype, bytes on all devices], …]} of jax.live_arrays(), the same again after each line read, and ends
-with its input. Arrays are made and deleted between the two.
+Prints {"arrays": [[shape, dtype, bytes on all devices], …], "held": bytes} of jax.live_arrays(), the same again after each line
+read, and ends with its input. Arrays are made and deleted between the two.
 """
 import json
 import os
@@ -14,6 +14,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
+# They share the memory of what they are parts of.
+PARTS = []
+
+
 class State:
     def __init__(self, size):
         self.step = jnp.zeros((), jnp.int32)
@@ -21,12 +25,13 @@ class State:
 
 
 def tell():
-    arrays = []
+    arrays, held = [], 0
     for array in jax.live_arrays():
-        held = sum(shard.data.nbytes for shard in array.addressable_shards)
-        arrays.append([list(array.shape), str(array.dtype), held])
-    # What shards were asked for here is not kept.
-    print(json.dumps({"pid": os.getpid(), "arrays": sorted(arrays)}), flush=True)
+        part = int(np.prod(array.sharding.shard_shape(array.shape))) * array.dtype.itemsize
+        bytes_of = part * len(array.devices())
+        arrays.append([list(array.shape), str(array.dtype), bytes_of])
+        held += 0 if any(array is part for part in PARTS) else bytes_of
+    print(json.dumps({"pid": os.getpid(), "arrays": sorted(arrays), "held": held}), flush=True)
 
 
 def main():
@@ -40,6 +45,7 @@ def main():
     table = jax.device_put(jnp.ones((512, 128), jnp.float32), halves)
     scale = jax.device_put(jnp.ones((128, 128), jnp.float32), copies)
     outputs = []
+    PARTS.extend(shard.data for shard in batch.addressable_shards)
     jax.block_until_ready([params, state.moments, batch, table, scale])
     tell()
     print("READY", flush=True)

@@ -114,6 +114,7 @@ pub fn job_summary_text(
     let mut top = head(summary);
     top.extend(summary.snapshot.ok().and_then(copied));
     top.extend(bars(summary.gpus, is_rank, width));
+    top.extend(summary.gpus.is_empty().then(|| without_gpus(summary)));
     top.extend(device_lines::peaks(summary));
     top.extend(host_line(summary.host));
     top.extend(asleep(summary.process));
@@ -136,6 +137,15 @@ pub fn job_summary_text(
 fn head(summary: &JobSummary<'_>) -> Vec<String> {
     let command = summary.process.start().map(|start| start.command.join(" ")).unwrap_or_default();
     vec![format!("Process {}: {}", summary.pid, one_line(&command))]
+}
+
+fn without_gpus(summary: &JobSummary<'_>) -> String {
+    let tensors = summary.snapshot.map_or(&[][..], |snapshot| &snapshot.tensors);
+    // Of JAX, where the driver hides the process.
+    match tensors.iter().filter_map(|row| row.tensor.device).any(TensorDevice::is_cuda) {
+        true => "what it uses of its GPUs is not known".to_owned(),
+        false => "it uses no GPU memory of PyTorch's; what follows is on the CPU".to_owned(),
+    }
 }
 
 fn bars(gpus: &[GpuFacts], is_short: bool, width: Option<usize>) -> Vec<String> {
@@ -186,9 +196,6 @@ fn bars(gpus: &[GpuFacts], is_short: bool, width: Option<usize>) -> Vec<String> 
                 None => vec![words],
             });
         }
-    }
-    if gpus.is_empty() {
-        lines.push("it uses no GPU memory of PyTorch's; what follows is on the CPU".to_owned());
     }
     lines
 }
