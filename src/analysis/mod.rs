@@ -26,6 +26,7 @@ mod phases;
 mod profile;
 pub mod report;
 mod statements;
+pub mod what_if;
 
 pub use attribution::{AttributedSnapshot, Evidence, Loss, LossCounts, Moment, ThreadChoice};
 pub use autograd::{

@@ -24,6 +24,7 @@ mod record;
 mod report;
 mod shared;
 mod summary;
+mod what_if;
 
 pub use checkpoint::{CheckpointFigures, move_json, move_text};
 pub use devices::{
@@ -71,3 +72,4 @@ pub use summary::{
     findings_json, findings_text, growth_json, growth_text, job_summary_json, job_summary_text,
     odd_rank_text,
 };
+pub use what_if::{WhatIfAnswer, setting_name, what_if_json, what_if_page, what_if_text};

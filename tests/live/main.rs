@@ -88,3 +88,4 @@ mod torch_allocator;
 mod torch_load;
 mod torch_objects;
 mod vllm_tags;
+mod what_if;

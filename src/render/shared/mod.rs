@@ -29,6 +29,7 @@ pub(crate) use certainty::{certainty_at_peak, evidence};
 pub(crate) use clock::rough_length;
 pub use clock::{full_in, length, utc};
 pub use error::OutputError;
+pub(crate) use escape::html_escaped;
 pub use escape::{EscapeGuard, visible};
 pub(crate) use exact::{events_line, exact_notes};
 pub use exact::{memory_name, way};
