@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::analysis::{FindingFacts, HostUse, RankHolding, findings, odd_rank};
 use crate::model::OwnershipSnapshot;
-use crate::render::{self, FindingText, GrowthKeeper, JobSummary};
+use crate::render::{self, FindingText, GrowthKeeper, JobSummary, SummaryStyle};
 use crate::sampler::{MANY_PROCESSORS, SnapshotOptions, TargetReaders, processors, read_referrers};
 
 use super::args::{GrowthArgs, ReadArgs, SnapshotArgs, SummaryArgs};
@@ -304,7 +304,9 @@ fn write_job(
     if let Some(label) = &job.label {
         writeln!(out, "== {} ==", render::visible(label))?;
     }
-    render::job_summary_text(out, &summary, job.label.is_some(), width).map_err(into_io)?;
+    let color = width.is_some() && output::wants_colors();
+    let style = SummaryStyle { width, color };
+    render::job_summary_text(out, &summary, job.label.is_some(), style).map_err(into_io)?;
     if job.label.is_some() { writeln!(out) } else { Ok(()) }
 }
 

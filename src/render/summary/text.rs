@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::color::colored;
 use super::device_lines;
 use super::findings::{FindingText, finding_lines};
 use super::host_line::host_line;
@@ -15,8 +16,8 @@ use crate::render::owners::{
     uncertain,
 };
 use crate::render::shared::{
-    EscapeGuard, OutputError, bytes, count, indented, number, one_line, optional_bytes, percent,
-    suggestion_on, tag_rows, wrapped,
+    OutputError, bytes, count, indented, number, one_line, optional_bytes, percent, suggestion_on,
+    tag_rows, visible, wrapped,
 };
 
 const MAX_LINES: usize = 40;
@@ -102,14 +103,22 @@ pub struct JobSummary<'a> {
     pub needs_time: bool,
 }
 
+/// How a summary is written.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SummaryStyle {
+    /// Of the terminal, in columns.
+    pub width: Option<usize>,
+    /// With colours.
+    pub color: bool,
+}
+
 /// Writes some 40 lines, 16 for one rank of several.
 pub fn job_summary_text(
     out: &mut dyn Write,
     summary: &JobSummary<'_>,
     is_rank: bool,
-    width: Option<usize>,
+    SummaryStyle { width, color }: SummaryStyle,
 ) -> Result<(), OutputError> {
-    let out = &mut EscapeGuard::text(out);
     let (owners, max_lines) = if is_rank { (4, 16) } else { (OWNERS, MAX_LINES) };
     let mut top = head(summary);
     top.extend(summary.snapshot.ok().and_then(copied));
@@ -129,7 +138,8 @@ pub fn job_summary_text(
     let room = max_lines.saturating_sub(top.len() + bottom.len());
     let lines = line_lines(summary, room.min(LINES + 1), width);
     for line in top.iter().chain(&lines).chain(&bottom) {
-        writeln!(out, "{line}")?;
+        let line = visible(line);
+        writeln!(out, "{}", if color { colored(&line) } else { line.into_owned() })?;
     }
     Ok(())
 }
