@@ -26,6 +26,7 @@ mod summary;
 mod tensors;
 mod top;
 mod values;
+mod what_if;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -55,6 +56,7 @@ pub use summary::{GrowthArgs, SummaryArgs};
 pub use tensors::{GraphArgs, PeerTool, ReadArgs, TensorsArgs, WhyArgs};
 pub use top::TopArgs;
 use values::{file_mode, gpu, marker, pid};
+pub use what_if::WhatIfArgs;
 
 /// What is holding this GPU memory, and which line put it there?
 ///
@@ -141,6 +143,9 @@ pub enum Command {
     /// Find out whether a program fits a card, without a GPU: its peak, what holds it, and the
     /// largest batch that fits
     DryRun(DryRunArgs),
+    /// Replay an exact recording through PyTorch's allocator under other settings, without a GPU:
+    /// which setting reserves less memory, and by how much
+    WhatIf(WhatIfArgs),
     /// Explain from a trace why the job ran out of memory, or how it ended
     OomReport(OomArgs),
     /// Join the segments that a killed 'record --keep' left behind into one trace

@@ -21,6 +21,7 @@ mod following;
 mod hints;
 mod history;
 mod iterations;
+mod job_choice;
 mod launch;
 mod lifetime;
 mod lines;
@@ -39,10 +40,12 @@ mod record;
 mod replay;
 mod report;
 mod signals;
+mod simulated_device;
 mod summary;
 mod terminal_host;
 mod top;
 mod usage_error;
+mod what_if;
 mod why;
 
 use std::cell::RefCell;
@@ -70,7 +73,7 @@ pub fn run() -> ExitCode {
         return keep_probes();
     }
     sampler::allow_keeper();
-    let args = match CliArgs::from_words(std::env::args_os()) {
+    let args = match CliArgs::from_words(job_choice::completed(std::env::args_os().collect())) {
         Ok(args) => args,
         Err(answer) => return print_answer(&answer),
     };
@@ -126,6 +129,7 @@ fn run_command(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Lines(args) => lines::run(args).map(|()| ExitCode::SUCCESS),
         Command::Iterations(args) => iterations::run(args).map(|()| ExitCode::SUCCESS),
         Command::DryRun(args) => dry_run::run(args),
+        Command::WhatIf(args) => what_if::run(args).map(|()| ExitCode::SUCCESS),
         Command::OomReport(args) => flight::oom_report(args).map(|()| ExitCode::SUCCESS),
         Command::Join(args) => flight::join(args).map(|()| ExitCode::SUCCESS),
         Command::Dump(args) => dump::run(args).map(|()| ExitCode::SUCCESS),

@@ -46,6 +46,7 @@ fn kept_by(command: &Command) -> Option<CapabilitySet> {
         | Command::Iterations(_)
         | Command::OomReport(_)
         | Command::Join(_)
+        | Command::WhatIf(_)
         | Command::Man(_)
         | Command::Completions(_) => FILES,
         Command::Dump(args) if args.pid.is_none() => FILES,

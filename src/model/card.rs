@@ -64,14 +64,7 @@ impl Card {
             });
         }
         match parse_size(text) {
-            Ok(memory) if memory >= 1 << 30 => Ok(Card {
-                title: "card".to_owned(),
-                memory,
-                capability: "9.0",
-                processors: MEASURED_PROCESSORS as u32,
-                context: MEASURED_CONTEXT,
-                is_measured: false,
-            }),
+            Ok(memory) if memory >= 1 << 30 => Ok(Card::with_memory(memory)),
             _ => {
                 let hint = match text.parse::<u64>() {
                     Ok(gib) if (1..4096).contains(&gib) => format!(", as {gib}GiB"),
@@ -79,6 +72,18 @@ impl Card {
                 };
                 Err(format!("a card's memory{hint} (at least 1GiB), or one of {}", Card::names()))
             }
+        }
+    }
+
+    /// A card without a name.
+    pub fn with_memory(memory: u64) -> Card {
+        Card {
+            title: "card".to_owned(),
+            memory,
+            capability: "9.0",
+            processors: MEASURED_PROCESSORS as u32,
+            context: MEASURED_CONTEXT,
+            is_measured: false,
         }
     }
 

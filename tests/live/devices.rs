@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::support::memspy::{Done, command, document, run, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use crate::support::terminal::Terminal;
 use memspy::render::json::DevicesJson;
 
 const KEYS: &str = "timestamp,name,pci.bus_id,driver_version,pstate,pcie.link.gen.max,pcie.link.gen.current,\
@@ -534,4 +535,22 @@ fn command_of(target: &Target, words: &[&str], pid: &str) -> std::process::Comma
     let mut command = command(Some(target.pid()));
     command.args(words).args(["-p", pid]);
     command
+}
+
+#[test]
+fn memspy_alone_on_a_terminal_asks_which_job() {
+    let target = sim::start("allocator_truth.py", &["plain"]);
+    let terminal = Terminal::start("choice", (100, 40));
+    let memspy = command(Some(target.pid()));
+    let words = [memspy.get_program()].into_iter().chain(memspy.get_args());
+    let line: Vec<&str> = words.map(|word| word.to_str().unwrap()).collect();
+    terminal.enter(&format!("clear; {}", line.join(" ")));
+    let screen = terminal.wait_for("the question", |screen| screen.contains("Which one? [1;"));
+    let pid = target.pid().to_string();
+    let is_listed =
+        |line: &str| [&pid, "GPU 0", "MiB", "python"].iter().all(|it| line.contains(it));
+    assert!(screen.lines().any(is_listed), "{screen}");
+    terminal.press(&["Enter"]);
+    terminal.wait_for("the summary", |screen| screen.contains(&format!("Process {pid}")));
+    target.finish();
 }

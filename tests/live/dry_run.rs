@@ -1,16 +1,11 @@
 //! `memspy dry-run`: its figures are PyTorch's own, its exit codes and lines those of the program.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::memspy::{Done, run};
 use crate::support::sim;
 use memspy::model::bytes;
-
-/// Built by the first test that needs it.
-fn cache() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("dry-run-cache")
-}
 
 fn script() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -23,7 +18,7 @@ fn python() -> String {
 
 fn command(options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memspy"));
-    command.arg("dry-run").args(options).env("XDG_CACHE_HOME", cache()).stdin(Stdio::null());
+    command.arg("dry-run").args(options).env("XDG_CACHE_HOME", sim::cache()).stdin(Stdio::null());
     command
 }
 
@@ -185,7 +180,10 @@ fn two_models_have_the_peaks_of_a_gpu() {
         for (figure, real) in ["allocated", "reserved", "process"].into_iter().zip(real) {
             let here = answer["peaks"][figure].as_u64().unwrap();
             let margin = answer["margin_percent"][figure].as_u64().unwrap();
-            assert!(here.abs_diff(real) * 100 <= real * margin, "{job}: {figure} {here} for {real}");
+            assert!(
+                here.abs_diff(real) * 100 <= real * margin,
+                "{job}: {figure} {here} for {real}"
+            );
         }
     }
 }

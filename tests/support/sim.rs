@@ -50,3 +50,8 @@ pub fn python() -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     Command::new(root.join("target/envs").join(name).join("bin/python"))
 }
+
+/// Where memspy keeps the simulated device's libraries; the first test that needs them builds them.
+pub fn cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("dry-run-cache")
+}

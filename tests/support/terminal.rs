@@ -63,7 +63,12 @@ impl Terminal {
             "clear; echo before; {variables} {program} {} -p {pid}; echo co''de $?",
             line.join(" ")
         );
-        self.ask(&["send-keys", "-l", &text]);
+        self.enter(&text);
+    }
+
+    /// Types a line.
+    pub fn enter(&self, line: &str) {
+        self.ask(&["send-keys", "-l", line]);
         self.press(&["Enter"]);
     }
 
@@ -87,8 +92,7 @@ impl Terminal {
         assert!(screen.contains(code), "{screen}");
         assert_eq!(self.ask(&["display", "-p", "#{alternate_on} #{cursor_flag}"]), "0 1\n");
         // Typing is visible again.
-        self.ask(&["send-keys", "-l", "echo a''live"]);
-        self.press(&["Enter"]);
+        self.enter("echo a''live");
         let screen = self.wait_for("the shell", |screen| screen.contains("\nalive"));
         assert!(screen.contains("$ echo a''live"), "keys are not shown any more:\n{screen}");
     }

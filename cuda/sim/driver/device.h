@@ -95,6 +95,10 @@ int sim_release(void *start);
 int sim_host_allocate(size_t bytes, void **out);
 int sim_is_device_address(const void *address);
 
+/* places.c */
+int places_exist(void);
+size_t places_take(size_t bytes);
+
 /* pool.c: the stream-ordered allocator (cudaMallocAsync) */
 int sim_pool_allocate(int device, size_t bytes, void **out);
 int sim_pool_release(void *start);

@@ -116,6 +116,22 @@ API int sim_is_device_address(const void *address) {
   return value >= SPACE_LOW && value < SPACE_HIGH;
 }
 
+/* At its place, if it has one that is free. Others lie above all places. */
+static uintptr_t place_allocation(uintptr_t low, size_t bytes) {
+  int protection = PROT_READ | PROT_WRITE;
+  uintptr_t high = low + DEVICE_SPAN;
+  if (places_exist()) {
+    size_t offset = places_take(bytes);
+    low += DEVICE_SPAN / 2;
+    if (offset < DEVICE_SPAN / 2) {
+      uintptr_t start = low - DEVICE_SPAN / 2 + offset;
+      start = space_place(start, start + bytes, bytes, protection);
+      if (start) return start;
+    }
+  }
+  return space_place(low, high, bytes, protection);
+}
+
 /* Device memory of one kind. Pooled memory is charged by its pool, not here. */
 API int sim_allocate(int device, size_t bytes, enum RangeKind kind, void **out) {
   SIM_CALL;
@@ -134,7 +150,7 @@ API int sim_allocate(int device, size_t bytes, enum RangeKind kind, void **out) 
     return SIM_OUT_OF_MEMORY;
   }
   uintptr_t low = SPACE_LOW + ((uintptr_t)device << 40);
-  uintptr_t start = space_place(low, low + DEVICE_SPAN, ROUND_UP(charged, SIM_PAGE), PROT_READ | PROT_WRITE);
+  uintptr_t start = place_allocation(low, ROUND_UP(charged, SIM_PAGE));
   if (start) space_insert((struct Range){.start = start, .bytes = charged, .device = device, .kind = kind});
   else if (kind == RANGE_ALLOCATION) card_uncharge(device, charged);
   space_unlock();

@@ -2,8 +2,6 @@
 
 mod answer;
 mod fit;
-mod interpreter;
-mod libraries;
 mod observer;
 mod trial;
 
@@ -21,12 +19,11 @@ use crate::render::{
 
 use super::args::{DryRunArgs, FitRange};
 use super::output::{self, NameFields};
+use super::simulated_device::{BOUNDLESS, SimulatedLibraries, TorchPython};
 use super::{eprint_line, in_one_line};
 
 use answer::answer;
 use fit::{FitProbe, largest_that_fits};
-use interpreter::TorchPython;
-use libraries::SimulatedLibraries;
 use observer::ObservedProcess;
 use trial::{ProgramTrial, TrialSetting};
 
@@ -34,8 +31,6 @@ use trial::{ProgramTrial, TrialSetting};
 const DOES_NOT_FIT: u8 = 3;
 /// As a shell tells it: with the signal's number added.
 const SIGNALED: u8 = 128;
-/// More than any program needs.
-const BOUNDLESS: u64 = 4 << 40;
 
 pub(super) fn run(args: &DryRunArgs) -> Result<ExitCode> {
     output::check_requested(args.output.as_deref(), args.force)?;

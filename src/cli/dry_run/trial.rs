@@ -1,20 +1,18 @@
 //! One run of the program on simulated cards.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::libraries::SimulatedLibraries;
 use super::observer::{ObservedProcess, ReportListener};
 use crate::cli::launch::LaunchedProgram;
 use crate::cli::signals::StopSignals;
-use crate::files::create_folder;
+use crate::cli::simulated_device::{RunFolder, SimulatedLibraries, before, set_allocator};
 use crate::model::Card;
 
 /// How the program is run.
@@ -32,7 +30,7 @@ pub(super) struct TrialSetting<'a> {
     /// Its history and owners are read, not only its counters.
     pub(super) is_read: bool,
     pub(super) wants_trace: bool,
-    /// `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
+    /// With `expandable_segments:True`.
     pub(super) expandable: bool,
 }
 
@@ -48,7 +46,7 @@ pub(super) struct ProgramTrial {
 
 impl ProgramTrial {
     pub(super) fn run(setting: &TrialSetting<'_>) -> Result<ProgramTrial> {
-        let folder = TrialFolder::create()?;
+        let folder = RunFolder::create()?;
         let socket = folder.path.join("reports");
         let listener = ReportListener::start(&socket, setting.is_read, setting.wants_trace)?;
         let began = Instant::now();
@@ -83,68 +81,16 @@ impl ProgramTrial {
 fn command(setting: &TrialSetting<'_>, folder: &Path, socket: &Path) -> Result<Command> {
     let (name, arguments) =
         setting.program.split_first().context("no program to start after --")?;
-    let (libraries, card) = (setting.libraries, setting.card);
+    let libraries = setting.libraries;
     let mut command = Command::new(name);
+    libraries.set_up(&mut command, setting.card, setting.gpus, folder);
     command
         .args(arguments)
-        // The cards are simulated: which real ones are visible means nothing.
-        .env_remove("CUDA_VISIBLE_DEVICES")
-        .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", [&libraries.folder]))
         .env("PYTHONPATH", before("PYTHONPATH", [&libraries.observer]))
         .env("MEMSPY_DRY_RUN", socket)
-        .env("MEMSPY_DRY_RUN_STEPS", setting.until_step.to_string())
-        .env("SIM_CUDA_STATE", folder.join("cards"))
-        .env("SIM_CUDA_DEVICES", setting.gpus.to_string())
-        .env("SIM_CUDA_TOTAL_BYTES", card.memory.to_string())
-        .env("SIM_CUDA_CC", card.capability)
-        .env("SIM_CUDA_SMS", card.processors.to_string())
-        .env("SIM_CUDA_CTX_BYTES", card.context.to_string())
-        .env("SIM_CUDA_NAME", format!("{} (simulated)", card.title));
-    if !libraries.preloaded.is_empty() {
-        command.env("LD_PRELOAD", before("LD_PRELOAD", &libraries.preloaded));
-    }
+        .env("MEMSPY_DRY_RUN_STEPS", setting.until_step.to_string());
     if setting.expandable {
-        command.env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
+        set_allocator(&mut command, "expandable_segments:True");
     }
     Ok(command)
-}
-
-/// The variable with `paths` first.
-fn before<'a>(name: &str, paths: impl IntoIterator<Item = &'a PathBuf>) -> OsString {
-    let mut joined = OsString::new();
-    for path in paths {
-        joined.push(path);
-        joined.push(":");
-    }
-    if let Some(old) = std::env::var_os(name) {
-        joined.push(old);
-    }
-    // An empty entry would be the working directory.
-    let text = joined.to_string_lossy();
-    OsString::from(text.trim_end_matches(':'))
-}
-
-/// The run's own folder, deleted with it.
-struct TrialFolder {
-    path: PathBuf,
-}
-
-impl TrialFolder {
-    fn create() -> Result<TrialFolder> {
-        let root = std::env::temp_dir();
-        for number in 0..1000 {
-            let path = root.join(format!("memspy-dry-run-{}-{number}", std::process::id()));
-            if !path.exists() {
-                create_folder(&path)?;
-                return Ok(TrialFolder { path });
-            }
-        }
-        bail!("cannot create a folder in {}", root.display())
-    }
-}
-
-impl Drop for TrialFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
 }

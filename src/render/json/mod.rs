@@ -45,3 +45,4 @@ pub use super::summary::{
     ObservedGrowthJson, ObservedLinesJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson,
     SummaryJson,
 };
+pub use super::what_if::{ReplayedSettingJson, WhatIfJson};

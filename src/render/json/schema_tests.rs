@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     CheckpointJson, DevicesJson, DoctorJson, DryRunJson, DumpJson, ExportJson, FindingsJson,
     GrowthJson, IterationsJson, JsonFormat, LinesJson, ModelsizeJson, OwnershipJson, RankLinesJson,
-    SummaryJson, TrumpyJson,
+    SummaryJson, TrumpyJson, WhatIfJson,
 };
 
 /// With the two fields that all documents begin with.
@@ -43,6 +43,7 @@ fn the_schema_files_are_those_of_the_structs() {
         schema::<RankLinesJson>(),
         schema::<SummaryJson>(),
         schema::<TrumpyJson>(),
+        schema::<WhatIfJson>(),
     ]);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schema");
     let of = |format: &str| folder.join(format!("{format}.json"));

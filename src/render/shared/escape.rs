@@ -138,6 +138,22 @@ impl<W: Write> Write for EscapeGuard<W> {
     }
 }
 
+/// As text in HTML.
+pub(crate) fn html_escaped(text: &str) -> String {
+    let mut html = String::new();
+    for c in visible(text).chars() {
+        match c {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            c => html.push(c),
+        }
+    }
+    html
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,5 +194,13 @@ mod tests {
         serde_json::to_writer_pretty(EscapeGuard::json(&mut out), &value).unwrap();
         assert!(!String::from_utf8_lossy(&out).contains(|c| is_hidden(c) && c != '\n'));
         assert_eq!(serde_json::from_slice::<serde_json::Value>(&out).unwrap(), value);
+    }
+
+    #[test]
+    fn html_has_it_as_text() {
+        assert_eq!(
+            html_escaped("</title><b>\"x\u{2028}"),
+            "&lt;/title&gt;&lt;b&gt;&quot;x\\u{2028}"
+        );
     }
 }

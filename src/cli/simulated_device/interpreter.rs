@@ -23,19 +23,19 @@ print(json.dumps(answer))
 
 /// A PyTorch that is installed.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct InstalledTorch {
-    pub(super) libraries: PathBuf,
-    pub(super) version: String,
+pub(in crate::cli) struct InstalledTorch {
+    pub(in crate::cli) libraries: PathBuf,
+    pub(in crate::cli) version: String,
     has_cuda: bool,
     /// NVIDIA's own libraries lie where PyTorch looks first.
-    pub(super) has_nvidia: bool,
+    pub(in crate::cli) has_nvidia: bool,
 }
 
 /// An interpreter and its PyTorch.
 #[derive(Debug, Clone)]
-pub(super) struct TorchPython {
-    pub(super) python: PathBuf,
-    pub(super) torch: InstalledTorch,
+pub(in crate::cli) struct TorchPython {
+    pub(in crate::cli) python: PathBuf,
+    pub(in crate::cli) torch: InstalledTorch,
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,7 +46,7 @@ struct PythonAnswer {
 
 impl TorchPython {
     /// The interpreter that runs `program`.
-    pub(super) fn of(program: &[String]) -> Result<TorchPython> {
+    pub(in crate::cli) fn of(program: &[String]) -> Result<TorchPython> {
         let name = program.first().context("no program to start after --")?;
         let path = find(name).with_context(|| {
             format!("cannot start {name}: there is no such program; is it spelled right?")
@@ -67,7 +67,7 @@ impl TorchPython {
         };
         let Some(torch) = torch else {
             bail!(
-                "{} has no PyTorch: name the program by the Python that has it, such as /path/to/env/bin/python train.py",
+                "{} has no PyTorch: name the Python that has it, such as /path/to/env/bin/python",
                 python.display()
             );
         };

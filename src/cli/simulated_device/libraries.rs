@@ -19,17 +19,19 @@ const FINISHED: &str = "finished";
 
 /// Where they lie.
 #[derive(Debug, Clone)]
-pub(super) struct SimulatedLibraries {
-    pub(super) folder: PathBuf,
-    /// Python code that runs in the program.
-    pub(super) observer: PathBuf,
+pub(in crate::cli) struct SimulatedLibraries {
+    pub(in crate::cli) folder: PathBuf,
+    /// Python code that runs in the program of a dry run.
+    pub(in crate::cli) observer: PathBuf,
+    /// The program that replays a recording.
+    pub(in crate::cli) replay: PathBuf,
     /// To load before all others: PyTorch would find NVIDIA's own first.
-    pub(super) preloaded: Vec<PathBuf>,
+    pub(in crate::cli) preloaded: Vec<PathBuf>,
 }
 
 impl SimulatedLibraries {
     /// Builds them if they are not there.
-    pub(super) fn prepare(python: &TorchPython) -> Result<SimulatedLibraries> {
+    pub(in crate::cli) fn prepare(python: &TorchPython) -> Result<SimulatedLibraries> {
         let cache = cache_folder()?;
         let key = format!("torch-{}-{:016x}", python.torch.version, fingerprint());
         let home = cache.join(key.replace('/', "-"));
@@ -53,7 +55,9 @@ impl SimulatedLibraries {
             preloaded.extend(paths.filter(|path| path.to_string_lossy().contains(".so.")));
             preloaded.sort();
         }
-        Ok(SimulatedLibraries { folder, observer: home.join("source/observer"), preloaded })
+        let source = home.join("source");
+        let (observer, replay) = (source.join("observer"), source.join("replay/memspy_replay.py"));
+        Ok(SimulatedLibraries { folder, observer, replay, preloaded })
     }
 }
 
@@ -110,11 +114,9 @@ fn sources() -> Vec<&'static File<'static>> {
 
 fn is_needed(path: &Path) -> bool {
     let is_code = path.extension().is_some_and(|it| it == "c" || it == "h");
-    is_code || path.ends_with("build.py") || path.starts_with("observer") && !is_compiled(path)
-}
-
-fn is_compiled(path: &Path) -> bool {
-    path.extension().is_none_or(|it| it != "py")
+    let is_python = path.extension().is_some_and(|it| it == "py");
+    let is_run = path.starts_with("observer") || path.starts_with("replay");
+    is_code || path.ends_with("build.py") || is_run && is_python
 }
 
 /// Changes with the sources.
@@ -158,6 +160,7 @@ mod tests {
             "nvml/nvml.c",
             "observer/memspy_observer.py",
             "observer/sitecustomize.py",
+            "replay/memspy_replay.py",
             "runtime/memory.c",
         ] {
             assert!(packed.iter().any(|path| path == needed), "{needed} of {packed:?}");
