@@ -71,7 +71,7 @@ fn kind_of(rust: &str) -> String {
         return format!("{} by name", kind_of(of));
     }
     match rust {
-        "u32" | "u64" | "i32" | "i64" => "integer".to_owned(),
+        "u8" | "u32" | "u64" | "i32" | "i64" => "integer".to_owned(),
         "serde_json::Number" => "number".to_owned(),
         "f64" => "number".to_owned(),
         "bool" => "boolean".to_owned(),
