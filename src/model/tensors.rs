@@ -59,6 +59,16 @@ const DTYPES: [(&str, u8); 47] = [
 ];
 
 impl DType {
+    /// Of a type that PyTorch does not have.
+    pub const UNKNOWN: DType = DType(u16::MAX);
+
+    /// The one with this name in PyTorch, and in NumPy.
+    pub fn named(name: &str) -> Option<DType> {
+        let name = if name == "bool_" { "bool" } else { name };
+        let at = DTYPES.iter().position(|(known, _)| *known == name)?;
+        u16::try_from(at).ok().map(DType)
+    }
+
     /// Bytes of an element, if known.
     pub fn bytes(self) -> Option<u64> {
         DTYPES.get(usize::from(self.0)).map(|(_, bytes)| u64::from(*bytes))
@@ -69,6 +79,7 @@ impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match DTYPES.get(usize::from(self.0)) {
             Some((name, _)) => f.write_str(name),
+            None if *self == DType::UNKNOWN => f.write_str("unknown type"),
             None => write!(f, "dtype {}", self.0),
         }
     }
@@ -206,6 +217,7 @@ mod tests {
     #[test]
     fn types_and_devices_have_torchs_names() {
         assert_eq!(DType(6).to_string(), "float32");
+        assert_eq!((DType::named("bool_"), DType::named("x")), (Some(DType(11)), None));
         assert_eq!(
             (DType(10).bytes(), DType(24).bytes(), DType(99).bytes()),
             (Some(16), Some(1), None)

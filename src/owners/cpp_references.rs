@@ -10,7 +10,8 @@ use crate::target::Addr;
 use crate::torch::{AutogradGraph, TensorDecoder};
 
 pub(super) struct CppReferences<'t> {
-    tensors: &'t TensorDecoder<'t>,
+    /// `None` without PyTorch.
+    tensors: Option<&'t TensorDecoder<'t>>,
     objects: FxHashMap<Addr, Addr>,
     /// Per Python tensor: attribute and target.
     of_tensors: FxHashMap<Addr, Vec<(Arc<str>, Addr)>>,
@@ -19,13 +20,23 @@ pub(super) struct CppReferences<'t> {
 }
 
 impl<'t> CppReferences<'t> {
+    /// Of a process without PyTorch.
+    pub(super) fn none() -> CppReferences<'t> {
+        CppReferences {
+            tensors: None,
+            objects: FxHashMap::default(),
+            of_tensors: FxHashMap::default(),
+            of_nodes: Vec::new(),
+        }
+    }
+
     pub(super) fn new(
         tensors: &'t TensorDecoder<'t>,
         graph: &AutogradGraph,
         found: &RelevantObjects,
     ) -> CppReferences<'t> {
         let mut cpp = CppReferences {
-            tensors,
+            tensors: Some(tensors),
             objects: FxHashMap::default(),
             of_tensors: FxHashMap::default(),
             of_nodes: Vec::new(),
@@ -59,7 +70,7 @@ impl<'t> CppReferences<'t> {
     }
 
     pub(super) fn of_capsule(&self, capsule: Addr) -> Option<(Addr, Option<Addr>)> {
-        let tensor = self.tensors.tensor_of_capsule(capsule)?;
+        let tensor = self.tensors?.tensor_of_capsule(capsule)?;
         Some((tensor, self.objects.get(&tensor).copied()))
     }
 

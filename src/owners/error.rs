@@ -18,10 +18,7 @@ pub enum OwnerError {
     #[error("PyTorch is not loaded in it: there are no tensors")]
     NoTorch,
     /// Without PyTorch.
-    #[error(
-        "it uses JAX, whose arrays memspy does not list. JAX takes most of the memory in advance: \
-         XLA_PYTHON_CLIENT_PREALLOCATE=false makes it take what it needs"
-    )]
+    #[error("it uses a JAX whose arrays are laid out as memspy does not know")]
     Jax,
     #[error("the allocator was at work when the process was stopped")]
     Allocating,

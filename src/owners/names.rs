@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::rows::WrappedTensor;
 use super::walk::RelevantObjects;
 use crate::model::{NamedModule, Optimizer, RootModule, TensorCategory};
 use crate::python::{ClassKind, HeapObject, ObjectHeap, ReferenceKind};
@@ -64,6 +65,21 @@ impl ObjectNames {
         let mut names: Vec<_> = names.iter().collect();
         names.sort_by_key(|(rank, _)| *rank);
         names.into_iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// An optimizer that has a wrapper (`DTensor`) as state has its part.
+    pub(super) fn own_parts(&mut self, parts: &[WrappedTensor]) {
+        let inner: FxHashMap<u64, u64> =
+            parts.iter().map(|part| (part.wrapper.0, part.part.0)).collect();
+        for optimizer in &mut self.optimizers {
+            let mut known: FxHashSet<u64> = optimizer.state.iter().copied().collect();
+            let mut at = 0;
+            while let Some(wrapper) = optimizer.state.get(at) {
+                let part = inner.get(wrapper).copied().filter(|part| known.insert(*part));
+                optimizer.state.extend(part);
+                at += 1;
+            }
+        }
     }
 
     pub(super) fn category(&self, object: Addr) -> Option<TensorCategory> {
@@ -252,8 +268,34 @@ pub(super) fn finish(heap: &ObjectHeap<'_>, found: &RelevantObjects, named: &mut
         }
     }
     let is_tensor: FxHashSet<Addr> = found.tensors.iter().copied().collect();
+    for parameter in &found.fsdp_parameters {
+        sharded_parameter(heap, *parameter, &is_tensor, named);
+    }
     for optimizer in &found.optimizers {
         optimizer_state(heap, *optimizer, &is_tensor, named);
+    }
+}
+
+/// While FSDP2 has gathered a parameter, the module has the whole one, and not this rank's part.
+fn sharded_parameter(
+    heap: &ObjectHeap<'_>,
+    parameter: Addr,
+    is_tensor: &FxHashSet<Addr>,
+    named: &mut ObjectNames,
+) {
+    let [name, shard, gathered] =
+        heap.attributes_called(parameter, ["_param_fqn", "sharded_param", "all_gather_outputs"]);
+    let Some(name) = name.and_then(|name| heap.text(name)) else { return };
+    if let Some(shard) = shard.filter(|shard| is_tensor.contains(shard)) {
+        named.set_category(shard, TensorCategory::Parameter);
+        named.add(shard, NamePriority::Module, &*name);
+    }
+    let gathered = gathered.map(|list| heap.items(list)).unwrap_or_default();
+    for (number, tensor) in gathered.into_iter().enumerate() {
+        if is_tensor.contains(&tensor) {
+            let text = format!("FSDPParam.all_gather_outputs[{number}][{name}]");
+            named.add(tensor, NamePriority::Optimizer, text);
+        }
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) enum ObjectRole {
     Counting(StepCounterKind),
     CudaGraph,
     MemPool,
+    FsdpParameter,
     Nothing,
 }
 
@@ -61,6 +62,7 @@ pub(super) struct RelevantObjects {
     pub(super) counting: Vec<CountingObject>,
     pub(super) pool_users: Vec<Addr>,
     pub(super) graphs: FxHashSet<Addr>,
+    pub(super) fsdp_parameters: Vec<Addr>,
 }
 
 #[derive(Clone, Copy)]
@@ -246,6 +248,7 @@ impl WalkSources<'_> {
         let cpp = cpp_memory::find(&heap, self.tensors, &tensors, &found);
         parts.end("what C++ keeps");
         let wrapped = paths::parts(&heap, &rows.wrappers(), &found);
+        named.own_parts(&wrapped);
         parts.end("what wrapper tensors wrap");
         if self.asked.is_none() {
             read_all();
@@ -454,6 +457,7 @@ fn find(heap: &ObjectHeap<'_>, types: TensorTypes) -> RelevantObjects {
                 found.graphs.insert(object.at);
             }
             ObjectRole::MemPool => found.pool_users.push(object.at),
+            ObjectRole::FsdpParameter => found.fsdp_parameters.push(object.at),
             ObjectRole::Nothing => {}
         }
     }
@@ -481,6 +485,7 @@ fn role(heap: &ObjectHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRol
         ),
         ("CUDAGraph", "torch.cuda.graphs", ObjectRole::CudaGraph),
         ("MemPool", "torch.cuda.memory", ObjectRole::MemPool),
+        ("FSDPParam", "torch.distributed.fsdp._fully_shard._fsdp_param", ObjectRole::FsdpParameter),
         (
             "_LRScheduler",
             "torch.optim.lr_scheduler",

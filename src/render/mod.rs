@@ -68,8 +68,8 @@ pub use shared::{
     visible, warnings, way, words_wrapped,
 };
 pub use summary::{
-    FindingText, GrowthKeeper, JobSummary, LineBytes, LinesSource, ObservedLines, finding_text,
-    findings_json, findings_text, growth_json, growth_text, job_summary_json, job_summary_text,
-    odd_rank_text,
+    FindingText, GrowthKeeper, JobSummary, LineBytes, LinesSource, ObservedLines, SummaryStyle,
+    finding_text, findings_json, findings_text, growth_json, growth_text, job_summary_json,
+    job_summary_text, odd_rank_text,
 };
 pub use what_if::{WhatIfAnswer, setting_name, what_if_json, what_if_page, what_if_text};

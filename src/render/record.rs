@@ -7,7 +7,7 @@ use crate::model::EndReason;
 use crate::render::shared::{
     COMMENT, EscapeGuard, OutputError, bytes, certainty_at_peak, end_text, events_line,
     exact_cost_warning, exact_notes as notes, file_word, following_line, gpu_line, job_cost_line,
-    one_line, sampling_line, suggestion, warnings,
+    one_line, phase_at_peak, sampling_line, suggestion, warnings,
 };
 
 /// Writes what was recorded and what to do next.
@@ -44,6 +44,9 @@ pub fn summary(
         writeln!(out, "  {}", gpu_line(profile, gpu))?;
         if let Some(certainty) = certainty_at_peak(profile, gpu) {
             writeln!(out, "  {certainty}")?;
+        }
+        if let Some(phase) = phase_at_peak(profile, gpu) {
+            writeln!(out, "  {phase}")?;
         }
     }
     if !any {

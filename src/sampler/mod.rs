@@ -20,6 +20,7 @@ mod job_threads;
 mod loop_variables;
 mod losses;
 mod mixed_stacks;
+mod neighbours;
 mod optimizer_counter;
 mod own_processor;
 mod owner_thread;
@@ -63,6 +64,7 @@ pub use free_processors::{IdleMeter, MANY_PROCESSORS, processors};
 pub use history::{HistoryError, read_history};
 pub use job_threads::read_threads;
 pub use mixed_stacks::{NativeError, read_mixed_stacks};
+pub use neighbours::read_neighbours;
 pub use owners::{
     OwnerReading, ReadOwners, read_host, read_owners, read_referrers, read_sleep_tags, watch_owners,
 };

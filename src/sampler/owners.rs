@@ -15,7 +15,8 @@ use crate::model::{
     ThreadSample,
 };
 use crate::owners::{
-    OwnerError, OwnerReader, SnapshotOptions, SnapshotRequest, StopPolicy, vllm_tags,
+    OwnerError, OwnerReader, SnapshotOptions, SnapshotRequest, StopPolicy, is_profiled,
+    read_jax_arrays, vllm_tags,
 };
 use crate::python::HeapError;
 use crate::target::Process;
@@ -64,8 +65,31 @@ pub(super) fn read_with_retries(
     asked: Option<&str>,
     stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
-    prepare(readers)?;
-    read_prepared(readers, SnapshotRequest::new(options, asked), stops)
+    let request = SnapshotRequest::new(options, asked);
+    match prepare(readers) {
+        Err(OwnerError::Jax) => read_jax(readers, request),
+        prepared => prepared.and_then(|()| read_prepared(readers, request, stops)),
+    }
+}
+
+/// The process runs on: its list of objects is read whole only by luck.
+fn read_jax(
+    readers: &TargetReaders,
+    request: SnapshotRequest<'_>,
+) -> Result<OwnerReading, OwnerError> {
+    let python = readers.python.as_ref().ok_or(OwnerError::Jax)?;
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match read_jax_arrays(&readers.process, python, &request) {
+            Ok(snapshot) => return Ok(OwnerReading { snapshot, attempts }),
+            Err(error)
+                if may_pass(&error)
+                    && attempts < MAX_RUNNING_ATTEMPTS
+                    && !request.time_left().is_zero() => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn take_out_copies(snapshot: &mut OwnershipSnapshot, copy: ForkedCopy) {
@@ -193,6 +217,7 @@ pub fn read_host(readers: &TargetReaders) -> HostReading {
         resident: readers.process.resident(),
         page_locked: page_locked(&readers.process),
         history,
+        is_profiled: readers.python.as_ref().and_then(|it| is_profiled(&readers.process, it)),
     }
 }
 

@@ -304,9 +304,9 @@ fn what_cannot_be_looked_at_is_refused_in_one_line() {
     assert!(dump.out.contains("No GPU memory is known"), "{}", dump.out);
 }
 
-/// A process with a mapped file of that package, as one that has imported JAX has.
+/// A process with a mapped file of that package, and an object of that class, as of another JAX.
 #[test]
-fn a_job_of_jax_is_told_that_its_arrays_are_not_read() {
+fn unknown_arrays_of_jax_are_an_error_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("jaxlib/_jax.so");
     std::fs::create_dir(library.parent().unwrap()).unwrap();
@@ -314,13 +314,14 @@ fn a_job_of_jax_is_told_that_its_arrays_are_not_read() {
     let mut command = crate::support::pythons::newest_here().command();
     command.arg("-c").arg(
         "import mmap, sys, time\nfile = open(sys.argv[1])\nheld = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n\
+         array = type('ArrayImpl', (), {'__module__': 'jaxlib._jax'})()\narray.itself = array\n\
          print('READY', flush=True)\ntime.sleep(600)",
     );
     command.arg(&library);
     let target = Target::start(command);
-    memspy_at(target.pid(), &["tensors"]).refused(&["it uses JAX", "memspy devices"]);
+    memspy_at(target.pid(), &["tensors"]).refused(&["it uses a JAX whose", "memspy devices"]);
     let summary = memspy_at(target.pid(), &["summary", "--for", "0.2s"]).ok().out;
-    assert!(summary.contains("its owners are unknown: it uses JAX"), "{summary}");
+    assert!(summary.contains("its owners are unknown: it uses a JAX"), "{summary}");
     assert!(!summary.contains("what PyTorch has allocated"), "{summary}");
 }
 

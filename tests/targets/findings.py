@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import select
+import subprocess
 import sys
 import tempfile
 import threading
@@ -141,6 +142,34 @@ def create_graph(fixed):
     forever(work, before=9)
 
 
+def gradients(fixed):
+    """Zeroed in place, they live on in the forward pass."""
+    model = layers(6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def work():
+        model(torch.ones(8, 1024, device="cuda")).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=fixed)
+
+    forever(work, before=20)
+
+
+def logits(fixed):
+    """The loss wants float32."""
+    tokens, words = torch.zeros(4, 128, dtype=torch.long, device="cuda"), 8192
+    model = nn.Sequential(nn.Embedding(words, 64), nn.Linear(64, words, bias=False)).cuda().half().eval()
+    kept = {}
+
+    def work():
+        with torch.no_grad():
+            kept["logits"] = model(tokens)
+            if not fixed:
+                kept["scores"] = kept["logits"].float()
+
+    forever(work)
+
+
 def losses(fixed):
     model, history = layers(2), []
 
@@ -270,6 +299,69 @@ def history(fixed):
             weight.mul(2)
 
     forever(work, lambda: 0, before=20)
+
+
+def profiler(fixed):
+    """Without a schedule it keeps all events."""
+    weight = torch.ones(64, 1024, device="cuda")
+    schedule = torch.profiler.schedule(wait=1_000_000, warmup=1, active=1) if fixed else None
+    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule)
+    profile.start()
+
+    def work():
+        for _ in range(2000):
+            weight.mul(2)
+        profile.step()
+
+    forever(work, lambda: 0, before=5)
+
+
+# Other processes.
+
+
+def device_used():
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def touch(fixed, everybody):
+    torch.ones(4, device="cpu" if fixed else "cuda")
+    everybody.wait()
+
+
+def workers(fixed):
+    """Each worker has a context, and nothing in it."""
+    model, context = layers(2), torch.multiprocessing.get_context("spawn")
+    everybody = context.Barrier(3)
+    with context.Pool(2, touch, (fixed, everybody)):
+        everybody.wait()
+        forever(lambda: model(torch.ones(8, 1024, device="cuda")), device_used)
+
+
+def orphan(fixed):
+    """The launcher of another process was killed; that one holds its memory until the input ends."""
+    model = layers(2)
+    words = [sys.executable, __file__, "orphan_launcher" + "_fixed" * fixed]
+    launcher = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    launcher.stdout.readline()
+    if not fixed:
+        launcher.wait()
+    forever(lambda: model(torch.ones(8, 1024, device="cuda")))
+
+
+def orphan_launcher(fixed):
+    child = subprocess.Popen([sys.executable, __file__, "orphan_worker"], stdin=sys.stdin, stdout=subprocess.PIPE,
+                             start_new_session=True, env={**os.environ, "LAUNCHER_PID": str(os.getpid())})
+    child.stdout.readline()
+    print("READY", flush=True)
+    if fixed:
+        child.wait()
+    os._exit(0)
+
+
+def orphan_worker(_):
+    cache = torch.empty(128 * MIB, dtype=torch.uint8, device="cuda")
+    forever(lambda: cache[:MIB].add_(1))
 
 
 def stray(fixed):
@@ -469,6 +561,25 @@ def healthy_sizes():
         optimizer.step()
 
     forever(work, before=20)
+
+
+def healthy_fsdp():
+    """FSDP2 on one rank; a layer's weight is gathered for most of the time."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    torch.distributed.init_process_group("nccl", init_method=f"file://{tempfile.mktemp()}", rank=0, world_size=1)
+    model = layers(4)
+    for layer in model:
+        layer.register_forward_hook(lambda *_: time.sleep(0.1))
+        fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def work():
+        model(torch.ones(64, 1024, device="cuda")).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    forever(work)
 
 
 def healthy_recorder():

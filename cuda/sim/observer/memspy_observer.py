@@ -203,7 +203,8 @@ class _Observer:
                 stats = torch.cuda.memory_stats_as_nested_dict(device)
             except Exception:  # another allocator than PyTorch's own
                 return
-            if stats and stats["allocation"]["all"]["allocated"]:
+            # Not even the first allocation may fit.
+            if stats and (stats["allocation"]["all"]["allocated"] or self.out_of_memory):
                 yield device, stats
 
     def keep_peaks(self):

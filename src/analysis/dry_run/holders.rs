@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::RunFacts;
-use super::phases::{PhaseClock, RunPhase};
+use super::phases::PhaseClock;
 use super::replay::HistoryBlock;
+use crate::analysis::phases::RunPhase;
 use crate::model::{HistoryFrame, TensorCategory};
 
 /// What holds bytes.
@@ -68,7 +69,7 @@ impl<'a> HolderSums<'a> {
         let sum = match category {
             Some(category) => self.by_category.entry(category).or_default(),
             None => {
-                let phase = self.clock.phase_at(block.ordinal);
+                let phase = self.clock.phase_at(block.stack, block.ordinal);
                 match self.clock.line_of(block.stack, block.ordinal) {
                     Some(line) => {
                         self.by_line.entry((line.file, line.line, line.name, phase)).or_default()

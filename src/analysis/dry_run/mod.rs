@@ -5,8 +5,8 @@ mod phases;
 mod replay;
 
 pub use holders::{RunHolder, RunOwner};
-pub use phases::RunPhase;
 
+use crate::analysis::phases::RunPhase;
 use crate::model::{
     AllocationHistory, CudaIndex, DeviceHistory, HistoryFrame, OwnershipSnapshot, RunMark,
 };

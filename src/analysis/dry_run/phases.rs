@@ -2,44 +2,15 @@
 
 use super::replay::HistoryReplay;
 use super::{RunFacts, stack_of};
+use crate::analysis::phases::{PhaseSigns, RunPhase};
 use crate::model::{
     CudaIndex, DeviceHistory, HistoryAction, HistoryEvent, HistoryFrame, RunMarkKind, is_library,
 };
 
-/// What a training program does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum RunPhase {
-    /// Before the first call of a module.
-    Loading,
-    /// From the first call of a module to the backward pass.
-    Forward,
-    /// Backward pass.
-    Backward,
-    /// An optimizer's step.
-    Optimizer,
-    /// With the model in evaluation mode.
-    Evaluation,
-}
-
-impl RunPhase {
-    /// Its name in text.
-    pub fn name(self) -> &'static str {
-        match self {
-            RunPhase::Loading => "loading",
-            RunPhase::Forward => "forward",
-            RunPhase::Backward => "backward",
-            RunPhase::Optimizer => "optimizer step",
-            RunPhase::Evaluation => "evaluation",
-        }
-    }
-}
-
 /// The state between two marks.
 #[derive(Debug, Clone, Copy, Default)]
 struct MarkedState {
-    is_backward: bool,
-    is_optimizer: bool,
-    is_evaluation: bool,
+    signs: PhaseSigns,
     /// Optimizer steps that have ended.
     steps: u64,
     /// The mark with the stack that called `backward()`.
@@ -51,6 +22,8 @@ pub(super) struct PhaseClock<'a> {
     device: CudaIndex,
     /// After each mark.
     states: Vec<MarkedState>,
+    /// By number of the stack.
+    stacks: Vec<PhaseSigns>,
     /// The number of the first allocation inside a module's call.
     first_call: u64,
 }
@@ -64,29 +37,37 @@ impl<'a> PhaseClock<'a> {
         let mut state = MarkedState::default();
         let states = facts.marks.iter().enumerate().map(|(at, mark)| {
             match mark.kind {
-                RunMarkKind::Backward => (state.is_backward, state.caller) = (true, Some(at)),
-                RunMarkKind::BackwardEnd => state.is_backward = false,
-                RunMarkKind::Optimizer => state.is_optimizer = true,
+                RunMarkKind::Backward => (state.signs.is_backward, state.caller) = (true, Some(at)),
+                RunMarkKind::BackwardEnd => state.signs.is_backward = false,
+                RunMarkKind::Optimizer => state.signs.is_optimizer = true,
                 RunMarkKind::OptimizerEnd => {
-                    state.is_optimizer = false;
+                    state.signs.is_optimizer = false;
                     state.steps += 1;
                 }
-                RunMarkKind::Evaluation => state.is_evaluation = true,
-                RunMarkKind::Training => state.is_evaluation = false,
+                RunMarkKind::Evaluation => state.signs.is_evaluation = true,
+                RunMarkKind::Training => state.signs.is_evaluation = false,
             }
             state
         });
         let states = states.collect();
-        let calls = (0u32..facts.history.stacks.len() as u32)
-            .map(|stack| stack_of(facts.history, Some(stack)).into_iter().any(is_module_call));
-        let calls: Vec<bool> = calls.collect();
-        let is_call = |event: &HistoryEvent| {
-            event.action == HistoryAction::Alloc
-                && event.stack.is_some_and(|it| calls.get(it as usize) == Some(&true))
+        let stacks = (0u32..facts.history.stacks.len() as u32).map(|stack| {
+            let frames = stack_of(facts.history, Some(stack)).into_iter();
+            PhaseSigns::of_functions(frames.map(|frame| (&*frame.name, &*frame.file)))
+        });
+        let mut clock = PhaseClock {
+            facts,
+            device: device.device,
+            states,
+            stacks: stacks.collect(),
+            first_call: u64::MAX,
         };
-        let first = device.events.iter().position(is_call);
-        let first_call = first.map_or(u64::MAX, |at| replay.ordinal(at));
-        PhaseClock { facts, device: device.device, states, first_call }
+        let is_call = |event: &HistoryEvent| {
+            event.action == HistoryAction::Alloc && clock.signs_of(event.stack).is_call
+        };
+        if let Some(first) = device.events.iter().position(is_call) {
+            clock.first_call = replay.ordinal(first);
+        }
+        clock
     }
 
     /// The state at an allocation.
@@ -103,18 +84,20 @@ impl<'a> PhaseClock<'a> {
     pub(super) fn phase(&self, event: &HistoryEvent, ordinal: u64) -> RunPhase {
         // A refused allocation has no number of its own: it follows all before it.
         let ordinal = ordinal + u64::from(event.action == HistoryAction::Oom);
-        self.phase_at(ordinal)
+        self.phase_at(event.stack, ordinal)
     }
 
-    pub(super) fn phase_at(&self, ordinal: u64) -> RunPhase {
-        let state = self.state(ordinal);
-        match () {
-            () if state.is_optimizer => RunPhase::Optimizer,
-            () if state.is_backward => RunPhase::Backward,
-            () if state.is_evaluation => RunPhase::Evaluation,
-            () if ordinal < self.first_call => RunPhase::Loading,
-            () => RunPhase::Forward,
-        }
+    /// All marks are known: what nothing tells is between the calls of modules.
+    pub(super) fn phase_at(&self, stack: Option<u32>, ordinal: u64) -> RunPhase {
+        let is_loading = ordinal < self.first_call;
+        let before_calls = PhaseSigns { is_loading, ..PhaseSigns::default() };
+        let signs = self.state(ordinal).signs.and(self.signs_of(stack)).and(before_calls);
+        signs.phase().unwrap_or(RunPhase::Forward)
+    }
+
+    fn signs_of(&self, stack: Option<u32>) -> PhaseSigns {
+        let known = stack.and_then(|stack| self.stacks.get(stack as usize));
+        known.copied().unwrap_or_default()
     }
 
     /// The innermost line of the program, else of all.
@@ -131,14 +114,10 @@ impl<'a> PhaseClock<'a> {
         if frames.is_empty() {
             // A thread of autograd: its caller waits.
             let state = self.state(ordinal);
-            let caller = state.caller.filter(|_| state.is_backward)?;
+            let caller = state.caller.filter(|_| state.signs.is_backward)?;
             let frames: Vec<_> = self.facts.marks.get(caller)?.stack.iter().collect();
             return own(&frames);
         }
         own(&frames)
     }
-}
-
-fn is_module_call(frame: &HistoryFrame) -> bool {
-    frame.file.ends_with("torch/nn/modules/module.py") && frame.name.ends_with("_call_impl")
 }

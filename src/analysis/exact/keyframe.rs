@@ -157,7 +157,7 @@ impl ExactProfile {
         });
         let bytes = now.map_or(torch.ledger.total, |levels| levels.allocated.max(0) as u64);
         if !torch.frees_from_snapshots {
-            torch.record_peak(TorchPeak { time, bytes, levels: now });
+            torch.record_peak(TorchPeak { time, bytes, levels: now, account: None });
         }
         if let Some(now) = now
             && let Some(lines) = self.lines(device)

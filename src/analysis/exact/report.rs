@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::fold::fit;
 use super::line_levels::{LineLevels, StackPeak};
-use super::live_blocks::SITES;
+use super::live_blocks::{OWNED, SITES};
 use super::{
     ByteBalance, CounterAgreement, ExactProfile, ExecutionTable, MemoryGroup, RefusalTotals,
     SiteUsage,
@@ -54,6 +54,12 @@ impl ExactProfile {
     /// Time and bytes.
     pub fn peak(&self, device: CudaIndex) -> Option<(Nanos, u64)> {
         self.torch.get(&device)?.peak.map(|peak| (peak.time, peak.bytes))
+    }
+
+    /// The site of the allocation that reached the peak.
+    pub(crate) fn peak_site(&self, device: CudaIndex) -> Option<SiteId> {
+        let account = self.torch.get(&device)?.peak?.account?;
+        (SITES..OWNED).contains(&account).then(|| SiteId((account - SITES) as u32))
     }
 
     /// Greatest peak of the counter in events.

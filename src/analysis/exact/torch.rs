@@ -23,6 +23,8 @@ pub(crate) struct TorchPeak {
     pub(crate) time: Nanos,
     pub(crate) bytes: u64,
     pub(crate) levels: Option<CounterSnapshot>,
+    /// Of the block whose allocation reached it, if one did.
+    pub(crate) account: Option<usize>,
 }
 
 /// Half a second of a busy job.
@@ -180,8 +182,9 @@ impl TorchDevice {
         self.knows_held |= !self.frees_from_snapshots && counted == Some(held);
         if !self.frees_from_snapshots {
             let bytes = levels.map_or(self.ledger.total, |l| l.allocated.max(0) as u64);
-            let bytes = bytes.max(rose_to);
-            self.record_peak(TorchPeak { time, bytes, levels });
+            // Another thread's allocation reached a higher level.
+            let account = (rose_to <= bytes).then_some(owner.account);
+            self.record_peak(TorchPeak { time, bytes: bytes.max(rose_to), levels, account });
         }
         extent
     }

@@ -1,10 +1,10 @@
 //! The facts from which findings follow.
 
-use super::LastingCopies;
+use super::{LastingCopies, LastingGradients};
 use crate::analysis::blocks::{Fragmentation, FreeBlocks};
 use crate::analysis::live::{DeviceSnapshot, HostUse, ObservedDevice, OutsideTorch};
 use crate::analysis::owners::{OwnerGroup, OwnerGrowth};
-use crate::model::{AllocatorSnapshot, JobThreads, OwnershipSnapshot};
+use crate::model::{AllocatorSnapshot, GpuNeighbour, JobThreads, OwnershipSnapshot};
 
 /// A device's memory in bytes, `None` if unknown. `outside` is the process's memory outside
 /// PyTorch, `others` that of other processes, `reserved_then` is `reserved` when `free` was read.
@@ -92,6 +92,8 @@ pub struct FindingFacts<'a> {
     pub growth: &'a [OwnerGrowth],
     pub devices: &'a [ObservedDevice],
     pub lasting: Option<&'a LastingCopies>,
+    pub gradients: Option<&'a LastingGradients>,
     pub host: Option<&'a HostUse>,
     pub threads: Option<&'a JobThreads>,
+    pub neighbours: &'a [GpuNeighbour],
 }

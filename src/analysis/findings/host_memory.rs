@@ -1,4 +1,4 @@
-//! The host's side: PyTorch's own recorder, and the rounding of page-locked memory.
+//! The host's side: PyTorch's own recorders, and the rounding of page-locked memory.
 
 use super::{Finding, FindingFacts};
 use crate::model::{bytes, count};
@@ -29,6 +29,19 @@ pub(super) fn history(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = Finding::new("memory history", history.bytes, problem)
         .change("_record_memory_history(enabled=None), or max_entries=100000")
         .frees(history.bytes);
+    vec![found.command("doctor", &[])]
+}
+
+/// It keeps its events until it stops.
+pub(super) fn profiler(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let Some(host) = facts.host.filter(|host| host.is_profiled) else { return Vec::new() };
+    let Some(rate) = host.growth_a_second() else { return Vec::new() };
+    let problem = format!(
+        "PyTorch's profiler is on, and the host's memory grows by {} a second",
+        bytes(rate)
+    );
+    let found = Finding::new("profiler", rate.saturating_mul(60), problem)
+        .change("stop it after some steps, or pass it a schedule");
     vec![found.command("doctor", &[])]
 }
 

@@ -20,7 +20,10 @@ mod grows;
 mod host_memory;
 mod idle_streams;
 mod large_storages;
+mod lasting_gradients;
+mod logits;
 mod models_twice;
+mod neighbours;
 mod notebook;
 mod optimizers_twice;
 mod outside;
@@ -33,6 +36,7 @@ pub use autocast_cache::LastingCopies;
 pub use facts::{CacheFacts, FindingFacts, GpuFacts};
 pub use finding::{Finding, FindingCommand};
 pub use grows::rate as growth_rate;
+pub use lasting_gradients::LastingGradients;
 
 /// Least bytes of most findings.
 const MIN_BYTES: u64 = 1 << 20;
@@ -40,7 +44,7 @@ const MIN_BYTES: u64 = 1 << 20;
 pub(crate) type Rule = fn(&FindingFacts<'_>) -> Vec<Finding>;
 
 /// The kinds, as programs see them.
-pub const KINDS: [&str; 25] = [
+pub const KINDS: [&str; 30] = [
     "grows",
     "graphs kept",
     "garbage",
@@ -50,6 +54,8 @@ pub const KINDS: [&str; 25] = [
     "models twice",
     "checkpoint kept",
     "gradients in eval",
+    "gradients between steps",
+    "logits in float32",
     "large storages",
     "notebook outputs",
     "exception kept",
@@ -63,7 +69,10 @@ pub const KINDS: [&str; 25] = [
     "fragmented",
     "stray context",
     "memory history",
+    "profiler",
     "page-locked rounding",
+    "idle contexts",
+    "orphans",
     "other processes",
     "outside PyTorch",
 ];
@@ -78,6 +87,8 @@ const RULES: &[Rule] = &[
     models_twice::find,
     checkpoint::find,
     gradients_in_eval::find,
+    lasting_gradients::find,
+    logits::find,
     large_storages::find,
     notebook::find,
     exception_kept::find,
@@ -91,7 +102,10 @@ const RULES: &[Rule] = &[
     fragmented::find,
     stray_context::find,
     host_memory::history,
+    host_memory::profiler,
     host_memory::rounding,
+    neighbours::idle_workers,
+    neighbours::orphans,
     outside::other_processes,
     outside::find,
 ];

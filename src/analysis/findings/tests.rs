@@ -8,10 +8,10 @@ use crate::analysis::live::{HostUse, ObservedDevice, PageLocked};
 use crate::analysis::owners::{GrowthWatch, groups, owner_groups};
 use crate::analysis::{FailureCount, ReservedGrowth};
 use crate::model::{
-    AllocatorSnapshot, Block, BlockState, CppKeeper, CppMemory, CudaIndex, GarbageCycle, GraphNode,
-    HandledError, JobThreads, NamedModule, Nanos, Optimizer, OwnershipSnapshot, PoolId,
-    RecorderState, RootModule, SavedBy, SavedIn, Segment, SnapshotConsistency, Storage,
-    TensorCategory, TensorDevice, TensorInfo, TensorRow,
+    AllocatorSnapshot, Block, BlockState, CppKeeper, CppMemory, CudaIndex, DType, GarbageCycle,
+    GpuNeighbour, GraphNode, HandledError, JobThreads, NamedModule, Nanos, NeighbourRole,
+    Optimizer, OwnershipSnapshot, PoolId, RecorderState, RootModule, SavedBy, SavedIn, Segment,
+    SnapshotConsistency, Storage, TensorCategory, TensorDevice, TensorInfo, TensorRow,
 };
 use crate::ownership::fixture;
 

@@ -26,6 +26,8 @@ pub struct HostUse {
     pub page_locked: Option<PageLocked>,
     /// PyTorch's recorder.
     pub history: Option<RecorderState>,
+    /// PyTorch's profiler was on at each reading.
+    pub is_profiled: bool,
 }
 
 /// Less growth is noise.
@@ -46,6 +48,7 @@ impl HostUse {
             grown,
             page_locked: snapshot.and_then(|snapshot| page_locked(last, snapshot)),
             history: last.history,
+            is_profiled: readings.iter().all(|(_, reading)| reading.is_profiled == Some(true)),
         }
     }
 
@@ -96,6 +99,7 @@ mod tests {
             resident: Some(resident),
             page_locked: Some(blocks.clone()),
             history: None,
+            is_profiled: None,
         };
         let plain = fixture::row(1);
         let storage = Some(Storage { at: 5, data: 0x1000, bytes: Some(33) });

@@ -24,9 +24,6 @@ pub struct SummaryArgs {
     /// Print JSON; with --subprocesses one document after the other
     #[arg(short, long)]
     pub json: bool,
-    /// Print all findings, and nothing else
-    #[arg(long, conflicts_with = "json")]
-    pub findings: bool,
     /// Observe the job for this long. The answer takes 1 s more, with fewer than four processors up
     /// to 6 s more
     #[arg(long = "for", value_name = "TIME", value_parser = time, default_value = "2s")]

@@ -71,7 +71,7 @@ pub struct WhyArgs {
     #[command(flatten)]
     pub read_args: ReadArgs,
     /// Name of a tensor or owner, or the address of a tensor's Python object, TensorImpl or memory
-    /// [default: up to five findings, as in 'memspy summary', the largest first]
+    /// [default: up to five findings, as in 'memspy summary', the largest first; --json has all]
     pub tensor: Option<String>,
 }
 

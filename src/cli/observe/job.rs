@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::analysis::{
-    GpuFacts, GrowthWatch, LastingCopies, ObservedDevice, OwnerGroup, ProcessSnapshot,
+    GpuFacts, GrowthWatch, LastingCopies, LastingGradients, ObservedDevice, OwnerGroup,
+    ProcessSnapshot,
 };
-use crate::model::{HostReading, JobThreads, OwnershipSnapshot, StopTotals};
+use crate::model::{GpuNeighbour, HostReading, JobThreads, OwnershipSnapshot, StopTotals};
 use crate::render::{GrowthKeeper, ObservedLines};
 
 pub(in crate::cli) struct ObservedJob {
@@ -48,6 +49,10 @@ pub(in crate::cli) struct JobObservation {
     pub(in crate::cli) last: Option<OwnershipSnapshot>,
     /// What stayed in autocast's cache.
     pub(in crate::cli) lasting: LastingCopies,
+    /// Gradients that no step replaced.
+    pub(in crate::cli) gradients: LastingGradients,
+    /// Other processes on its GPUs that perhaps nobody needs.
+    pub(in crate::cli) neighbours: Vec<GpuNeighbour>,
     /// What its threads do.
     pub(in crate::cli) threads: JobThreads,
     /// With seconds since some moment.
@@ -85,6 +90,7 @@ impl JobObservation {
     ) {
         if let Some(groups) = groups {
             self.lasting.add(time.as_secs_f64(), &snapshot);
+            self.gradients.add(&snapshot);
             self.growth.add_owners(time.as_secs_f64(), groups);
         }
         if self.last.as_ref().is_none_or(|last| !is_poorer(&snapshot, last)) {

@@ -15,8 +15,8 @@ use crate::analysis::{ProcessSnapshot, in_no_tensor, owner_groups};
 use crate::model::{OwnershipSnapshot, ReachedLimit};
 use crate::sampler::{
     CommonOptions, MANY_PROCESSORS, OwnerError, RecordOptions, Recorder, SnapshotOptions,
-    TargetIdentity, TargetReaders, Worker, processors, read_host, read_owners, read_sleep_tags,
-    read_threads, sleep_unless, with_raised_priority,
+    TargetIdentity, TargetReaders, Worker, processors, read_host, read_neighbours, read_owners,
+    read_sleep_tags, read_threads, sleep_unless, with_raised_priority,
 };
 
 pub(super) use job::{JobObservation, ObservedJob};
@@ -311,10 +311,11 @@ fn read_process(process: &TargetIdentity, job: &ObservedJob) -> Result<ProcessSn
     let mut readers = process.attach().map_err(|error| hints::attach(error, job.pid))?;
     let tags = read_sleep_tags(&readers);
     let (at, host) = (job.began.elapsed().as_secs_f64(), read_host(&readers));
-    let threads = read_threads(&mut readers);
+    let (threads, neighbours) = (read_threads(&mut readers), read_neighbours(&readers));
     job.change(|state| {
         state.host.push((at, host));
         state.threads = threads;
+        state.neighbours = neighbours;
     });
     let recorder = Recorder::new(readers, once);
     // Those of an ownership snapshot are used, and without one, at the end, its own.

@@ -16,7 +16,7 @@ use crate::render::modules::evidence_note;
 use crate::render::shared::memory_name;
 use crate::render::shared::{
     EscapeGuard, FrameLabels, MUCH_BEFORE, OutputError, bytes, certainty_in_short, count, one_line,
-    percent,
+    percent, phase_in_short,
 };
 
 /// Characters of a subtitle that fit 1,200 pixels.
@@ -49,8 +49,13 @@ pub fn flame(
 ) -> Result<(), OutputError> {
     let stacks = drawn_stacks(profile, folded, style);
     let named = picture.moment.as_deref();
-    let heads = PictureHeads::new(title(folded, named), subtitle(folded, named), "Line:");
-    draw(out, &stacks, heads, picture)
+    let mut under = subtitle(folded, named);
+    let is_peak = named.is_none() && folded.moment == Moment::Peak && folded.allocations.is_none();
+    if is_peak && folded.true_peak.is_some() {
+        let phase = phase_in_short(profile, folded.device);
+        under.extend(phase.iter().map(|phase| format!("; {phase}")));
+    }
+    draw(out, &stacks, PictureHeads::new(title(folded, named), under, "Line:"), picture)
 }
 
 /// One of several ranks, at its own moment.

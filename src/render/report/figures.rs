@@ -16,7 +16,7 @@ use crate::model::{
     BlockState, CudaIndex, DeviceOwners, FreedBytes, MemoryKind, Nanos, TensorCategory,
     TensorDevice,
 };
-use crate::render::shared::{visible, warnings};
+use crate::render::shared::{phase_at_peak, visible, warnings};
 
 const MAX_ITERATIONS: usize = 3000;
 const MAX_OWNERS: usize = 40;
@@ -58,6 +58,7 @@ struct PageTrack {
     kind: &'static str,
     capacity: Option<u64>,
     certainty: Option<String>,
+    phase: Option<String>,
     counted_peak: Option<(u64, (u64, u64))>,
     levels: PageLevels,
     /// Time, bytes used on the device, bytes of the job.
@@ -263,6 +264,7 @@ fn page_track(
         kind,
         capacity: of_device.and_then(|device| device.total),
         certainty: device.and_then(|device| certainty(recording, device)),
+        phase: device.and_then(|device| phase_at_peak(recording.profile, device)),
         counted_peak: device.and_then(|device| counted_peak(recording, device)),
         levels: page_levels(surveyed.map(|memory| &memory.levels)),
         usage: usage.map(|usage| (micros(usage.time), usage.used, usage.process)).collect(),

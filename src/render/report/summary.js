@@ -93,6 +93,7 @@ function moreText(recording, track, state, sums) {
     more.push(`The job ran out of memory at ${secondsText(when)}${asked}${recording.ooms.length > 1 ? `, ${recording.ooms.length} times in all` : ""}.`);
   }
   if (track.certainty) more.push(track.certainty);
+  if (track.phase && moment === track.moments.peak && !state.window) more.push(track.phase);
   return more;
 }
 

@@ -11,6 +11,7 @@ mod interchange;
 mod job_cost;
 mod label;
 pub(crate) mod line_notes;
+mod peak_phase;
 
 mod sleep_tags;
 mod suggestion;
@@ -41,6 +42,7 @@ pub use interchange::{JsonDocument, JsonFormat};
 pub(crate) use job_cost::{exact_cost_warning, job_cost_line};
 pub(crate) use label::short_native;
 pub use label::{FrameLabels, one_line, short_file};
+pub(crate) use peak_phase::{phase_at_peak, phase_in_short};
 pub use sleep_tags::SleepTagJson;
 pub(crate) use sleep_tags::tag_rows;
 pub use suggestion::{file_word, in_sentence, suggestion, suggestion_on};

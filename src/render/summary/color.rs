@@ -1,8 +1,7 @@
 //! Colours of a summary on a terminal. Nothing depends on them alone.
 
 /// As `memspy top` has them: green is allocated, cyan cached, magenta outside, blue others'.
-const MARKS: [(char, &str); 5] =
-    [('█', "32"), ('▚', "33"), ('▓', "36"), ('▒', "35"), ('░', "34")];
+const MARKS: [(char, &str); 5] = [('█', "32"), ('▚', "33"), ('▓', "36"), ('▒', "35"), ('░', "34")];
 const BOLD: &str = "1";
 const COMMAND: &str = "36";
 const WARNING: &str = "33";
@@ -27,7 +26,8 @@ fn in_color(text: &str, code: &str) -> String {
 
 /// Colours each run of a bar's characters.
 fn with_marks(line: &str) -> String {
-    let code_of = |mark: char| MARKS.iter().find(|(known, _)| *known == mark).map(|(_, code)| *code);
+    let code_of =
+        |mark: char| MARKS.iter().find(|(known, _)| *known == mark).map(|(_, code)| *code);
     let mut text = String::with_capacity(line.len());
     let mut current = None;
     for mark in line.chars() {

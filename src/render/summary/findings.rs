@@ -5,8 +5,11 @@ use std::io::Write;
 pub(super) use crate::analysis::growth_rate as rate;
 use crate::analysis::{Finding, FindingCommand};
 use crate::render::shared::{
-    EscapeGuard, OutputError, bytes, one_line, suggestion, suggestion_on, wrapped,
+    EscapeGuard, OutputError, bytes, number, one_line, suggestion, suggestion_on, wrapped,
 };
+
+/// Of `memspy why`.
+const LARGEST: usize = 5;
 
 /// A finding as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,15 +46,31 @@ pub fn finding_text(finding: &Finding, pid: u32) -> FindingText {
 
 impl FindingText {
     /// Two lines of a screen.
-    pub(super) fn lines(&self) -> [String; 2] {
+    fn lines(&self) -> [String; 2] {
         let back = self.frees.map_or_else(String::new, |frees| format!("{} back: ", bytes(frees)));
         [format!("* {back}{}", self.text), format!("    {}", self.command)]
     }
 }
 
-/// Writes findings, each with its command.
+/// Findings as lines: the first `most` of them, and how many more there are, with what shows them.
+pub(super) fn finding_lines(
+    findings: &[FindingText],
+    most: usize,
+    for_more: String,
+) -> Vec<String> {
+    let mut lines: Vec<String> = findings.iter().take(most).flat_map(FindingText::lines).collect();
+    let left = findings.len().saturating_sub(most) as u64;
+    if left > 0 {
+        lines.push(format!("* {}", number(left, "more finding")));
+        lines.push(format!("    {for_more}"));
+    }
+    lines
+}
+
+/// Writes the largest findings about process `pid`, each with its command.
 pub fn findings_text(
     out: &mut dyn Write,
+    pid: u32,
     findings: &[FindingText],
     width: Option<usize>,
 ) -> Result<(), OutputError> {
@@ -59,11 +78,9 @@ pub fn findings_text(
     if findings.is_empty() {
         writeln!(out, "no findings")?;
     }
-    for FindingText { text, command, .. } in findings {
-        for line in wrapped(&format!("* {text}"), width) {
-            writeln!(out, "{line}")?;
-        }
-        writeln!(out, "    {command}")?;
+    let all = suggestion_on(pid, "why", &["--json"]);
+    for line in finding_lines(findings, LARGEST, all).iter().flat_map(|line| wrapped(line, width)) {
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }

@@ -314,7 +314,7 @@ impl HostUseJson {
 pub struct FindingsJson {
     /// The process.
     pub pid: u32,
-    /// At most five findings, those of the most bytes first.
+    /// All findings, those whose change gives back most first.
     pub findings: Vec<SummaryFindingJson>,
 }
 

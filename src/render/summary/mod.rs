@@ -1,5 +1,6 @@
 //! `memspy summary` and `growth`.
 
+mod color;
 mod device_lines;
 mod findings;
 mod growth;
@@ -15,4 +16,4 @@ pub use json::{
     ObservedGrowthJson, ObservedLinesJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson,
     SummaryJson, findings_json, job_summary_json,
 };
-pub use text::{JobSummary, LineBytes, LinesSource, ObservedLines, job_summary_text};
+pub use text::{JobSummary, LineBytes, LinesSource, ObservedLines, SummaryStyle, job_summary_text};

@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
+use super::color::colored;
 use super::device_lines;
-use super::findings::FindingText;
+use super::findings::{FindingText, finding_lines};
 use super::host_line::host_line;
 use crate::analysis::{
     GpuFacts, GrowthWatch, HostUse, ObservedDevice, OwnerGroup, ProcessSnapshot,
@@ -15,8 +16,8 @@ use crate::render::owners::{
     uncertain,
 };
 use crate::render::shared::{
-    EscapeGuard, OutputError, bytes, count, indented, number, one_line, optional_bytes, percent,
-    suggestion_on, tag_rows, wrapped,
+    OutputError, bytes, count, indented, number, one_line, optional_bytes, percent, suggestion_on,
+    tag_rows, visible, wrapped,
 };
 
 const MAX_LINES: usize = 40;
@@ -96,12 +97,19 @@ pub struct JobSummary<'a> {
     pub findings: &'a [FindingText],
     /// The host's side.
     pub host: &'a HostUse,
-    /// All findings, and nothing else.
-    pub only_findings: bool,
     /// More follows: nothing is said about what is not known yet.
     pub is_partial: bool,
     /// With more time there would be a snapshot.
     pub needs_time: bool,
+}
+
+/// How a summary is written.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SummaryStyle {
+    /// Of the terminal, in columns.
+    pub width: Option<usize>,
+    /// With colours.
+    pub color: bool,
 }
 
 /// Writes some 40 lines, 16 for one rank of several.
@@ -109,28 +117,19 @@ pub fn job_summary_text(
     out: &mut dyn Write,
     summary: &JobSummary<'_>,
     is_rank: bool,
-    width: Option<usize>,
+    SummaryStyle { width, color }: SummaryStyle,
 ) -> Result<(), OutputError> {
-    let out = &mut EscapeGuard::text(out);
-    if summary.only_findings {
-        let mut lines = head(summary);
-        lines.extend(finding_lines(summary, usize::MAX));
-        lines.extend(foot(summary));
-        for line in lines.iter().flat_map(|line| wrapped(line, width)) {
-            writeln!(out, "{line}")?;
-        }
-        return Ok(());
-    }
     let (owners, max_lines) = if is_rank { (4, 16) } else { (OWNERS, MAX_LINES) };
     let mut top = head(summary);
     top.extend(summary.snapshot.ok().and_then(copied));
     top.extend(bars(summary.gpus, is_rank, width));
+    top.extend(summary.gpus.is_empty().then(|| without_gpus(summary)));
     top.extend(device_lines::peaks(summary));
     top.extend(host_line(summary.host));
     top.extend(asleep(summary.process));
     top.extend(owner_lines(summary, owners));
     top.extend(grown(summary));
-    let mut bottom = finding_lines(summary, if is_rank { 2 } else { FINDINGS });
+    let mut bottom = finding_part(summary, if is_rank { 2 } else { FINDINGS });
     bottom.extend(foot(summary));
     let fitted = |lines: Vec<String>| -> Vec<String> {
         lines.iter().flat_map(|line| wrapped(line, width)).collect()
@@ -139,7 +138,8 @@ pub fn job_summary_text(
     let room = max_lines.saturating_sub(top.len() + bottom.len());
     let lines = line_lines(summary, room.min(LINES + 1), width);
     for line in top.iter().chain(&lines).chain(&bottom) {
-        writeln!(out, "{line}")?;
+        let line = visible(line);
+        writeln!(out, "{}", if color { colored(&line) } else { line.into_owned() })?;
     }
     Ok(())
 }
@@ -147,6 +147,15 @@ pub fn job_summary_text(
 fn head(summary: &JobSummary<'_>) -> Vec<String> {
     let command = summary.process.start().map(|start| start.command.join(" ")).unwrap_or_default();
     vec![format!("Process {}: {}", summary.pid, one_line(&command))]
+}
+
+fn without_gpus(summary: &JobSummary<'_>) -> String {
+    let tensors = summary.snapshot.map_or(&[][..], |snapshot| &snapshot.tensors);
+    // Of JAX, where the driver hides the process.
+    match tensors.iter().filter_map(|row| row.tensor.device).any(TensorDevice::is_cuda) {
+        true => "what it uses of its GPUs is not known".to_owned(),
+        false => "it uses no GPU memory of PyTorch's; what follows is on the CPU".to_owned(),
+    }
 }
 
 fn bars(gpus: &[GpuFacts], is_short: bool, width: Option<usize>) -> Vec<String> {
@@ -197,9 +206,6 @@ fn bars(gpus: &[GpuFacts], is_short: bool, width: Option<usize>) -> Vec<String> 
                 None => vec![words],
             });
         }
-    }
-    if gpus.is_empty() {
-        lines.push("it uses no GPU memory of PyTorch's; what follows is on the CPU".to_owned());
     }
     lines
 }
@@ -390,7 +396,7 @@ fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Ve
     lines
 }
 
-fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
+fn finding_part(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     if summary.is_partial {
         return Vec::new();
     }
@@ -412,14 +418,8 @@ fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         let all_known = summary.snapshot.is_ok() || !summary.needs_time;
         lines.extend(all_known.then(|| "no findings".to_owned()));
     }
-    for finding in summary.findings.iter().take(most) {
-        lines.extend(finding.lines());
-    }
-    if summary.findings.len() > most {
-        let more = number((summary.findings.len() - most) as u64, "more finding");
-        lines.push(format!("* {more}"));
-        lines.push(format!("    {}", suggestion_on(summary.pid, "summary", &["--findings"])));
-    }
+    let all = suggestion_on(summary.pid, "why", &[]);
+    lines.extend(finding_lines(summary.findings, most, all));
     lines
 }
 

@@ -37,6 +37,7 @@ impl TorchDevice {
                 time: snapshot.time,
                 bytes: snapshot.allocated(),
                 levels: self.levels,
+                account: None,
             });
         }
         for (address, block) in too_early_to_say {

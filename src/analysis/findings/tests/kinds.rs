@@ -202,6 +202,99 @@ fn host_side_is_found() {
     assert_eq!(of(500 * MIB, 100_000), []);
 }
 
+/// Versions of weight and gradient in four snapshots.
+fn with_versions(versions: [(u32, u32); 4], bucket: bool) -> Vec<Finding> {
+    let mut lasting = LastingGradients::default();
+    let mut last = OwnershipSnapshot::default();
+    for (of_weight, of_gradient) in versions {
+        let mut weight = tensor(16, 4, 4, TensorCategory::Parameter, "w");
+        (weight.tensor.version, weight.tensor.grad) = (Some(of_weight), Some(32));
+        let mut gradient = tensor(32, 4, 4, TensorCategory::Gradient, "w.grad");
+        gradient.tensor.version = Some(of_gradient);
+        let cpp = bucket.then(|| kept(CppKeeper::DdpBuckets, 32 << 32, 0));
+        last = snapshot(vec![weight, gradient]);
+        last.cpp = cpp.into_iter().collect();
+        lasting.add(&last);
+    }
+    findings(&FindingFacts {
+        snapshot: Some(&last),
+        gradients: Some(&lasting),
+        ..FindingFacts::default()
+    })
+    .into_iter()
+    .filter(|found| found.kind == "gradients between steps")
+    .collect()
+}
+
+#[test]
+fn gradients_as_old_as_their_weights_are_found() {
+    let kept = [("gradients between steps", 4 * MIB, Some(4 * MIB))];
+    let zeroed = [(100, 200), (105, 210), (110, 219), (120, 240)];
+    assert_eq!(seen(&with_versions(zeroed, false)), kept);
+    assert_eq!(with_versions(zeroed, true), [], "views of buckets");
+    // Made anew in each step, with 32 passes in it.
+    assert_eq!(with_versions([(100, 3), (105, 9), (110, 15), (120, 31)], false), []);
+    assert_eq!(with_versions([(100, 3), (105, 2), (110, 0), (120, 1)], false), []);
+    // No step meanwhile.
+    assert_eq!(with_versions([(100, 200), (100, 200), (100, 200), (100, 200)], false), []);
+}
+
+#[test]
+fn float32_copy_of_logits_is_found_by_the_size_of_the_vocabulary() {
+    let of = |class: &str, dtype, matrices: u64| {
+        let row = |at, name: &str, category, shape: [i64; 2], dtype| {
+            let mut row = tensor(at, 8, 8, category, name);
+            (row.tensor.shape, row.tensor.dtype) = (Some(shape.to_vec()), DType(dtype));
+            row
+        };
+        let mut model = model("main: model", 100, true);
+        model.modules[1].class = class.into();
+        let weight = |at| row(at, "w", TensorCategory::Parameter, [32_000, 64], 5);
+        let mut rows: Vec<TensorRow> = (0..matrices).map(|number| weight(100 + number)).collect();
+        rows.push(row(16, "f: scores", TensorCategory::Other, [64, 32_000], 6));
+        rows.push(row(32, "f: logits", TensorCategory::Other, [64, 32_000], dtype));
+        let models = vec![model];
+        found(&OwnershipSnapshot { models, ..snapshot(rows) })
+    };
+    let copy = [("logits in float32", 8 * MIB, Some(8 * MIB))];
+    assert_eq!(seen(&of("Embedding", 15, 2)), copy);
+    assert_eq!(of("Embedding", 6, 2), [], "no half-precision original");
+    assert_eq!(of("Linear", 15, 2), []);
+    assert_eq!(of("Embedding", 15, 3), [], "hidden layers have that size, too");
+}
+
+#[test]
+fn processes_that_nobody_needs_are_found() {
+    let process = |pid, role| GpuNeighbour {
+        pid,
+        command: Some("python a.py".to_owned()),
+        gpus: vec![0],
+        bytes: Some(500 * MIB),
+        role,
+    };
+    let neighbours = [
+        process(7, NeighbourRole::IdleWorker),
+        process(8, NeighbourRole::IdleWorker),
+        process(9, NeighbourRole::Orphan { launcher: 3, is_job: false }),
+    ];
+    let all = findings(&FindingFacts { neighbours: &neighbours, ..FindingFacts::default() });
+    let expected =
+        [("idle contexts", 1000 * MIB, Some(1000 * MIB)), ("orphans", 500 * MIB, Some(500 * MIB))];
+    assert_eq!(seen(&all), expected);
+    assert!(all[1].text().contains("process 9 (python a.py)"), "{}", all[1].text());
+    assert!(all[1].text().ends_with("kill 9"), "{}", all[1].text());
+}
+
+#[test]
+fn profiler_is_found_if_the_host_grows() {
+    let of = |grown| {
+        let host = HostUse { grown: Some((grown, 2.0)), is_profiled: true, ..HostUse::default() };
+        findings(&FindingFacts { host: Some(&host), ..FindingFacts::default() })
+    };
+    assert_eq!(seen(&of(16 << 20)), [("profiler", 480 * MIB, None)]);
+    assert_eq!(of(0), []);
+}
+
 #[test]
 fn findings_that_give_back_most_come_first() {
     let gpu = GpuFacts { total: Some(80 << 30), others: Some(70 << 30), ..GpuFacts::default() };

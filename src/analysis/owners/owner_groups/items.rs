@@ -92,6 +92,8 @@ impl KnownOwners {
             }
             TensorCategory::Gradient => {
                 let model = rows().find_map(|row| self.gradients.get(&row.tensor.at)).cloned();
+                // Of a wrapper (`DTensor`), the part has the memory.
+                let model = model.or_else(|| only_model(snapshot));
                 model.map(|model| (OwnerKind::Model, model))
             }
             TensorCategory::OptimizerState => {
