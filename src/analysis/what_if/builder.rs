@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
 
 use super::event_writer::{BlockLevels, CollectedEvent, CollectedKind, EventWriter};
 use super::placement::{BlockPlace, SegmentPlaces, grouped, most_often};
@@ -347,11 +347,11 @@ impl ReplayBuilder {
         let Some(first) = self.first_snapshot.as_ref().filter(|_| !self.starts_empty) else {
             return StartEvents::default();
         };
-        let mut live: FxHashMap<u64, ()> = FxHashMap::default();
+        let mut live: FxHashSet<u64> = FxHashSet::default();
         for event in self.events.iter().take_while(|event| event.time < first.time) {
             match event.kind {
                 CollectedKind::Allocated { address, .. } => {
-                    live.insert(address, ());
+                    live.insert(address);
                 }
                 CollectedKind::Freed { address } => {
                     live.remove(&address);
@@ -359,9 +359,8 @@ impl ReplayBuilder {
                 _ => {}
             }
         }
-        let is_older = |block: &Block| {
-            block.state == BlockState::Allocated && !live.contains_key(&block.address)
-        };
+        let is_older =
+            |block: &Block| block.state == BlockState::Allocated && !live.contains(&block.address);
         start_events(first, &mut self.places, is_older)
     }
 }
