@@ -36,13 +36,15 @@ def work(ticks):
 
 
 allocate(1)
-time.sleep(1)  # as long as a job takes to load: memspy finds the allocator's counters meanwhile
+time.sleep(1)  # memspy finds the allocator's counters
 work(40)
+time.sleep(1)  # it reads the segments, which tell the streams
 if waits_for_word:
     print("READY", flush=True)
     sys.stdin.readline()
     torch.cuda.reset_peak_memory_stats()
 work(80)
+time.sleep(1)
 stats = torch.cuda.memory_stats()
 print(json.dumps({name: stats[f"{name}_bytes.all.peak"] for name in ("reserved", "allocated")}), flush=True)
 if waits_for_word:
