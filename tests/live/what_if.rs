@@ -9,8 +9,6 @@ use memspy::render::json::WhatIfJson;
 use serde_json::Value;
 
 const EXPANDABLE: &str = "expandable_segments:True";
-/// The job's `record_stream` then delays frees.
-const BUSY: (&str, &str) = ("SIM_CUDA_BUSY_QUERIES", "4");
 
 fn what_if(trace: &Path, words: &[&str]) -> Done {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memspy"));
@@ -42,8 +40,8 @@ fn a_recording_predicts_what_expandable_segments_reserve() {
     let program: Vec<_> = job.get_args().map(ToOwned::to_owned).collect();
     let mut recorded = Command::new(job.get_program());
     recorded.args([env!("CARGO_BIN_EXE_memspy"), "record", "--exact", "-o"]).arg(&trace).arg("--");
-    let truth = reserved(&run(recorded.args(program).env(BUSY.0, BUSY.1)).ok().out);
-    job.env(BUSY.0, BUSY.1).env("PYTORCH_CUDA_ALLOC_CONF", EXPANDABLE);
+    let truth = reserved(&run(recorded.args(program)).ok().out);
+    job.env("PYTORCH_CUDA_ALLOC_CONF", EXPANDABLE);
     let expandable = reserved(&run(&mut job).ok().out);
 
     let page = folder.path().join("page.html");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
 
 use super::event_writer::{BlockLevels, CollectedEvent, CollectedKind, EventWriter};
 use super::placement::{BlockPlace, SegmentPlaces, grouped, most_often};
@@ -10,8 +10,8 @@ use super::start::{StartEvents, start_events};
 use super::{OlderMemory, RecordedAllocations, ReplayGaps};
 use crate::model::{
     AddressSpace, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CounterSnapshot,
-    CudaIndex, Event, EventKind, GpuDevice, MemoryKind, Metric, Nanos, Pool, Record, RecordSink,
-    SinkResult,
+    CudaIndex, DeviceUsage, Event, EventKind, GpuDevice, MemoryKind, Metric, Nanos, Pool, Record,
+    RecordSink, SinkResult,
 };
 
 /// Memory that the driver gave, and whether PyTorch's blocks are in it.
@@ -29,7 +29,8 @@ struct DriverRange {
 pub struct ReplayBuilder {
     device: CudaIndex,
     events: Vec<CollectedEvent>,
-    snapshots: Vec<AllocatorSnapshot>,
+    first_snapshot: Option<AllocatorSnapshot>,
+    is_expandable: bool,
     places: SegmentPlaces,
     torch: Option<String>,
     starts_empty: bool,
@@ -60,7 +61,8 @@ impl ReplayBuilder {
         ReplayBuilder {
             device,
             events: Vec::new(),
-            snapshots: Vec::new(),
+            first_snapshot: None,
+            is_expandable: false,
             places: SegmentPlaces::new(),
             torch: None,
             starts_empty: false,
@@ -97,7 +99,7 @@ impl ReplayBuilder {
                 let level = levels.map(|it| (unsigned(it.reserved), unsigned(it.allocated)));
                 let levels = levels.map(|it| BlockLevels {
                     allocated: unsigned(it.allocated),
-                    waits: unsigned(it.active - it.allocated),
+                    waits: unsigned(it.active.saturating_sub(it.allocated)),
                 });
                 let (site, range) = (event.site, self.range_of(address));
                 let kind = CollectedKind::Allocated {
@@ -174,12 +176,14 @@ impl ReplayBuilder {
             let place = Some(self.places.of_segment(segment));
             let known = self.live_ranges.get(&address).map(|at| &mut self.ranges[*at]);
             match known.filter(|range| range.size == size) {
-                Some(range) => (range.is_torch, range.place) = (true, place),
+                // The first: a pool without graphs is no private one any more.
+                Some(range) => (range.is_torch, range.place) = (true, range.place.or(place)),
                 None => self.on_range(DriverRange { address, size, is_torch: true, place }),
             }
         }
         self.places.on_snapshot(snapshot);
-        self.snapshots.push(snapshot.clone());
+        self.is_expandable |= snapshot.segments.iter().any(|segment| segment.expandable);
+        self.first_snapshot.get_or_insert_with(|| snapshot.clone());
     }
 
     /// The live segment that has the address.
@@ -195,7 +199,7 @@ impl ReplayBuilder {
         self.ranges.push(range);
     }
 
-    fn on_usage(&mut self, usage: &crate::model::DeviceUsage) {
+    fn on_usage(&mut self, usage: &DeviceUsage) {
         let memory = usage.total.saturating_sub(usage.reserved.unwrap_or(0));
         let outside = usage.used.saturating_sub(self.reserved.unwrap_or(0));
         let highest = self.usage.entry(usage.nvml_index).or_insert((memory, 0, 0));
@@ -256,9 +260,8 @@ impl ReplayBuilder {
 
     /// What its counters and segments show; all else is the default.
     fn settings(&self) -> String {
-        let mut segments = self.snapshots.iter().flat_map(|snapshot| &snapshot.segments);
         let mut settings = Vec::new();
-        if segments.any(|segment| segment.expandable) {
+        if self.is_expandable {
             settings.push("expandable_segments:True".to_owned());
         }
         let split = self.counters.as_ref().and_then(|it| it.max_split_size);
@@ -341,14 +344,14 @@ impl ReplayBuilder {
 
     /// A live block of the first snapshot without an event is older than the recording.
     fn start(&mut self) -> StartEvents {
-        let Some(first) = self.snapshots.first().filter(|_| !self.starts_empty) else {
+        let Some(first) = self.first_snapshot.as_ref().filter(|_| !self.starts_empty) else {
             return StartEvents::default();
         };
-        let mut live: FxHashMap<u64, ()> = FxHashMap::default();
+        let mut live: FxHashSet<u64> = FxHashSet::default();
         for event in self.events.iter().take_while(|event| event.time < first.time) {
             match event.kind {
                 CollectedKind::Allocated { address, .. } => {
-                    live.insert(address, ());
+                    live.insert(address);
                 }
                 CollectedKind::Freed { address } => {
                     live.remove(&address);
@@ -356,9 +359,8 @@ impl ReplayBuilder {
                 _ => {}
             }
         }
-        let is_older = |block: &Block| {
-            block.state == BlockState::Allocated && !live.contains_key(&block.address)
-        };
+        let is_older =
+            |block: &Block| block.state == BlockState::Allocated && !live.contains(&block.address);
         start_events(first, &mut self.places, is_older)
     }
 }

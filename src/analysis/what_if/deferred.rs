@@ -41,8 +41,8 @@ impl DeferredFrees {
             Some(0) => all,
             Some(waits) => {
                 let kept = which_wait(&all, older, waits);
-                let left: u64 = kept.iter().map(|at| all[*at].size).sum();
-                self.unknown = self.unknown.max(waits.saturating_sub(left));
+                let found = kept.iter().fold(0, |sum: u64, at| sum.saturating_add(all[*at].size));
+                self.unknown = self.unknown.max(waits.saturating_sub(found));
                 self.waiting = kept.iter().map(|at| all[*at]).collect();
                 let is_taken = |at: &usize| kept.binary_search(at).is_err();
                 (0..all.len()).filter(is_taken).map(|at| all[at]).collect()
@@ -59,7 +59,8 @@ impl DeferredFrees {
 /// Indices of blocks that add up to `waits`, or to less if none do. The first `older` blocks waited
 /// before: the oldest of them end first.
 fn which_wait(all: &[NumberedFree], older: usize, waits: u64) -> Vec<usize> {
-    let sum = |from: usize| -> u64 { all[from..older].iter().map(|it| it.size).sum() };
+    let sum =
+        |from: usize| all[from..older].iter().fold(0, |sum: u64, it| sum.saturating_add(it.size));
     for first in 0..=older {
         let Some(rest) = waits.checked_sub(sum(first)) else { continue };
         let of_fresh = |at: usize| at >= older && all[at].size == rest;

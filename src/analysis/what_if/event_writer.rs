@@ -134,12 +134,13 @@ impl EventWriter {
     /// A block may be larger than what was asked for: its rest was too small to split. The counters
     /// tell.
     fn block_size(&mut self, size: u64, read: Option<u64>, levels: Option<BlockLevels>) -> u64 {
-        let least = size.max(1).next_multiple_of(MIN_BLOCK);
+        let least = size.max(1).checked_next_multiple_of(MIN_BLOCK).unwrap_or(size);
         let now = levels.map(|levels| levels.allocated);
         let before = std::mem::replace(&mut self.allocated, now);
         let freed = std::mem::take(&mut self.freed);
-        let counted = now.zip(before).and_then(|(now, before)| (now + freed).checked_sub(before));
-        let is_possible = |bytes: &u64| (least..=least + MAX_REST).contains(bytes);
+        let counted =
+            now.zip(before).and_then(|(now, before)| now.saturating_add(freed).checked_sub(before));
+        let is_possible = |bytes: &u64| (least..=least.saturating_add(MAX_REST)).contains(bytes);
         read.or(counted.filter(is_possible)).unwrap_or(least)
     }
 
@@ -149,9 +150,9 @@ impl EventWriter {
         match self.live.remove(&address) {
             Some(block) => {
                 if block.is_older {
-                    self.older -= block.size;
+                    self.older = self.older.saturating_sub(block.size);
                 }
-                self.freed += block.size;
+                self.freed = self.freed.saturating_add(block.size);
                 self.deferred.free(NumberedFree { block: block.number, size: block.size });
             }
             None if is_told => self.allocated = None,

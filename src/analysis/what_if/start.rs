@@ -6,6 +6,8 @@ use crate::model::{AllocatorSnapshot, Block, Segment};
 
 /// `kSmallSize`: larger requests are not of the small pool.
 const SMALL_REQUEST: u64 = 1 << 20;
+/// Of a free block.
+const MAX_PIECES: u64 = 1 << 14;
 
 /// The events, by the first snapshot.
 #[derive(Debug, Default)]
@@ -33,7 +35,7 @@ pub(super) fn start_events(
     let mut start = StartEvents::default();
     let older = snapshot.blocks().map(|(_, block)| block).filter(|block| is_older(block));
     start.blocks = older.copied().collect();
-    start.live_bytes = start.blocks.iter().map(|block| block.size).sum();
+    start.live_bytes = bytes_of(start.blocks.iter());
     let mut next = 0;
     let mut maker = SegmentMaker { spare: start.blocks.len() as u32, ..SegmentMaker::default() };
     let mut at = BlockPlace::default();
@@ -49,7 +51,8 @@ pub(super) fn start_events(
             })
             .collect();
         let free = segment.blocks.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
-        start.cached_bytes += free.map(|(block, _)| block.size).sum::<u64>();
+        let free = bytes_of(free.map(|(block, _)| block));
+        start.cached_bytes = start.cached_bytes.saturating_add(free);
         let place = places.of_segment(segment);
         for events in [&mut start.live, &mut maker.events] {
             move_to(events, at, place);
@@ -71,6 +74,11 @@ pub(super) fn start_events(
     start.numbers = maker.spare;
     start.with_cache = maker.events;
     start
+}
+
+/// A damaged trace may have any sizes.
+fn bytes_of<'a>(blocks: impl Iterator<Item = &'a Block>) -> u64 {
+    blocks.fold(0, |sum, block| sum.saturating_add(block.size))
 }
 
 pub(super) fn move_to(events: &mut Vec<ReplayEvent>, from: BlockPlace, to: BlockPlace) {
@@ -99,12 +107,15 @@ impl SegmentMaker {
             self.events.push(ReplayEvent::Allocate { block, size: segment.size });
             self.events.push(ReplayEvent::Free { block });
         }
-        let most = if segment.small { SMALL_REQUEST } else { u64::MAX };
         for (block, kept) in segment.blocks.iter().zip(kept) {
             if let Some(number) = *kept {
                 self.events.push(ReplayEvent::Allocate { block: number, size: block.size });
                 continue;
             }
+            let most = match segment.small {
+                true => SMALL_REQUEST.max(block.size / MAX_PIECES),
+                false => u64::MAX,
+            };
             let mut left = block.size;
             while left > 0 {
                 let (hole, size) = (self.spare(), left.min(most));

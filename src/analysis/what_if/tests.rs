@@ -220,6 +220,8 @@ fn a_segment_at_an_old_address_may_be_of_another_stream() {
                 allocated(9, 1000, 50, MIB, 0),
             ]),
             snapshot(10, of(0)),
+            // Of the same segment: not believed.
+            snapshot(11, of(7)),
         ],
     );
     let moves = recorded.events.iter().filter(|it| matches!(it, Stream(_) | EmptyCache));

@@ -3,15 +3,16 @@
 use std::io::{self, Write};
 
 use super::{WhatIfAnswer, agreement, name, notes, verdict};
-use crate::analysis::what_if::{ReplayMoment, ReplayedSegment, ReplayedSetting};
+use crate::analysis::what_if::{ReplayMoment, ReplayedSegment};
 use crate::model::BlockState;
 use crate::render::shared::{bytes, html_escaped, number};
 
 /// Of a picture, in points.
 const WIDTH: f64 = 900.0;
 const ROW: f64 = 11.0;
-/// Rows of the picture with most memory.
-const ROWS: u64 = 48;
+/// Rows of the job's own picture, and of the largest one at most.
+const ROWS: u64 = 40;
+const MAX_ROWS: u64 = 200;
 /// Neighbours below this width are drawn as one.
 const MIN_WIDTH: f64 = 0.5;
 
@@ -26,7 +27,8 @@ pub fn what_if_page(out: &mut dyn Write, answer: &WhatIfAnswer) -> io::Result<()
     let comparison = &answer.comparison;
     let all = || std::iter::once(&comparison.own).chain(&comparison.others);
     let most = all().map(|it| it.outcome.at_peak.reserved).max().unwrap_or(0);
-    let row_bytes = most.div_ceil(ROWS).max(1);
+    let own = comparison.own.outcome.at_peak.reserved;
+    let row_bytes = own.div_ceil(ROWS).max(most.div_ceil(MAX_ROWS)).max(1);
     writeln!(
         out,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
@@ -45,18 +47,23 @@ pub fn what_if_page(out: &mut dyn Write, answer: &WhatIfAnswer) -> io::Result<()
          style=\"background:#f2f2f2\"></i>free<i class=\"key\" style=\"background:#c9a227\"></i>waits for a stream</p>",
         bytes(row_bytes)
     )?;
-    for setting in all() {
-        picture(out, setting, row_bytes)?;
+    for (number, setting) in all().enumerate() {
+        let whose = if number == 0 { " (the job's own)" } else { "" };
+        picture(out, &format!("{}{whose}", name(setting)), &setting.outcome.at_peak, row_bytes)?;
     }
     writeln!(out, "</html>")
 }
 
-fn picture(out: &mut dyn Write, setting: &ReplayedSetting, row_bytes: u64) -> io::Result<()> {
-    let moment = &setting.outcome.at_peak;
+fn picture(
+    out: &mut dyn Write,
+    name: &str,
+    moment: &ReplayMoment,
+    row_bytes: u64,
+) -> io::Result<()> {
     writeln!(
         out,
         "<h2>{}</h2><p>{} reserved in {}, {} cached, the largest free block {}</p>",
-        html_escaped(&name(setting)),
+        html_escaped(name),
         bytes(moment.reserved),
         number(moment.segments.len() as u64, "segment"),
         bytes(moment.cached()),
