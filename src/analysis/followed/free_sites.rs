@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
+use crate::analysis::followed::free_rules::CheckedRules;
 
 /// Places remembered, and origins of each.
 const MAX_SITES: usize = 1 << 16;
@@ -18,6 +19,8 @@ const MAX_ORIGINS: usize = 12;
 /// Frees at a place after which it is clear what it frees, and how many times as often as anything else.
 const MIN_FREES: u32 = 3;
 const CLEAR_RATIO: u32 = 3;
+/// The same, to leave no doubt: 95 %.
+const ALWAYS_RATIO: u32 = 19;
 /// Choices remembered: of one origin in one group, and in all. What an optimizer's first step is wrongly taken to have lost is
 /// known to be alive only after many frees of others.
 const MAX_CHOICES: usize = 1 << 10;
@@ -25,6 +28,14 @@ const MAX_ALL_CHOICES: usize = 1 << 16;
 
 /// The calls in which something was freed: where they were made, as [`AllocationOrigin::Below`].
 pub(in crate::analysis) type FreeSite = [Option<AllocationOrigin>; 2];
+
+/// Whose blocks are freed at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::analysis) struct UsualSite {
+    pub(in crate::analysis) origin: AllocationOrigin,
+    /// Hardly ever another's.
+    pub(in crate::analysis) is_always: bool,
+}
 
 /// A free of which it was not clear which block of its group it was.
 #[derive(Debug, Clone)]
@@ -45,6 +56,8 @@ pub(in crate::analysis) struct FreeSites {
     all_choices: usize,
     /// When a block was allocated last for which the origin came into question.
     possible: FxHashMap<(BlockGroup, AllocationOrigin), u64>,
+    /// How often the rules were right.
+    pub(in crate::analysis) checked: CheckedRules,
 }
 
 impl FreeSites {
@@ -94,16 +107,17 @@ impl FreeSites {
         &self,
         group: BlockGroup,
         site: &FreeSite,
-    ) -> Option<AllocationOrigin> {
+    ) -> Option<UsualSite> {
         let of_side = |side: &AllocationOrigin| {
             let origins = self.freed.get(&(group, *side))?;
-            let &(best, count) = origins.iter().max_by_key(|(_, count)| *count)?;
-            let others: u32 = origins.iter().filter(|o| o.0 != best).map(|o| o.1).sum();
-            (count >= MIN_FREES && count >= others.saturating_mul(CLEAR_RATIO))
-                .then_some((count, best))
+            let &(origin, count) = origins.iter().max_by_key(|(_, count)| *count)?;
+            let others: u32 = origins.iter().filter(|o| o.0 != origin).map(|o| o.1).sum();
+            let is_times = |ratio| count >= others.saturating_mul(ratio);
+            let usual = UsualSite { origin, is_always: is_times(ALWAYS_RATIO) };
+            (count >= MIN_FREES && is_times(CLEAR_RATIO)).then_some((count, usual))
         };
         let sides = site.iter().flatten().filter_map(of_side);
-        sides.max_by_key(|(count, _)| *count).map(|(_, origin)| origin)
+        sides.max_by_key(|(count, _)| *count).map(|(_, usual)| usual)
     }
 
     /// Remembers a choice, to put it right when more is known.
@@ -154,7 +168,8 @@ impl FreeSites {
             if !freed.iter().all(|of| self.has_ended(group, *of, choice.time)) {
                 continue;
             }
-            let usual = self.usual(group, &choice.site).filter(|usual| !freed.contains(usual));
+            let usual = self.usual(group, &choice.site).map(|usual| usual.origin);
+            let usual = usual.filter(|usual| !freed.contains(usual));
             let is_usual = |(_, block): &(u64, Arc<BlockAttribution>)| {
                 usual.is_some() && block.only_stack() == usual
             };

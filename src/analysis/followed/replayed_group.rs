@@ -19,8 +19,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::followed::free_sites::FreeSite;
+use crate::analysis::attribution::BlockAttribution;
+use crate::analysis::followed::free_rules::{CheckedRules, FreeRule};
+use crate::analysis::followed::free_sites::{FreeSite, UsualSite};
 
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else
 /// was allocated since.
@@ -40,9 +41,19 @@ pub(super) struct ReplayedBlock {
     pub(super) lasts: bool,
     /// Which address the tables of the allocator say that it was given.
     pub(super) given: Option<u64>,
+    /// Another block may have been freed instead.
+    pub(super) doubted: bool,
 }
 
 impl ReplayedBlock {
+    /// Whom it is charged to.
+    pub(super) fn charge(&self) -> Arc<BlockAttribution> {
+        match self.doubted && !self.attribution.doubted {
+            true => self.attribution.in_doubt(),
+            false => self.attribution.clone(),
+        }
+    }
+
     /// Its address, where that is known.
     pub(super) fn address(&self) -> Option<u64> {
         match self.from {
@@ -69,9 +80,17 @@ pub(super) struct FreeMoment {
     pub(super) time: u64,
     pub(super) site: FreeSite,
     /// Whose blocks of the group are freed there.
-    pub(super) usual: Option<AllocationOrigin>,
+    pub(super) usual: Option<UsualSite>,
+    /// How often the rules were right until now.
+    pub(super) checked: CheckedRules,
     /// The change that allocated last in any group.
     pub(super) last: Option<usize>,
+}
+
+impl FreeMoment {
+    fn is_usual_always(&self, rule: FreeRule) -> bool {
+        rule == FreeRule::Usual && self.usual.is_some_and(|usual| usual.is_always)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +128,7 @@ impl GroupReplay {
             batch: 0,
             lasts: false,
             given: None,
+            doubted: false,
         });
     }
 
@@ -125,13 +145,45 @@ impl GroupReplay {
         self.frees.push_mut(free)
     }
 
-    pub(super) fn free(&mut self, moment: &FreeMoment) {
-        let Some(at) = self.choose(moment) else { return };
-        let differs = |other: &ReplayedBlock| {
-            self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
-        };
-        let is_open = self.live.iter().any(differs);
-        self.remove(at, moment.site, moment.time).is_open = is_open;
+    /// Frees the block that the rules choose, and doubts the next one that it may have been.
+    pub(super) fn free(&mut self, moment: &FreeMoment, checked: &mut CheckedRules) {
+        let Some((at, rule)) = self.choose(moment) else { return };
+        let other = self.other(at);
+        let is_always = moment.is_usual_always(rule);
+        if is_always {
+            self.check(at, moment, Some(rule), checked);
+        } else if let Some(other) = other.filter(|_| !moment.checked.is_reliable(rule)) {
+            self.live[other].doubted = true;
+        }
+        self.remove(at, moment.site, moment.time).is_open = other.is_some();
+    }
+
+    /// The block of another site that may have been freed instead of one: the youngest, if
+    /// possible one without doubt.
+    fn other(&self, freed: usize) -> Option<usize> {
+        let shares = &self.live[freed].attribution.shares;
+        let differs = |b: &ReplayedBlock| self.can_free(b) && b.attribution.shares != *shares;
+        let clear = self.live.iter().rposition(|block| !block.doubted && differs(block));
+        clear.or_else(|| self.live.iter().rposition(differs))
+    }
+
+    /// Compares what the rules `but` one say with the block that was freed.
+    pub(super) fn check(
+        &self,
+        freed: usize,
+        moment: &FreeMoment,
+        but: Option<FreeRule>,
+        checked: &mut CheckedRules,
+    ) {
+        if self.other(freed).is_none() {
+            return;
+        }
+        let shares = &self.live[freed].attribution.shares;
+        for rule in FreeRule::ALL.into_iter().filter(|rule| Some(*rule) != but) {
+            if let Some(at) = self.by_rule(rule, moment) {
+                checked.add(rule, self.live[at].attribution.shares == *shares);
+            }
+        }
     }
 
     /// A block of the map before was freed: it had one of the addresses of its batch that are gone,
@@ -154,29 +206,33 @@ impl GroupReplay {
         }
     }
 
-    /// Which block is freed most likely.
-    pub(super) fn choose(&self, moment: &FreeMoment) -> Option<usize> {
+    /// Which block is freed most likely, and by which rule.
+    pub(super) fn choose(&self, moment: &FreeMoment) -> Option<(usize, FreeRule)> {
+        FreeRule::ALL.into_iter().find_map(|rule| Some((self.by_rule(rule, moment)?, rule)))
+    }
+
+    fn by_rule(&self, rule: FreeRule, moment: &FreeMoment) -> Option<usize> {
         let is_in_use = |block: &ReplayedBlock| {
             let age = moment.time.saturating_sub(block.attribution.allocated_at);
             Some(block.from) == moment.last.map(BlockSource::Change) && age <= IN_USE_FOR
         };
         let youngest = |test: &dyn Fn(&ReplayedBlock) -> bool| self.live.iter().rposition(test);
-        let usual = |block: &ReplayedBlock| {
-            self.can_free(block) && block.attribution.only_stack() == moment.usual
-        };
-        let returned = |block: &ReplayedBlock| {
-            let within = block.returned.filter(|(from, to)| (*from..=*to).contains(&moment.change));
-            within.is_some()
-        };
-        let mut chosen = youngest(&|b| returned(b) && !is_in_use(b));
-        if moment.usual.is_some() {
-            chosen = chosen
-                .or_else(|| youngest(&|b| usual(b) && !is_in_use(b)))
-                .or_else(|| youngest(&usual));
+        match rule {
+            FreeRule::Returned => youngest(&|block| {
+                let within =
+                    block.returned.filter(|(from, to)| (*from..=*to).contains(&moment.change));
+                within.is_some() && !is_in_use(block)
+            }),
+            FreeRule::Usual => {
+                let usual = moment.usual?.origin;
+                let is_usual = |block: &ReplayedBlock| {
+                    self.can_free(block) && block.attribution.only_stack() == Some(usual)
+                };
+                youngest(&|b| is_usual(b) && !is_in_use(b)).or_else(|| youngest(&is_usual))
+            }
+            FreeRule::Youngest => youngest(&|b| self.can_free(b) && !is_in_use(b))
+                .or_else(|| youngest(&|b| self.can_free(b)))
+                .or_else(|| youngest(&|b| !b.lasts)),
         }
-        chosen
-            .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b)))
-            .or_else(|| youngest(&|b| self.can_free(b)))
-            .or_else(|| youngest(&|b| !b.lasts))
     }
 }

@@ -2,8 +2,12 @@
 
 use std::ops::Range;
 
+use rustc_hash::FxHashSet;
+
 use crate::analysis::attribution::AllocationOrigin;
-use crate::model::{CounterDelta, FollowedChange, StackId, StackReading, ThreadId, ThreadWait};
+use crate::model::{
+    CounterDelta, FollowedChange, StackId, StackReading, StackTable, ThreadId, ThreadWait,
+};
 
 /// Deltas kept (some 150 bytes each); later ones are not decoded.
 const MAX_DELTAS: usize = 1 << 20;
@@ -79,6 +83,26 @@ impl LoggedDelta {
 pub(in crate::analysis::followed) struct DeltaLog {
     pub(super) deltas: Vec<LoggedDelta>,
     threads: Vec<SeenThread>,
+    calls: SeenCalls,
+}
+
+/// Stacks that only call what allocates.
+#[derive(Debug, Default)]
+struct SeenCalls {
+    seen: FxHashSet<StackId>,
+    /// Polls saw deeper stacks.
+    callers: FxHashSet<StackId>,
+    /// An allocation was made there: polls near each other saw nothing else.
+    sites: FxHashSet<StackId>,
+}
+
+impl SeenCalls {
+    fn see(&mut self, stack: StackId, stacks: &StackTable) {
+        if self.seen.insert(stack) {
+            let callers = stacks.callers(stack).skip(1);
+            callers.take_while(|caller| self.callers.insert(*caller)).for_each(drop);
+        }
+    }
 }
 
 impl DeltaLog {
@@ -86,6 +110,7 @@ impl DeltaLog {
         &mut self,
         change: &FollowedChange,
         is_waiting: impl Fn(StackId) -> bool,
+        stacks: &StackTable,
     ) {
         if self.deltas.len() >= MAX_DELTAS {
             return;
@@ -96,6 +121,18 @@ impl DeltaLog {
             StackReading::NoFrames => SeenStack::NoFrames,
             StackReading::Torn | StackReading::NotRead => SeenStack::Unread,
         };
+        let is_one = change.after.0.saturating_sub(change.before.0) <= NEAR
+            && change.allocations() == 1
+            && !change.others_possible;
+        for thread in &change.threads {
+            thread.stacks().for_each(|stack| self.calls.see(stack, stacks));
+            if let StackReading::Whole(stack) = thread.after
+                && is_one
+                && thread.before == thread.after
+            {
+                self.calls.sites.insert(stack);
+            }
+        }
         let first = self.threads.len() as u32;
         self.threads.extend(change.threads.iter().map(|thread| SeenThread {
             thread: thread.thread,
@@ -171,6 +208,11 @@ impl DeltaLog {
                 .threads(of)
                 .iter()
                 .any(|seen| seen.thread == thread && seen.sides == stood && !seen.held_lock)
+    }
+
+    /// Whether what was allocated at this stack was allocated deeper.
+    pub(super) fn only_calls(&self, stack: StackId) -> bool {
+        self.calls.callers.contains(&stack) && !self.calls.sites.contains(&stack)
     }
 
     pub(super) fn all_threads(&self) -> &[SeenThread] {
