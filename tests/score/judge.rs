@@ -179,47 +179,10 @@ fn compare(kinds: &[(&str, Bytes)], truth: &Bytes, early: f64) -> Part {
         }
         part.known.insert((*name).to_owned(), known);
     }
-    if std::env::var_os("DIAG").is_some() {
-        diag(kinds, &truth);
-    }
     let share = |right: u64| round(100.0 * right as f64 / part.bytes.max(1) as f64);
     part.stack = share(overlap(&ours, &truth));
     part.line = share(overlap(&by_own_line(&ours), &by_own_line(&truth)));
     part
-}
-
-fn diag(kinds: &[(&str, Bytes)], truth: &Bytes) {
-    let mut stacks: Vec<&Stack> =
-        kinds.iter().flat_map(|k| k.1.keys()).chain(truth.keys()).collect();
-    stacks.sort();
-    stacks.dedup();
-    eprintln!("==== {}", kinds.len());
-    let mut rows = Vec::new();
-    for stack in stacks {
-        let t = truth.get(stack).copied().unwrap_or(0);
-        let by: Vec<(&str, u64)> = kinds
-            .iter()
-            .filter_map(|(n, b)| b.get(stack).map(|b| (*n, *b >> 10)))
-            .filter(|b| b.1 > 0)
-            .collect();
-        let prob =
-            kinds.iter().filter(|k| k.0 == "probable").filter_map(|k| k.1.get(stack)).sum::<u64>();
-        let wrong = prob.saturating_sub(t);
-        let text = match stack {
-            Stack::Mark(m) => m.clone(),
-            Stack::Frames(f) | Stack::Below(f) => f
-                .iter()
-                .take(4)
-                .map(|(f, l)| format!("{}:{l}", f.rsplit('/').next().unwrap_or("")))
-                .collect::<Vec<_>>()
-                .join(" "),
-        };
-        rows.push((wrong, t >> 10, by, text));
-    }
-    rows.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.cmp(&a.1)));
-    for (w, t, by, text) in rows.iter().take(25) {
-        eprintln!("wrong {:8} truth {:8} {:?} {}", w >> 10, t, by, text);
-    }
 }
 
 fn clone_pair((stack, bytes): (&Stack, &u64)) -> (Stack, u64) {

@@ -189,9 +189,9 @@ impl FollowReplay<'_> {
             freed.map_or(([None; 2], 0), |of| (of.pool.site, of.pool.attribution.allocated_at));
         if let Some(WindowFree { step, last, .. }) = freed {
             let usual = self.sites.usual(group, &site);
-            let checked = self.sites.checked;
-            let moment = FreeMoment { change: step, time, site, usual, last, checked };
-            replayed.check(at, &moment, None, &mut self.checked);
+            let youngest = self.sites.youngest;
+            let moment = FreeMoment { change: step, time, site, usual, last, youngest };
+            replayed.check(at, &moment, &mut self.checked);
         }
         replayed.remove(at, site, time);
     }
@@ -254,10 +254,10 @@ impl FollowReplay<'_> {
             time: freed.pool.attribution.allocated_at,
             site,
             usual: self.sites.usual(group, &site),
-            checked: self.sites.checked,
+            youngest: self.sites.youngest,
             last: if in_same_change { freed.last_before } else { freed.last },
         };
-        let chosen = replayed.choose(&moment).map(|(at, _)| {
+        let chosen = replayed.choose(&moment).map(|at| {
             let address = replayed.live.get(at).and_then(ReplayedBlock::address);
             replayed.remove(at, site, moment.time);
             address

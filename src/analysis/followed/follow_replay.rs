@@ -11,8 +11,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
-use crate::analysis::followed::free_rules::CheckedRules;
-use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
+use crate::analysis::followed::free_sites::{CheckedFrees, FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
 use crate::analysis::followed::pool_change::{MAX_AT_ONCE, PoolChange, even_group, sole_group};
@@ -56,8 +55,8 @@ pub(in crate::analysis) struct ReplayResult {
     pub(in crate::analysis) freed: Vec<(BlockGroup, FreeSite, AllocationOrigin)>,
     /// Frees that may have been of a block with another origin.
     pub(in crate::analysis) choices: Vec<(BlockGroup, FreeChoice)>,
-    /// How often the rules were right.
-    pub(in crate::analysis) checked: CheckedRules,
+    /// How often the youngest of several blocks was freed.
+    pub(in crate::analysis) checked: CheckedFrees,
 }
 
 impl ReplayResult {
@@ -84,8 +83,8 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) step: usize,
     pub(super) last: Option<usize>,
     freed: FreedGroups,
-    /// How often the rules were right.
-    pub(super) checked: CheckedRules,
+    /// How often the youngest of several blocks was freed.
+    pub(super) checked: CheckedFrees,
     /// Whether addresses were read.
     pub(super) is_addressed: bool,
 }
@@ -130,7 +129,7 @@ impl<'a> FollowReplay<'a> {
             step: 0,
             last: None,
             freed: FreedGroups::default(),
-            checked: CheckedRules::default(),
+            checked: CheckedFrees::default(),
             is_addressed: false,
         }
     }
@@ -187,7 +186,7 @@ impl<'a> FollowReplay<'a> {
                     time: change.attribution.allocated_at,
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
-                    checked: self.sites.checked,
+                    youngest: self.sites.youngest,
                     last: self.last,
                 };
                 replayed.free(&moment, &mut self.checked);

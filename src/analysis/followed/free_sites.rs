@@ -11,7 +11,6 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
-use crate::analysis::followed::free_rules::CheckedRules;
 
 /// Places remembered, and origins of each.
 const MAX_SITES: usize = 1 << 16;
@@ -21,6 +20,8 @@ const MIN_FREES: u32 = 3;
 const CLEAR_RATIO: u32 = 3;
 /// The same, to leave no doubt: 95 %.
 const ALWAYS_RATIO: u32 = 19;
+/// Checked frees before they say something.
+const MIN_CHECKED: u32 = 16;
 /// Choices remembered: of one origin in one group, and in all. What an optimizer's first step is wrongly taken to have lost is
 /// known to be alive only after many frees of others.
 const MAX_CHOICES: usize = 1 << 10;
@@ -28,6 +29,30 @@ const MAX_ALL_CHOICES: usize = 1 << 16;
 
 /// The calls in which something was freed: where they were made, as [`AllocationOrigin::Below`].
 pub(in crate::analysis) type FreeSite = [Option<AllocationOrigin>; 2];
+
+/// Frees of which is known which block they took: how often another sign told the same.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::analysis) struct CheckedFrees {
+    right: u32,
+    all: u32,
+}
+
+impl CheckedFrees {
+    pub(in crate::analysis) fn add(&mut self, is_right: bool) {
+        self.right = self.right.saturating_add(u32::from(is_right));
+        self.all = self.all.saturating_add(1);
+    }
+
+    pub(in crate::analysis) fn join(&mut self, other: CheckedFrees) {
+        self.right = self.right.saturating_add(other.right);
+        self.all = self.all.saturating_add(other.all);
+    }
+
+    pub(in crate::analysis) fn is_reliable(self) -> bool {
+        let wrong = self.all - self.right;
+        self.all >= MIN_CHECKED && self.right >= wrong.saturating_mul(ALWAYS_RATIO)
+    }
+}
 
 /// Whose blocks are freed at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +81,8 @@ pub(in crate::analysis) struct FreeSites {
     all_choices: usize,
     /// When a block was allocated last for which the origin came into question.
     possible: FxHashMap<(BlockGroup, AllocationOrigin), u64>,
-    /// How often the rules were right.
-    pub(in crate::analysis) checked: CheckedRules,
+    /// How often the youngest of several blocks was freed.
+    pub(in crate::analysis) youngest: CheckedFrees,
 }
 
 impl FreeSites {
@@ -215,6 +240,19 @@ mod tests {
     fn corrected(mut sites: FreeSites) -> Vec<AllocationOrigin> {
         let corrected = sites.correct(GROUP, vec![(7, block(1, 50))]);
         corrected.iter().filter_map(|(_, block)| block.only_stack()).collect()
+    }
+
+    #[test]
+    fn a_sign_is_reliable_once_it_was_right_often_enough() {
+        let mut checked = CheckedFrees::default();
+        let mut add = |is_right, times| {
+            (0..times).for_each(|_| checked.add(is_right));
+            checked.is_reliable()
+        };
+        assert!(!add(true, MIN_CHECKED - 1), "too few");
+        assert!(add(true, 4));
+        assert!(add(false, 1), "one of twenty");
+        assert!(!add(false, 1));
     }
 
     #[test]

@@ -40,7 +40,6 @@ mod follow_replay;
 mod followed_states;
 mod followed_step;
 mod frame_returns;
-mod free_rules;
 mod free_sites;
 mod freed_groups;
 mod generated_buffers;

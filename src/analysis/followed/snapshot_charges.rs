@@ -61,7 +61,7 @@ impl FollowedSteps {
             replay.finish(blocks);
         if is_complete {
             self.learn(until, freed, choices);
-            self.sites.checked.join(&checked);
+            self.sites.youngest.join(checked);
         }
         if let Some(stretch) = stretch {
             self.states.keep(stretch);

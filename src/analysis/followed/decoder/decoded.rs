@@ -5,12 +5,15 @@ use super::iteration::{FoldedIteration, Kinds, grows};
 use super::labels::{Labels, seen_between};
 use super::period::{Phases, PolledTotals};
 use super::places::polled_totals;
+use super::posteriors;
 use super::rest::{Rest, rests};
 use super::sites::Posteriors;
 use super::visits::{Label, Weights};
-use super::{Decoded, decode};
 use crate::analysis::attribution::{AllocationOrigin, WaitingPlaces};
 
+/// A site that is at least this likely is *probable*. The decoder is rather too careful: in the
+/// scored set, 98 % of what is this likely or more was right.
+const PROBABLE: f64 = 0.9;
 /// One that is at least this likely is right although other threads ran.
 const SURE: f64 = 0.99;
 
@@ -24,17 +27,13 @@ pub(in crate::analysis::followed) struct DecodedPart {
     pub(in crate::analysis::followed) size: f64,
     /// Sites with probabilities, most likely first.
     pub(in crate::analysis::followed) sites: Vec<(AllocationOrigin, f64)>,
-    /// A site that is at least this likely is *probable*.
-    probable_from: f64,
 }
 
 impl DecodedPart {
     /// The site, if it is probable.
     pub(in crate::analysis::followed) fn probable(&self) -> Option<AllocationOrigin> {
         match self.sites[..] {
-            [(origin @ AllocationOrigin::Stack(..), chance), ..]
-                if chance >= self.probable_from =>
-            {
+            [(origin @ AllocationOrigin::Stack(..), chance), ..] if chance >= PROBABLE => {
                 Some(origin)
             }
             _ => None,
@@ -74,8 +73,6 @@ struct DecodedSites {
     /// How many the iteration has.
     iteration: u32,
     deltas: Vec<DeltaSites>,
-    /// From which probability on sites of the iteration are probable, and all others.
-    probable_from: [f64; 2],
 }
 
 /// The allocations of a delta: so many from this one on. Those of the iteration go on with its
@@ -101,11 +98,10 @@ impl DecodedSites {
             is_folded[stretch.deltas.clone()].fill(true);
         }
         let rests = rests(&log.deltas, &seen, &is_folded, &mut kinds);
-        let Decoded { of_iteration, of_rests, probable_from } = decode(iteration.as_ref(), &rests);
+        let (of_iteration, of_rests) = posteriors(iteration.as_ref(), &rests);
         let unknown = |is_folded| DeltaSites { is_folded, ..DeltaSites::default() };
         let deltas = is_folded.into_iter().map(unknown).collect();
-        let allocations = Vec::new();
-        let mut found = DecodedSites { labels, allocations, iteration: 0, deltas, probable_from };
+        let mut found = DecodedSites { labels, allocations: Vec::new(), iteration: 0, deltas };
         if let (Some(iteration), Some(sites)) = (&iteration, of_iteration) {
             found.add_iteration(iteration, sites, log, &polls);
         }
@@ -198,7 +194,6 @@ impl DecodedSites {
                 .then_some(allocation.size as u64),
             size: if fits { allocation.size * f64::from(times) } else { f64::from(times) },
             sites: self.sites(allocation, of.is_folded, delta, log),
-            probable_from: self.probable_from[usize::from(!of.is_folded)],
         };
         own.iter().map(part).collect()
     }

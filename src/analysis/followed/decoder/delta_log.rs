@@ -121,7 +121,7 @@ impl DeltaLog {
             StackReading::NoFrames => SeenStack::NoFrames,
             StackReading::Torn | StackReading::NotRead => SeenStack::Unread,
         };
-        let is_one = change.after.0.saturating_sub(change.before.0) <= NEAR
+        let is_one = change.after.0.saturating_sub(change.before.0) <= STAYS_WITHIN
             && change.allocations() == 1
             && !change.others_possible;
         for thread in &change.threads {
@@ -230,5 +230,37 @@ impl DeltaLog {
         let shows = |seen: &&SeenThread| seen.sides.iter().any(|it| [ran, waited].contains(it));
         let thread = self.threads(of).iter().find(shows).map_or(usual, |seen| seen.thread);
         AllocationOrigin::Stack(thread, stack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{FollowedThread, Frame, Function, Nanos};
+
+    #[test]
+    fn a_call_that_polls_see_deeper_is_no_site_unless_the_program_stayed_there() {
+        let mut stacks = StackTable::new();
+        let function = stacks.function(Function::of_test("f", 9));
+        let [line, inner] = [1, 2].map(|line| stacks.frame(Frame { function, line }));
+        let call = stacks.stack(None, line);
+        let deeper = stacks.stack(Some(call), inner);
+        let change = |before, after| FollowedChange {
+            after: Nanos(5_000),
+            small: CounterDelta { allocations: 1, allocated_bytes: 512, ..CounterDelta::default() },
+            threads: vec![FollowedThread {
+                thread: ThreadId(0),
+                before: StackReading::Whole(before),
+                after: StackReading::Whole(after),
+                held_lock: false,
+                wait: ThreadWait::default(),
+            }],
+            ..FollowedChange::empty()
+        };
+        let mut log = DeltaLog::default();
+        log.add(&change(call, deeper), |_| false, &stacks);
+        assert_eq!([call, deeper].map(|stack| log.only_calls(stack)), [true, false]);
+        log.add(&change(call, call), |_| false, &stacks);
+        assert!(!log.only_calls(call), "its line allocates, too");
     }
 }

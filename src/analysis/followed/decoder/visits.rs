@@ -162,24 +162,15 @@ fn contexts(kinds: &[Kind]) -> Vec<Vec<u64>> {
     (0..kinds.len()).map(of).collect()
 }
 
-fn is_held_out(held_out: &[Option<Label>], place: usize) -> bool {
-    held_out.get(place).is_some_and(Option::is_some)
-}
-
 /// What was seen at all places with one context.
 #[derive(Debug, Default)]
 pub(super) struct ContextTable(FxHashMap<u64, Sightings>);
 
 impl ContextTable {
-    /// `own`: the part to learn from, without what is held out; the rest is context.
-    pub(super) fn learn(
-        &mut self,
-        of: &Sequence,
-        own: std::ops::Range<usize>,
-        held_out: &[Option<Label>],
-    ) {
+    /// `own`: the part to learn from; the rest is context.
+    pub(super) fn learn(&mut self, of: &Sequence, own: std::ops::Range<usize>) {
         let contexts = contexts(&of.kinds);
-        for place in own.filter(|place| !is_held_out(held_out, *place)) {
+        for place in own {
             for context in &contexts[place] {
                 let sightings = self.0.entry(*context).or_default();
                 sightings.add(&of.gaps[place], &of.gaps[place + 1], &of.around[place]);
@@ -187,20 +178,17 @@ impl ContextTable {
         }
     }
 
-    /// Of each allocation its own sightings, unless it is held out, with those of its contexts
-    /// behind them.
-    pub(super) fn sightings(&self, of: &Sequence, held_out: &[Option<Label>]) -> Vec<Sightings> {
+    /// Of each allocation its own sightings, with those of its contexts behind them.
+    pub(super) fn sightings(&self, of: &Sequence) -> Vec<Sightings> {
         let all = contexts(&of.kinds).into_iter().enumerate();
         all.map(|(place, contexts)| {
             let mut sum = Sightings::default();
             for known in contexts.iter().filter_map(|context| self.0.get(context)) {
                 sum.narrow(known, WORTH);
             }
-            if !is_held_out(held_out, place) {
-                let mut own = Sightings::default();
-                own.add(&of.gaps[place], &of.gaps[place + 1], &of.around[place]);
-                sum.narrow(&own, WORTH);
-            }
+            let mut own = Sightings::default();
+            own.add(&of.gaps[place], &of.gaps[place + 1], &of.around[place]);
+            sum.narrow(&own, WORTH);
             sum
         })
         .collect()
