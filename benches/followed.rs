@@ -92,10 +92,15 @@ impl Job {
         FollowedChange {
             before: Nanos(self.now),
             after: Nanos(self.now + APART),
+            device: CudaIndex(0),
+            small: CounterDelta::default(),
             large,
             live: [0, self.bytes],
             threads: vec![FollowedThread { thread, before, after, held_lock: true, wait }],
-            ..FollowedChange::empty()
+            others_possible: false,
+            counters_torn: false,
+            totals_reset: false,
+            addresses: None,
         }
     }
 
