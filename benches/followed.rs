@@ -14,9 +14,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use memspy::model::{
-    AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, FollowedChange, FollowedChanges,
-    FollowedThread, Frame, Function, Nanos, PoolId, Record, RecordSink, Segment,
-    SnapshotConsistency, StackId, StackReading, StackTable, Thread, ThreadId, ThreadWait,
+    AllocatorCounters, AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex,
+    FollowedChange, FollowedChanges, FollowedThread, Frame, Function, Metric, Nanos, Pool, PoolId,
+    Record, RecordSink, RecordingEnd, Segment, SnapshotConsistency, StackId, StackReading,
+    StackTable, Thread, ThreadId, ThreadWait,
 };
 use memspy::trace::TraceWriter;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -38,6 +39,8 @@ struct Job {
     free: Vec<u64>,
     slots: u64,
     bytes: i64,
+    highest: i64,
+    counters: AllocatorCounters,
     now: u64,
 }
 
@@ -63,7 +66,9 @@ impl Job {
             sink.record(&Record::Definition(definition)).unwrap();
         }
         let (live, free) = (Vec::new(), Vec::new());
-        Job { dice: Dice(7), stacks, thread, live, free, slots: 0, bytes: 0, now: 1_000_000 }
+        let counters = AllocatorCounters::default();
+        let (dice, now) = (Dice(7), 1_000_000);
+        Job { dice, stacks, thread, live, free, slots: 0, bytes: 0, highest: 0, counters, now }
     }
 
     /// A delta of one block at the `nth` site of the iteration.
@@ -87,6 +92,7 @@ impl Job {
             },
         };
         self.bytes += if allocates { amount } else { -amount };
+        self.highest = self.highest.max(self.bytes);
         let thread = self.thread;
         let wait = ThreadWait::default();
         FollowedChange {
@@ -118,6 +124,16 @@ impl Job {
         let (slot, size) = self.live.pop()?;
         self.free.push(slot);
         Some(self.delta(nth, size, false))
+    }
+
+    /// What the allocator's counters say.
+    fn counters(&mut self) -> Record {
+        for pool in [Pool::All, Pool::Large] {
+            let stat = &mut self.counters.stats[Metric::AllocatedBytes as usize][pool as usize];
+            (stat.current, stat.peak) = (self.bytes, stat.peak.max(self.highest));
+        }
+        let (time, counters) = (Nanos(self.now), Box::new(self.counters));
+        Record::Counters { time, device: CudaIndex(0), counters }
     }
 
     fn snapshot(&self) -> Record {
@@ -179,10 +195,14 @@ fn write(path: &Path, deltas: u64, pace: u64, each: u64) {
             writer.record(&Record::Followed(FollowedChanges { changes })).unwrap();
         }
         if written % each == 0 {
+            writer.record(&job.counters()).unwrap();
             writer.record(&job.snapshot()).unwrap();
         }
     }
+    writer.record(&job.counters()).unwrap();
     writer.record(&job.snapshot()).unwrap();
+    let Record::End(end) = Loop::new(1).end() else { panic!("no end") };
+    writer.record(&Record::End(RecordingEnd { time: Nanos(job.now), ..end })).unwrap();
     writer.finish().unwrap();
 }
 
