@@ -190,11 +190,11 @@ fn write(path: &Path, deltas: u64, pace: u64, each: u64) {
         batch.push(change);
         job.now += pace.max(APART);
         written += 1;
-        if batch.len() == 512 || written % each == 0 {
+        if batch.len() == 512 || written % each == each / 3 {
             let changes = std::mem::take(&mut batch);
             writer.record(&Record::Followed(FollowedChanges { changes })).unwrap();
         }
-        if written % each == 0 {
+        if written % each == each / 3 {
             writer.record(&job.counters()).unwrap();
             writer.record(&job.snapshot()).unwrap();
         }
@@ -209,12 +209,12 @@ fn write(path: &Path, deltas: u64, pace: u64, each: u64) {
 fn main() {
     // 'cargo test --all-targets' runs it as well: with little.
     let is_bench = std::env::args().any(|word| word == "--bench");
-    let deltas = if is_bench { 1_000_000 } else { 20_000 };
+    let (deltas, seconds) = if is_bench { (1_000_000, 3_600) } else { (20_000, 72) };
     let folder = tempfile::tempdir().unwrap();
-    let hour = 3_600_000_000_000;
+    let pace = seconds * 1_000_000_000 / deltas;
     for (name, command, pace, snapshots) in [
         ("a million deltas", "flame", 20_000, 50),
-        ("an hour, a snapshot a second", "report", hour / deltas, 3_600),
+        ("an hour, a snapshot a second", "report", pace, seconds),
     ] {
         let trace = folder.path().join("followed.bin");
         write(&trace, deltas, pace, (deltas / snapshots).max(1));
