@@ -2,10 +2,10 @@
 //! device.
 //!
 //! The C++ part (`PyArray_Storage` of xla/python/py_array.h) has, one after the other, the array's
-//! `ShapedArray`, a flag, its dtype, the vector of its shape, and its sharding; then whether it is
-//! committed, a copy on the host, the client, perhaps a traceback, the array of IFRT, null once
-//! deleted, and the arrays that are parts of it. It counts only if all of these are there (jaxlib
-//! 0.5 to 0.10).
+//! `ShapedArray`, a flag (not since jaxlib 0.11), its dtype, the vector of its shape, and its
+//! sharding; then whether it is committed, a copy on the host, the client, perhaps a traceback
+//! (since 0.11 only the copy), the array of IFRT, null once deleted, a view of it on one device, and
+//! the arrays that are parts of it. It counts only if all of these are there (jaxlib 0.5 to 0.11).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -153,27 +153,34 @@ impl ArrayReader<'_, '_> {
         let is_dtype = |name: &str| name.starts_with("numpy.dtype") || name.ends_with("DType");
         let is_sharding = |name: &str| last(name).ends_with("Sharding");
         // Names of classes of C have their module, others not.
-        if !self.has_full_class(word(2), is_dtype) || !self.has_full_class(word(6), is_sharding) {
+        let dtype = [1, 2].into_iter().find(|by| self.has_full_class(word(*by), is_dtype))?;
+        let sharding = word(dtype + 4);
+        if !self.has_full_class(sharding, is_sharding) {
             return None;
         }
-        let shape = self.numbers([word(3), word(4), word(5)])?;
+        let shape = self.numbers([word(dtype + 1), word(dtype + 2), word(dtype + 3)])?;
         let shape: Option<Vec<i64>> = shape.into_iter().map(|it| i64::try_from(it).ok()).collect();
         let shape = shape?;
         // What follows IFRT's array is a view of it on one device, or None.
         let is_view =
             |by: &usize| self.has_class(word(*by), |name| matches!(name, "NoneType" | ARRAY));
-        let view = [11, 13].into_iter().find(is_view)?;
+        let has_list = dtype == 1;
+        let views = if has_list { &[8][..] } else { &[11, 13] };
+        let view = views.iter().copied().find(is_view)?;
         let buffers = word(view - 1);
         if buffers == 0 {
             return Some(None);
         }
-        let mut parts = self.numbers([word(view + 1), word(view + 2), word(view + 3)])?;
+        let mut parts: Vec<u64> = match has_list {
+            true => self.heap.items(Addr(word(view + 1))).into_iter().map(|at| at.0).collect(),
+            false => self.numbers([word(view + 1), word(view + 2), word(view + 3)])?,
+        };
         parts.push(word(view));
         parts.retain(|part| self.has_class(*part, |name| name == ARRAY));
         let parts = parts.into_iter().map(Addr).collect();
-        let scalar = self.memory.pointer(Addr(word(2)) + SCALAR).ok()?;
+        let scalar = self.memory.pointer(Addr(word(dtype)) + SCALAR).ok()?;
         let dtype = self.heap.class_at(scalar).and_then(|class| DType::named(last(&class.name)));
-        Some(Some(JaxArray { at, dtype, shape, sharding: Addr(word(6)), buffers, parts }))
+        Some(Some(JaxArray { at, dtype, shape, sharding: Addr(sharding), buffers, parts }))
     }
 
     fn words(&self, at: Addr, count: usize) -> Option<Vec<u64>> {

@@ -121,7 +121,7 @@ fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
     for process in listed() {
         let Some(pid) = process.pid else { continue };
         if !found.iter().any(|known| known.pid == pid)
-            && let Some(Orphan { launcher, evidence, started }) = orphan(pid)
+            && let Some(Orphan { launcher, evidence, started, .. }) = orphan(pid)
         {
             let (command, files) = (process.command.clone(), Vec::new());
             found.push(LeftBehind { pid, command, files, launcher, evidence, started });

@@ -31,7 +31,8 @@ pub fn read_neighbours(readers: &TargetReaders) -> Vec<GpuNeighbour> {
             (waiting <= MAX_WORKERS && is_idle_worker(pid)).then_some(NeighbourRole::IdleWorker)?
         } else {
             // Without a known launcher it may be a service.
-            NeighbourRole::Orphan { launcher: orphan(pid)?.launcher?, is_job: pid == own }
+            let launcher = orphan(pid).filter(|orphan| orphan.is_adopted)?.launcher?;
+            NeighbourRole::Orphan { launcher, is_job: pid == own }
         };
         Some(GpuNeighbour { pid, command: process.command, gpus, bytes: process.bytes, role })
     };

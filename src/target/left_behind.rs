@@ -50,6 +50,8 @@ pub struct Orphan {
     pub evidence: Option<String>,
     /// When the orphan started.
     pub started: Option<SystemTime>,
+    /// Its parent adopts orphans; a variable may also be inherited from a terminal that has ended.
+    pub is_adopted: bool,
 }
 
 /// Of torchrun, Open MPI, MPICH, Slurm.
@@ -98,6 +100,7 @@ fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
             launcher: Some(own.group),
             evidence: Some("leader of its process group".to_owned()),
             started: None,
+            is_adopted: true,
         });
     }
     // torchrun, and launchers with start_new_session, give each rank its session.
@@ -105,7 +108,8 @@ fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
     let named = environment.iter().find_map(|variable| named_launcher(proc, variable, own));
     if let Some((launcher, variable)) = named {
         let evidence = Some(format!("{variable} in its environment"));
-        return Some(Orphan { launcher: Some(launcher), evidence, started: None });
+        let is_adopted = is_adopted(proc, own);
+        return Some(Orphan { launcher: Some(launcher), evidence, started: None, is_adopted });
     }
     if !is_adopted(proc, own) {
         return None;
@@ -113,7 +117,7 @@ fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
     let has = |name: &&str| environment.iter().any(|it| it.split('=').next() == Some(*name));
     let is_rank = RANK_VARIABLES.iter().any(has) || is_started_by_python(proc, pid);
     let leads_session = own.session == pid && !is_service(proc, pid) && !is_main_program(proc, own);
-    (is_rank || leads_session).then(Orphan::default)
+    (is_rank || leads_session).then(|| Orphan { is_adopted: true, ..Orphan::default() })
 }
 
 fn environment(proc: &Path, pid: u32) -> Vec<String> {
@@ -282,6 +286,12 @@ mod tests {
         }
         process(proc, 3, "S 1 3 3", &[]); // the main program of process 1
         let found = |pid| orphan_in(proc, pid).map(|orphan| orphan.launcher);
+        // Its variable names a launcher that has ended, but a shell started it.
+        process(proc, 51, "S 52 51 51", &[]);
+        process(proc, 52, "S 1 52 52", &[]);
+        file(51, "environ", "JPY_PARENT_PID=39\0");
+        assert_eq!(orphan_in(proc, 51).map(|orphan| orphan.is_adopted), Some(false));
+        assert_eq!(orphan_in(proc, 45).map(|orphan| orphan.is_adopted), Some(true));
         let all = [40, 41, 42, 43, 44, 45, 46, 50, 3].map(found);
         let known = |launcher| Some(Some(launcher));
         assert_eq!(all, [Some(None), None, Some(None), None, None, known(39), None, None, None]);

@@ -4,8 +4,9 @@
 
 enum { SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 /* What NCCL 2.28.9 takes of each of two H200s, joined by NVLink: kernels with the process's first
- * communicator, channels with each, and more with its first send and its first receive. */
-enum { KERNEL_BYTES = 354 << 20, CHANNEL_BYTES = 484 << 20, SEND_BYTES = 320 << 20, RECEIVE_BYTES = 384 << 20 };
+ * communicator, channels with each (fewer for one rank), and more with its first send and its first
+ * receive. */
+enum { KERNEL_BYTES = 354 << 20, LONE_BYTES = 204 << 20, CHANNEL_BYTES = 484 << 20, SEND_BYTES = 320 << 20, RECEIVE_BYTES = 384 << 20 };
 struct Communicator { int ranks, rank, device; void *channels, *sends, *receives; };
 struct UniqueId { char bytes[128]; };
 
@@ -25,8 +26,8 @@ static int create(Handle *out, int ranks, int rank, int device) {
   struct Communicator *communicator = calloc(1, sizeof *communicator);
   if (!communicator) return SYSTEM_ERROR;
   *communicator = (struct Communicator){.ranks = ranks, .rank = rank, .device = device};
-  if (ranks > 1 && (reserve(&kernels[device], device, KERNEL_BYTES) ||
-                    reserve(&communicator->channels, device, CHANNEL_BYTES))) {
+  if (reserve(&kernels[device], device, KERNEL_BYTES) ||
+      reserve(&communicator->channels, device, ranks > 1 ? CHANNEL_BYTES : LONE_BYTES)) {
     free(communicator);
     return SYSTEM_ERROR;
   }

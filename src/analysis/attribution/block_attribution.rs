@@ -45,6 +45,8 @@ pub(crate) struct BlockAttribution {
     /// The stacks seen do not decide: several threads can have allocated it, or many allocations
     /// lie between two samples.
     pub(crate) contested: bool,
+    /// It is a guess that this block lives, and not one of its size from another site.
+    pub(crate) doubted: bool,
 }
 
 impl BlockAttribution {
@@ -55,6 +57,7 @@ impl BlockAttribution {
             allocated_at: 0,
             certain: false,
             contested: false,
+            doubted: false,
         })
     }
 
@@ -67,6 +70,7 @@ impl BlockAttribution {
             allocated_at: 0,
             certain: false,
             contested: false,
+            doubted: false,
         })
     }
 
@@ -109,10 +113,16 @@ impl BlockAttribution {
         Arc::new(BlockAttribution { shares: self.shares.clone(), certain: false, ..*self })
     }
 
+    /// The same, of a block of which it is a guess that it lives.
+    pub(in crate::analysis) fn in_doubt(&self) -> Arc<BlockAttribution> {
+        Arc::new(BlockAttribution { shares: self.shares.clone(), doubted: true, ..*self })
+    }
+
     /// A copy that names `origin` as its only site, proven.
     pub(in crate::analysis) fn proven_of(&self, origin: AllocationOrigin) -> Arc<BlockAttribution> {
         let shares = vec![(origin, 1)];
-        Arc::new(BlockAttribution { shares, certain: true, contested: false, ..*self })
+        let attribution = BlockAttribution { shares, certain: true, contested: false, ..*self };
+        Arc::new(BlockAttribution { doubted: false, ..attribution })
     }
 
     /// What is shown of it: all, unless [contested](Self::contested) or sampled in several threads.
@@ -205,6 +215,7 @@ mod tests {
                 allocated_at: 0,
                 certain: false,
                 contested,
+                doubted: false,
             };
             charge.shown(followed, |stack| (stack.0 > 1).then_some(StackId(1))).shares.clone()
         };
@@ -230,6 +241,7 @@ mod tests {
             allocated_at: 0,
             certain: false,
             contested: false,
+            doubted: false,
         };
         let mut parts = Vec::new();
         charge.split(1000, |_, bytes| parts.push(bytes));

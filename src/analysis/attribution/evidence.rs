@@ -29,7 +29,9 @@ impl BlockAttribution {
         match self.shares[..] {
             _ if self.certain => Evidence::Proven,
             _ if self.is_before() => Evidence::Older,
-            [(AllocationOrigin::Stack(..), _)] if self.contested => Evidence::Shared,
+            [(AllocationOrigin::Stack(..), _)] if self.contested || self.doubted => {
+                Evidence::Shared
+            }
             [(AllocationOrigin::Stack(..), _)] if by_polls => Evidence::Probable,
             [(AllocationOrigin::Stack(..), _)] => Evidence::Sampled,
             [(_, _)] => Evidence::NotSeen,

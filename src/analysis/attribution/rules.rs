@@ -198,5 +198,6 @@ fn spread(
         allocated_at: to,
         certain: false,
         contested: many > 0,
+        doubted: false,
     }
 }

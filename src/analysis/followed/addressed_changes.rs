@@ -187,6 +187,12 @@ impl FollowReplay<'_> {
         let freed = window.take_free(group);
         let (site, time) =
             freed.map_or(([None; 2], 0), |of| (of.pool.site, of.pool.attribution.allocated_at));
+        if let Some(WindowFree { step, last, .. }) = freed {
+            let usual = self.sites.usual(group, &site);
+            let youngest = self.sites.youngest;
+            let moment = FreeMoment { change: step, time, site, usual, last, youngest };
+            replayed.check(at, &moment, &mut self.checked);
+        }
         replayed.remove(at, site, time);
     }
 
@@ -248,6 +254,7 @@ impl FollowReplay<'_> {
             time: freed.pool.attribution.allocated_at,
             site,
             usual: self.sites.usual(group, &site),
+            youngest: self.sites.youngest,
             last: if in_same_change { freed.last_before } else { freed.last },
         };
         let chosen = replayed.choose(&moment).map(|at| {

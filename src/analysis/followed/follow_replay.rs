@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::{AllocationOrigin, BlockAttribution, BlockGroup};
-use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites};
+use crate::analysis::followed::free_sites::{CheckedFrees, FreeChoice, FreeSite, FreeSites};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
 use crate::analysis::followed::pool_change::{MAX_AT_ONCE, PoolChange, even_group, sole_group};
@@ -55,6 +55,8 @@ pub(in crate::analysis) struct ReplayResult {
     pub(in crate::analysis) freed: Vec<(BlockGroup, FreeSite, AllocationOrigin)>,
     /// Frees that may have been of a block with another origin.
     pub(in crate::analysis) choices: Vec<(BlockGroup, FreeChoice)>,
+    /// How often the youngest of several blocks was freed.
+    pub(in crate::analysis) checked: CheckedFrees,
 }
 
 impl ReplayResult {
@@ -81,6 +83,8 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) step: usize,
     pub(super) last: Option<usize>,
     freed: FreedGroups,
+    /// How often the youngest of several blocks was freed.
+    pub(super) checked: CheckedFrees,
     /// Whether addresses were read.
     pub(super) is_addressed: bool,
 }
@@ -95,8 +99,17 @@ impl<'a> FollowReplay<'a> {
         let mut places = FxHashMap::default();
         for SnapshotBlock { group, address, attribution, batch, lasts, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
-            let (returned, given) = (None, None);
-            let block = ReplayedBlock { from, attribution, returned, is_gone, batch, lasts, given };
+            let (returned, given, doubted) = (None, None, attribution.doubted);
+            let block = ReplayedBlock {
+                from,
+                attribution,
+                returned,
+                is_gone,
+                batch,
+                lasts,
+                given,
+                doubted,
+            };
             let of_group = groups.entry(group).or_default();
             if is_gone && !block.attribution.certain {
                 *of_group.gone.entry(batch).or_default() += 1;
@@ -116,6 +129,7 @@ impl<'a> FollowReplay<'a> {
             step: 0,
             last: None,
             freed: FreedGroups::default(),
+            checked: CheckedFrees::default(),
             is_addressed: false,
         }
     }
@@ -172,9 +186,10 @@ impl<'a> FollowReplay<'a> {
                     time: change.attribution.allocated_at,
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
+                    youngest: self.sites.youngest,
                     last: self.last,
                 };
-                replayed.free(&moment);
+                replayed.free(&moment, &mut self.checked);
             }
         }
     }
@@ -211,7 +226,7 @@ impl<'a> FollowReplay<'a> {
                         (change, None, sign(block.given.is_none(), FreeSign::NoAddress))
                     }
                 };
-                let attribution = block.attribution.clone();
+                let attribution = block.charge();
                 let at = attribution.allocated_at;
                 ((age, at, block.address()), AliveBlock { kind, attribution, address, sign })
             };
@@ -229,7 +244,7 @@ impl<'a> FollowReplay<'a> {
         mut self,
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
     ) -> ReplayResult {
-        let mut result = ReplayResult::default();
+        let mut result = ReplayResult { checked: self.checked, ..ReplayResult::default() };
         for (group, mut addresses) in blocks {
             let mut replayed = self.groups.remove(&group).unwrap_or_default();
             replayed.settle_addresses(&addresses.known, &mut result.attributions);
@@ -239,8 +254,13 @@ impl<'a> FollowReplay<'a> {
             let (mut made, mut stayed) = (Vec::new(), FxHashSet::default());
             for block in replayed.live {
                 match block.from {
-                    BlockSource::Change(_) => made.push(block.attribution),
-                    BlockSource::Snapshot(address) => drop(stayed.insert(address)),
+                    BlockSource::Change(_) => made.push(block.charge()),
+                    BlockSource::Snapshot(address) => {
+                        if block.doubted && !block.attribution.doubted {
+                            result.attributions.insert(address, block.charge());
+                        }
+                        stayed.insert(address);
+                    }
                 }
             }
             // Of the blocks that seem to have been freed, the youngest are the likeliest to be

@@ -18,6 +18,10 @@ const MAX_ORIGINS: usize = 12;
 /// Frees at a place after which it is clear what it frees, and how many times as often as anything else.
 const MIN_FREES: u32 = 3;
 const CLEAR_RATIO: u32 = 3;
+/// The same, to leave no doubt: 95 %.
+const ALWAYS_RATIO: u32 = 19;
+/// Checked frees before they say something.
+const MIN_CHECKED: u32 = 16;
 /// Choices remembered: of one origin in one group, and in all. What an optimizer's first step is wrongly taken to have lost is
 /// known to be alive only after many frees of others.
 const MAX_CHOICES: usize = 1 << 10;
@@ -25,6 +29,38 @@ const MAX_ALL_CHOICES: usize = 1 << 16;
 
 /// The calls in which something was freed: where they were made, as [`AllocationOrigin::Below`].
 pub(in crate::analysis) type FreeSite = [Option<AllocationOrigin>; 2];
+
+/// Frees of which is known which block they took: how often another sign told the same.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::analysis) struct CheckedFrees {
+    right: u32,
+    all: u32,
+}
+
+impl CheckedFrees {
+    pub(in crate::analysis) fn add(&mut self, is_right: bool) {
+        self.right = self.right.saturating_add(u32::from(is_right));
+        self.all = self.all.saturating_add(1);
+    }
+
+    pub(in crate::analysis) fn join(&mut self, other: CheckedFrees) {
+        self.right = self.right.saturating_add(other.right);
+        self.all = self.all.saturating_add(other.all);
+    }
+
+    pub(in crate::analysis) fn is_reliable(self) -> bool {
+        let wrong = self.all - self.right;
+        self.all >= MIN_CHECKED && self.right >= wrong.saturating_mul(ALWAYS_RATIO)
+    }
+}
+
+/// Whose blocks are freed at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::analysis) struct UsualSite {
+    pub(in crate::analysis) origin: AllocationOrigin,
+    /// Hardly ever another's.
+    pub(in crate::analysis) is_always: bool,
+}
 
 /// A free of which it was not clear which block of its group it was.
 #[derive(Debug, Clone)]
@@ -45,6 +81,8 @@ pub(in crate::analysis) struct FreeSites {
     all_choices: usize,
     /// When a block was allocated last for which the origin came into question.
     possible: FxHashMap<(BlockGroup, AllocationOrigin), u64>,
+    /// How often the youngest of several blocks was freed.
+    pub(in crate::analysis) youngest: CheckedFrees,
 }
 
 impl FreeSites {
@@ -94,16 +132,17 @@ impl FreeSites {
         &self,
         group: BlockGroup,
         site: &FreeSite,
-    ) -> Option<AllocationOrigin> {
+    ) -> Option<UsualSite> {
         let of_side = |side: &AllocationOrigin| {
             let origins = self.freed.get(&(group, *side))?;
-            let &(best, count) = origins.iter().max_by_key(|(_, count)| *count)?;
-            let others: u32 = origins.iter().filter(|o| o.0 != best).map(|o| o.1).sum();
-            (count >= MIN_FREES && count >= others.saturating_mul(CLEAR_RATIO))
-                .then_some((count, best))
+            let &(origin, count) = origins.iter().max_by_key(|(_, count)| *count)?;
+            let others: u32 = origins.iter().filter(|o| o.0 != origin).map(|o| o.1).sum();
+            let is_times = |ratio| count >= others.saturating_mul(ratio);
+            let usual = UsualSite { origin, is_always: is_times(ALWAYS_RATIO) };
+            (count >= MIN_FREES && is_times(CLEAR_RATIO)).then_some((count, usual))
         };
         let sides = site.iter().flatten().filter_map(of_side);
-        sides.max_by_key(|(count, _)| *count).map(|(_, origin)| origin)
+        sides.max_by_key(|(count, _)| *count).map(|(_, usual)| usual)
     }
 
     /// Remembers a choice, to put it right when more is known.
@@ -154,7 +193,8 @@ impl FreeSites {
             if !freed.iter().all(|of| self.has_ended(group, *of, choice.time)) {
                 continue;
             }
-            let usual = self.usual(group, &choice.site).filter(|usual| !freed.contains(usual));
+            let usual = self.usual(group, &choice.site).map(|usual| usual.origin);
+            let usual = usual.filter(|usual| !freed.contains(usual));
             let is_usual = |(_, block): &(u64, Arc<BlockAttribution>)| {
                 usual.is_some() && block.only_stack() == usual
             };
@@ -200,6 +240,19 @@ mod tests {
     fn corrected(mut sites: FreeSites) -> Vec<AllocationOrigin> {
         let corrected = sites.correct(GROUP, vec![(7, block(1, 50))]);
         corrected.iter().filter_map(|(_, block)| block.only_stack()).collect()
+    }
+
+    #[test]
+    fn a_sign_is_reliable_once_it_was_right_often_enough() {
+        let mut checked = CheckedFrees::default();
+        let mut add = |is_right, times| {
+            (0..times).for_each(|_| checked.add(is_right));
+            checked.is_reliable()
+        };
+        assert!(!add(true, MIN_CHECKED - 1), "too few");
+        assert!(add(true, 4));
+        assert!(add(false, 1), "one of twenty");
+        assert!(!add(false, 1));
     }
 
     #[test]

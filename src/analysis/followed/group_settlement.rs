@@ -33,7 +33,7 @@ impl GroupReplay {
             if let Some(block) = of_batch.and_then(Vec::pop).and_then(|at| self.live.get_mut(at)) {
                 block.from = BlockSource::Snapshot(*address);
                 block.is_gone = false;
-                attributions.insert(*address, block.attribution.clone());
+                attributions.insert(*address, block.charge());
             }
         }
     }
@@ -49,7 +49,7 @@ impl GroupReplay {
             let (BlockSource::Change(_), Some(address)) = (block.from, block.given) else {
                 return true;
             };
-            given.insert(address, block.attribution.clone());
+            given.insert(address, block.charge());
             false
         });
         let mut settle = |address: u64| {

@@ -89,6 +89,7 @@ impl HighestMoment {
                     allocated_at: self.time,
                     certain: false,
                     contested: false,
+                    doubted: false,
                 });
                 let kind = BlockGroup { size, requested: size, pool };
                 let (address, sign) = (None, FreeSign::None);
@@ -158,6 +159,7 @@ pub(crate) mod tests {
             allocated_at: 1,
             certain,
             contested: false,
+            doubted: false,
         })
     }
 

@@ -164,7 +164,7 @@ impl FollowedSteps {
         let number = self.first + self.steps.len() as u64;
         let new = self.look_at(number, change, stacks, (engine, host_only));
         if self.decoded.is_none() {
-            self.log.add(change, |stack| engine.is_waiting(stacks, stack));
+            self.log.add(change, |stack| engine.is_waiting(stacks, stack), stacks);
             if self.log.len() > 2 * MOST_DECODED {
                 self.log.keep_last(MOST_DECODED);
             }
@@ -197,7 +197,7 @@ impl FollowedSteps {
         host_only: &HostStacks,
     ) {
         self.look_at(0, change, stacks, (engine, host_only));
-        self.log.add(change, |stack| engine.is_waiting(stacks, stack));
+        self.log.add(change, |stack| engine.is_waiting(stacks, stack), stacks);
     }
 
     /// Finds out what is known of a change by itself.
@@ -367,5 +367,6 @@ fn charge(new: &NewChange<'_>, engine: &EngineFrames, stacks: &StackTable) -> Bl
         allocated_at: change.after.0,
         certain: proven.is_some(),
         contested: *contested,
+        doubted: false,
     }
 }

@@ -57,9 +57,11 @@ impl FollowedSteps {
             let time = moment.time;
             moment.keep_proven(|size| self.proof.none_freed(size, time));
         }
-        let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
+        let ReplayResult { mut attributions, unexplained, freed, choices, checked } =
+            replay.finish(blocks);
         if is_complete {
             self.learn(until, freed, choices);
+            self.sites.youngest.join(checked);
         }
         if let Some(stretch) = stretch {
             self.states.keep(stretch);

@@ -173,6 +173,7 @@ impl UntilMap {
             allocated_at: ends(self.steps.last()).max(1),
             certain: false,
             contested: false,
+            doubted: false,
         });
         left.retain(|kind, addresses| {
             let most = |i: &CounterInterval| i.most_blocks(kind.pool, kind.size, kind.requested);

@@ -252,6 +252,7 @@ impl DeviceProfile {
             allocated_at: 0,
             certain: false,
             contested: false,
+            doubted: false,
         });
         self.find_living(&mut snapshot.blocks);
         for block in snapshot.blocks.values_mut() {

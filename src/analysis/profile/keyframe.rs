@@ -150,7 +150,7 @@ fn allocation_source(charge: &Arc<BlockAttribution>, table: &StackTable) -> Allo
     AllocationSource::Observed {
         shares: charge.shares.iter().map(share).collect(),
         span: charge.span.map(Nanos),
-        contested: charge.contested,
+        contested: charge.contested || charge.doubted,
     }
 }
 
@@ -185,5 +185,6 @@ fn block_attribution(
         allocated_at: born,
         certain: false,
         contested,
+        doubted: false,
     })
 }

@@ -175,6 +175,7 @@ fn stacks_of(seen: &[(AllocationOrigin, u64)], many: bool, stacks: &StackTable) 
         allocated_at: 0,
         certain: false,
         contested: many,
+        doubted: false,
     };
     let shown = charge.shown(false, |stack| stacks.get_stack(stack)?.parent);
     let stack = |&(origin, weight): &(AllocationOrigin, u64)| match origin {

@@ -71,10 +71,12 @@ impl From<RunPeaks> for RunPeaksJson {
 /// The largest errors that a comparison with a GPU found.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[allow(missing_docs)]
 pub struct RunMarginJson {
+    /// Of the allocated peak.
     pub allocated: u64,
+    /// Of the reserved peak.
     pub reserved: u64,
+    /// Of the process.
     pub process: u64,
 }
 
@@ -109,10 +111,12 @@ pub struct RunMomentJson {
 /// A line of Python.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[allow(missing_docs)]
 pub struct RunLineJson {
+    /// Its path.
     pub file: String,
+    /// From 1.
     pub line: u32,
+    /// With its class.
     pub function: String,
 }
 

@@ -2,8 +2,12 @@
 
 use std::ops::Range;
 
+use rustc_hash::FxHashSet;
+
 use crate::analysis::attribution::AllocationOrigin;
-use crate::model::{CounterDelta, FollowedChange, StackId, StackReading, ThreadId, ThreadWait};
+use crate::model::{
+    CounterDelta, FollowedChange, StackId, StackReading, StackTable, ThreadId, ThreadWait,
+};
 
 /// Deltas kept (some 150 bytes each); later ones are not decoded.
 const MAX_DELTAS: usize = 1 << 20;
@@ -79,6 +83,26 @@ impl LoggedDelta {
 pub(in crate::analysis::followed) struct DeltaLog {
     pub(super) deltas: Vec<LoggedDelta>,
     threads: Vec<SeenThread>,
+    calls: SeenCalls,
+}
+
+/// Stacks that only call what allocates.
+#[derive(Debug, Default)]
+struct SeenCalls {
+    seen: FxHashSet<StackId>,
+    /// Polls saw deeper stacks.
+    callers: FxHashSet<StackId>,
+    /// An allocation was made there: polls near each other saw nothing else.
+    sites: FxHashSet<StackId>,
+}
+
+impl SeenCalls {
+    fn see(&mut self, stack: StackId, stacks: &StackTable) {
+        if self.seen.insert(stack) {
+            let callers = stacks.callers(stack).skip(1);
+            callers.take_while(|caller| self.callers.insert(*caller)).for_each(drop);
+        }
+    }
 }
 
 impl DeltaLog {
@@ -86,6 +110,7 @@ impl DeltaLog {
         &mut self,
         change: &FollowedChange,
         is_waiting: impl Fn(StackId) -> bool,
+        stacks: &StackTable,
     ) {
         if self.deltas.len() >= MAX_DELTAS {
             return;
@@ -96,6 +121,18 @@ impl DeltaLog {
             StackReading::NoFrames => SeenStack::NoFrames,
             StackReading::Torn | StackReading::NotRead => SeenStack::Unread,
         };
+        let is_one = change.after.0.saturating_sub(change.before.0) <= STAYS_WITHIN
+            && change.allocations() == 1
+            && !change.others_possible;
+        for thread in &change.threads {
+            thread.stacks().for_each(|stack| self.calls.see(stack, stacks));
+            if let StackReading::Whole(stack) = thread.after
+                && is_one
+                && thread.before == thread.after
+            {
+                self.calls.sites.insert(stack);
+            }
+        }
         let first = self.threads.len() as u32;
         self.threads.extend(change.threads.iter().map(|thread| SeenThread {
             thread: thread.thread,
@@ -173,6 +210,11 @@ impl DeltaLog {
                 .any(|seen| seen.thread == thread && seen.sides == stood && !seen.held_lock)
     }
 
+    /// Whether what was allocated at this stack was allocated deeper.
+    pub(super) fn only_calls(&self, stack: StackId) -> bool {
+        self.calls.callers.contains(&stack) && !self.calls.sites.contains(&stack)
+    }
+
     pub(super) fn all_threads(&self) -> &[SeenThread] {
         &self.threads
     }
@@ -188,5 +230,37 @@ impl DeltaLog {
         let shows = |seen: &&SeenThread| seen.sides.iter().any(|it| [ran, waited].contains(it));
         let thread = self.threads(of).iter().find(shows).map_or(usual, |seen| seen.thread);
         AllocationOrigin::Stack(thread, stack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{FollowedThread, Frame, Function, Nanos};
+
+    #[test]
+    fn a_call_that_polls_see_deeper_is_no_site_unless_the_program_stayed_there() {
+        let mut stacks = StackTable::new();
+        let function = stacks.function(Function::of_test("f", 9));
+        let [line, inner] = [1, 2].map(|line| stacks.frame(Frame { function, line }));
+        let call = stacks.stack(None, line);
+        let deeper = stacks.stack(Some(call), inner);
+        let change = |before, after| FollowedChange {
+            after: Nanos(5_000),
+            small: CounterDelta { allocations: 1, allocated_bytes: 512, ..CounterDelta::default() },
+            threads: vec![FollowedThread {
+                thread: ThreadId(0),
+                before: StackReading::Whole(before),
+                after: StackReading::Whole(after),
+                held_lock: false,
+                wait: ThreadWait::default(),
+            }],
+            ..FollowedChange::empty()
+        };
+        let mut log = DeltaLog::default();
+        log.add(&change(call, deeper), |_| false, &stacks);
+        assert_eq!([call, deeper].map(|stack| log.only_calls(stack)), [true, false]);
+        log.add(&change(call, call), |_| false, &stacks);
+        assert!(!log.only_calls(call), "its line allocates, too");
     }
 }

@@ -82,6 +82,7 @@ impl<'a> ThreadHabits<'a> {
             let held = self.held(thread.thread);
             if thread.waited
                 || self.waiting.has(stack)
+                || log.only_calls(stack)
                 || !self.held.is_empty() && held == 0 && !is_engine
             {
                 continue;
