@@ -4,8 +4,9 @@
 //! The C++ part (`PyArray_Storage` of xla/python/py_array.h) has, one after the other, the array's
 //! `ShapedArray`, a flag (not since jaxlib 0.11), its dtype, the vector of its shape, and its
 //! sharding; then whether it is committed, a copy on the host, the client, perhaps a traceback
-//! (since 0.11 only the copy), the array of IFRT, null once deleted, a view of it on one device, and
-//! the arrays that are parts of it. It counts only if all of these are there (jaxlib 0.5 to 0.11).
+//! (since 0.11 only the copy), the array of IFRT, null once deleted, a view of it on one device,
+//! and the arrays that are parts of it. It counts only if all of these are there (jaxlib 0.5 to
+//! 0.11).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
