@@ -95,5 +95,5 @@ pub use stack::{
     Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable, Thread,
     ThreadActivity, ThreadId,
 };
-pub use tensors::{DType, Storage, TensorDevice, TensorInfo};
+pub use tensors::{DType, JAX_ARRAY, Storage, TensorDevice, TensorInfo};
 pub(crate) use wrapper_functions::MODULE_CALLS;

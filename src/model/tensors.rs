@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+/// The class of JAX's arrays.
+pub const JAX_ARRAY: &str = "jax.Array";
+
 /// An element type: a stable index of `c10::ScalarType` (c10/core/ScalarType.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DType(pub u16);

@@ -20,7 +20,7 @@ use super::paths::{self, PathSources};
 use super::walk::RelevantObjects;
 use super::{SnapshotRequest, jax_devices, referrers};
 use crate::model::{
-    DType, IncompleteSnapshot, OwnershipSnapshot, ReachedLimit, Storage, TensorCategory,
+    DType, IncompleteSnapshot, JAX_ARRAY, OwnershipSnapshot, ReachedLimit, Storage, TensorCategory,
     TensorDevice, TensorInfo, TensorRow,
 };
 use crate::python::{HeapListing, InterpreterReader, ObjectHeap};
@@ -235,7 +235,7 @@ impl JaxArray {
         let row = |(device, parts): (_, u64)| TensorRow {
             tensor: TensorInfo {
                 at: self.at.0,
-                class: "jax.Array".into(),
+                class: JAX_ARRAY.into(),
                 storage: Some(Storage {
                     at: memory,
                     data: memory,

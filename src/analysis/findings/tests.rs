@@ -9,9 +9,10 @@ use crate::analysis::owners::{GrowthWatch, groups, owner_groups};
 use crate::analysis::{FailureCount, ReservedGrowth};
 use crate::model::{
     AllocatorSnapshot, Block, BlockState, CppKeeper, CppMemory, CudaIndex, DType, GarbageCycle,
-    GpuNeighbour, GraphNode, HandledError, JobThreads, NamedModule, Nanos, NeighbourRole,
-    Optimizer, OwnershipSnapshot, PoolId, RecorderState, RootModule, SavedBy, SavedIn, Segment,
-    SnapshotConsistency, Storage, TensorCategory, TensorDevice, TensorInfo, TensorRow,
+    GpuNeighbour, GraphNode, HandledError, JAX_ARRAY, JobThreads, NamedModule, Nanos,
+    NeighbourRole, Optimizer, OwnershipSnapshot, PoolId, RecorderState, RootModule, SavedBy,
+    SavedIn, Segment, SnapshotConsistency, Storage, TensorCategory, TensorDevice, TensorInfo,
+    TensorRow,
 };
 use crate::ownership::fixture;
 
@@ -297,6 +298,19 @@ fn large_memory_of_others_or_outside_pytorch_is_found() {
         seen(&found_on(gpu(Some(3 << 30), Some(bytes)))),
         [("other processes", bytes, None), ("outside PyTorch", 3 << 30, None)]
     );
+}
+
+#[test]
+fn memory_that_jax_takes_in_advance_is_told_with_the_option() {
+    let mut array = tensor(8, 6, 6, TensorCategory::Other, "main: params");
+    array.tensor.class = JAX_ARRAY.into();
+    let snapshot = OwnershipSnapshot { tensors: vec![array], ..OwnershipSnapshot::default() };
+    let gpus = [GpuFacts { outside: Some(30 << 30), ..GpuFacts::default() }];
+    let facts = FindingFacts { gpus: &gpus, snapshot: Some(&snapshot), ..FindingFacts::default() };
+    let found = findings(&facts);
+    let [finding] = &found[..] else { panic!("{found:?}") };
+    assert!(finding.problem.contains("holds 30.00 GiB, and JAX's arrays are 6.00 MiB of it"));
+    assert!(finding.change.contains("XLA_PYTHON_CLIENT_PREALLOCATE=false"));
 }
 
 /// `idle` streams with 22 MiB of free cache each; the default stream is in use.
