@@ -73,7 +73,10 @@ pub fn run() -> ExitCode {
         return keep_probes();
     }
     sampler::allow_keeper();
-    let args = match CliArgs::from_words(job_choice::completed(std::env::args_os().collect())) {
+    let Some(words) = job_choice::completed(std::env::args_os().collect()) else {
+        return ExitCode::SUCCESS;
+    };
+    let args = match CliArgs::from_words(words) {
         Ok(args) => args,
         Err(answer) => return print_answer(&answer),
     };

@@ -176,10 +176,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
 }
 
 fn exists(path: &Path) -> String {
-    format!(
-        "{} exists already; use --force to overwrite it, or name another file with -o",
-        path.display()
-    )
+    format!("{} exists already; use --force to overwrite it, or name another file", path.display())
 }
 
 /// Writes a file, complete or not at all; `-` is standard output.

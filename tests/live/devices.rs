@@ -545,11 +545,13 @@ fn memspy_alone_on_a_terminal_asks_which_job() {
     let words = [memspy.get_program()].into_iter().chain(memspy.get_args());
     let line: Vec<&str> = words.map(|word| word.to_str().unwrap()).collect();
     terminal.enter(&format!("clear; {}", line.join(" ")));
-    let screen = terminal.wait_for("the question", |screen| screen.contains("Which one? [1;"));
+    let screen = terminal.wait_for("the question", |screen| screen.contains("Which one?"));
     let pid = target.pid().to_string();
     let is_listed =
         |line: &str| [&pid, "GPU 0", "MiB", "python"].iter().all(|it| line.contains(it));
     assert!(screen.lines().any(is_listed), "{screen}");
+    terminal.enter("nonsense");
+    terminal.wait_for("the answer", |screen| screen.contains("no such process"));
     terminal.press(&["Enter"]);
     terminal.wait_for("the summary", |screen| screen.contains(&format!("Process {pid}")));
     target.finish();

@@ -162,7 +162,7 @@ fn a_module_needs_no_program_and_json_has_the_answer() {
     let sum: u64 = holders.iter().map(|holder| holder["bytes"].as_u64().unwrap()).sum();
     assert_eq!(sum, answer["moment"]["allocated"].as_u64().unwrap());
     // The program's own words.
-    has(&done.err, &["parameters and buffers  0.008 GiB", "kept for backward       0.50"]);
+    has(&done.err, &["parameters and buffers  8.01 MiB", "kept for backward       512.00 MiB"]);
 }
 
 /// Peaks of an H200 (benches/dry_run.md).

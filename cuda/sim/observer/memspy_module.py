@@ -6,8 +6,6 @@ import sys
 
 import torch
 
-GIB = 1 << 30
-
 
 def made(place):
     """What NAME of a file, or of an importable module, makes."""
@@ -45,22 +43,38 @@ def backward(results):
     sum(result.float().sum() for result in results).backward()
 
 
+def size(count):
+    """As memspy writes it."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count} B" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+
+
+def bytes_of(some):
+    return size(sum(tensor.nbytes for tensor in some))
+
+
 def main():
     place, *shapes = sys.argv[1:]
-    module = made(place)
-    inputs = [sample(text) for text in shapes]
-    one = torch.zeros(1, 1, device="cuda")
-    torch.nn.functional.linear(one, one, one[0])  # cuBLAS's work spaces are not the module's
+    try:
+        module = made(place)
+        inputs = [sample(text) for text in shapes]
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        sys.exit(f"--module {place} --input {' '.join(shapes)}: {type(error).__name__}: {error}")
+    some = torch.zeros(64, 64, device="cuda")
+    torch.nn.functional.linear(some, some, some[0])  # cuBLAS's work spaces are not the module's
     before = torch.cuda.memory_allocated()
     results = forward(module, inputs)
     kept = torch.cuda.memory_allocated() - before
-    if results:
-        backward(results)
-    weights = [*module.parameters(), *module.buffers()]
-    gradients = [it.grad for it in module.parameters() if it.grad is not None]
-    print(f"parameters and buffers  {sum(it.nbytes for it in weights) / GIB:.3f} GiB")
-    print(f"kept for backward       {kept / GIB:.3f} GiB")
-    print(f"gradients               {sum(it.nbytes for it in gradients) / GIB:.3f} GiB", flush=True)
+    print(f"parameters and buffers  {bytes_of([*module.parameters(), *module.buffers()])}")
+    if not results:
+        return print("no result depends on a parameter: there is no backward pass", flush=True)
+    backward(results)
+    print(f"kept for backward       {size(kept)}")
+    print(f"gradients               {bytes_of(it.grad for it in module.parameters() if it.grad is not None)}", flush=True)
 
 
 for function in (made, sample, forward, backward, main):  # their lines are shown without memspy's folder

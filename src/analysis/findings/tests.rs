@@ -347,7 +347,7 @@ fn cache_of_idle_streams_is_found() {
         until: Nanos(1),
         ooms: FailureCount::default(),
         retries: FailureCount::default(),
-        reserved: Some(ReservedGrowth { bytes: 22 * MIB, rises: 1 }),
+        reserved: Some(ReservedGrowth { bytes: 22 * MIB }),
         full: None,
         seconds: 2.0,
         taken_by: vec!["load (a.py:7)".to_owned()],

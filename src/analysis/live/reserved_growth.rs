@@ -3,12 +3,14 @@
 use crate::analysis::live::usage_history::PeakUsage;
 use crate::model::Segment;
 
-/// Growth of reserved memory in bytes, and how often it rose.
+/// One rise may be a step that needed more.
+const MIN_RISES: usize = 2;
+
+/// Growth of reserved memory in bytes.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReservedGrowth {
     pub bytes: u64,
-    pub rises: usize,
 }
 
 impl ReservedGrowth {
@@ -29,7 +31,8 @@ impl ReservedGrowth {
         };
         let (allocated, reserved) = (growth(|at| at.allocated)?, growth(|at| at.reserved)?);
         let rises = levels.windows(2).filter(|pair| pair[0].reserved < pair[1].reserved).count();
-        (reserved > 0 && allocated <= reserved / 2).then_some(ReservedGrowth { bytes, rises })
+        let is_growth = rises >= MIN_RISES && reserved > 0 && allocated <= reserved / 2;
+        is_growth.then_some(ReservedGrowth { bytes })
     }
 }
 
@@ -47,7 +50,7 @@ mod tests {
 
     #[test]
     fn reserved_growth_is_found_under_an_allocated_sawtooth() {
-        let growth = Some(ReservedGrowth { bytes: 44 << 20, rises: 2 });
+        let growth = Some(ReservedGrowth { bytes: 44 << 20 });
         assert_eq!(grown(&[(5, 60), (9, 82), (5, 82), (9, 104)]), growth);
     }
 
@@ -59,6 +62,7 @@ mod tests {
         let leak: Vec<_> = (0..20).map(|n| (50 + 10 * n, 60 + (10 * n + 19) / 20 * 20)).collect();
         assert_eq!(grown(&leak), None);
         assert_eq!(grown(&[(5, 60), (5, 61)]), None);
+        assert_eq!(grown(&[(5, 60), (5, 82), (5, 82)]), None, "once");
         assert_eq!(grown(&[]), None);
     }
 }

@@ -80,6 +80,14 @@ pub struct ReplayedSetting {
     pub outcome: ReplayOutcome,
 }
 
+impl ReplayedSetting {
+    /// How many things differ from the default.
+    fn changes(&self) -> usize {
+        let settings = self.settings.split(',').filter(|setting| !setting.trim().is_empty());
+        settings.count() + usize::from(self.empties_at_steps)
+    }
+}
+
 /// The replays of a recording: under its own settings first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SettingComparison {
@@ -99,7 +107,8 @@ impl SettingComparison {
     /// A smaller part of the peak is no reason to change a setting.
     const WORTH: f64 = 0.02;
 
-    /// Orders the others: by out-of-memory errors, retries, reserved bytes, calls of the driver.
+    /// Orders the others: by out-of-memory errors, retries, reserved bytes, how much they change, and
+    /// calls of the driver.
     pub fn new(
         (recorded_peak, replayed_peak): (u64, u64),
         own: ReplayedSetting,
@@ -109,7 +118,7 @@ impl SettingComparison {
             let counts = it.outcome.counts;
             let calls = counts.driver_allocations.unwrap_or(counts.segments);
             let peak = it.outcome.reserved_peak;
-            (counts.out_of_memory, counts.retries, peak, it.empties_at_steps, calls)
+            (counts.out_of_memory, counts.retries, peak, it.changes(), calls)
         });
         SettingComparison { recorded_peak, replayed_peak, own, others }
     }

@@ -297,6 +297,10 @@ fn setting(settings: &str, reserved_peak: u64, out_of_memory: u64) -> ReplayedSe
 
 #[test]
 fn the_best_setting_is_one_that_is_worth_a_change() {
+    let both = setting("expandable_segments:True,roundup_power2_divisions:8", 700, 0);
+    let ties = vec![both, setting("expandable_segments:True", 700, 0)];
+    let tied = SettingComparison::new((1000, 1000), setting("", 1000, 0), ties);
+    assert_eq!(tied.best().unwrap().settings, "expandable_segments:True", "the simpler one");
     let compared = |others| SettingComparison::new((1000, 1005), setting("", 1005, 0), others);
     let comparison =
         compared(vec![setting("a", 700, 0), setting("b", 600, 0), setting("c", 500, 1)]);

@@ -27,6 +27,8 @@ const GROWN: usize = 3;
 const FINDINGS: usize = 2;
 /// Bytes a second; slower growth is not reported.
 pub(super) const MIN_RATE: f64 = 1024.0;
+/// Of fewer it is not known that nothing grew.
+const MIN_SNAPSHOTS: usize = 3;
 /// vLLM has two tags a device.
 const MAX_TAG_ROWS: usize = 3;
 /// In cells.
@@ -303,7 +305,9 @@ fn owner_line(row: &GroupRow, all: u64, has_frees: bool) -> String {
 
 fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     let (snapshots, seconds) = (summary.growth.snapshots(), summary.growth.seconds());
-    if snapshots < 2 {
+    let mut grown = summary.growth.owners();
+    grown.retain(|growth| growth.rise.rate() >= MIN_RATE);
+    if snapshots < MIN_SNAPSHOTS && grown.is_empty() {
         let why = "too few snapshots were complete to say what grows";
         let command = suggestion_on(summary.pid, "growth", &[]);
         return match summary.is_partial {
@@ -311,8 +315,6 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
             false => vec![String::new(), format!("{why} ({command})")],
         };
     }
-    let mut grown = summary.growth.owners();
-    grown.retain(|growth| growth.rise.rate() >= MIN_RATE);
     let reserved = device_lines::reserved(summary);
     if grown.is_empty() {
         let nothing = match reserved.is_empty() {

@@ -24,6 +24,9 @@ pub struct WhatIfAnswer {
     pub is_other_card: bool,
 }
 
+/// A larger part of the peak makes the answer a bound.
+const UNKNOWN: f64 = 0.01;
+
 /// As a user calls it.
 pub fn setting_name(settings: &str, empties_at_steps: bool) -> String {
     let settings = if settings.is_empty() { "default settings" } else { settings };
@@ -41,7 +44,7 @@ fn name(setting: &ReplayedSetting) -> String {
 pub fn what_if_text(out: &mut dyn Write, answer: &WhatIfAnswer) -> io::Result<()> {
     let out = &mut EscapeGuard::text(out);
     let (recorded, comparison) = (&answer.recorded, &answer.comparison);
-    writeln!(out, "{}", verdict(comparison))?;
+    writeln!(out, "{}", verdict(answer))?;
     writeln!(out, "{}", agreement(comparison))?;
     let card = match answer.memory {
         Some(memory) => format!("{} of memory", bytes(memory)),
@@ -74,7 +77,8 @@ pub fn what_if_text(out: &mut dyn Write, answer: &WhatIfAnswer) -> io::Result<()
 }
 
 /// The first sentence.
-fn verdict(comparison: &SettingComparison) -> String {
+fn verdict(answer: &WhatIfAnswer) -> String {
+    let comparison = &answer.comparison;
     let own = &comparison.own.outcome;
     if comparison.always_fails() {
         return match comparison.others.is_empty() {
@@ -94,9 +98,15 @@ fn verdict(comparison: &SettingComparison) -> String {
             ),
         };
     };
-    let about = if comparison.agrees() { "" } else { "about " };
+    // Other settings are taken to begin without what was cached before the recording.
+    let begins_empty = answer.recorded.older.cached as f64 > UNKNOWN * own.reserved_peak as f64;
+    let (least, most) = match (comparison.agrees(), begins_empty) {
+        (false, _) => ("about ", "about "),
+        (true, true) => ("at least ", "at most "),
+        (true, false) => ("", ""),
+    };
     let mut text = format!(
-        "{} reserves {about}{} at the peak",
+        "{} reserves {least}{} at the peak",
         capitalized(&name(best)),
         bytes(best.outcome.reserved_peak)
     );
@@ -104,7 +114,7 @@ fn verdict(comparison: &SettingComparison) -> String {
     if saved > 0 && own.counts.out_of_memory == 0 {
         let share = 100.0 * saved as f64 / own.reserved_peak.max(1) as f64;
         text +=
-            &format!(": {about}{} ({share:.0} %) less than the job's own settings", bytes(saved));
+            &format!(": {most}{} ({share:.0} %) less than the job's own settings", bytes(saved));
     }
     if own.counts.out_of_memory > 0 {
         text += "; under the job's own settings it runs out of memory";

@@ -34,7 +34,7 @@ pub fn what_if_page(out: &mut dyn Write, answer: &WhatIfAnswer) -> io::Result<()
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width\"><title>memspy what-if</title><style>{STYLE}</style>"
     )?;
-    for line in [verdict(comparison), agreement(comparison)] {
+    for line in [verdict(answer), agreement(comparison)] {
         writeln!(out, "<p>{}</p>", html_escaped(&line))?;
     }
     for note in notes(answer) {
