@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::signals::ProgramSignals;
 
@@ -45,18 +46,21 @@ impl LaunchedProgram {
     }
 
     pub(super) fn has_ended(&mut self) -> bool {
-        let mut child = self.child.lock();
-        matches!(child.try_wait(), Ok(Some(_)))
+        has_exited(&self.child.lock())
     }
 
     /// Returns its exit code; memspy never ends the program.
     pub(super) fn wait(self) -> Result<u8> {
         loop {
-            let status = self.child.lock().try_wait();
-            match status.with_context(|| format!("cannot wait for {}", self.name))? {
-                Some(status) => return Ok(exit_code(status)),
-                None => std::thread::sleep(POLL_INTERVAL),
+            let mut child = self.child.lock();
+            if has_exited(&child) {
+                let status = child.wait();
+                return status
+                    .map(exit_code)
+                    .with_context(|| format!("cannot wait for {}", self.name));
             }
+            drop(child);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -65,13 +69,22 @@ fn pass_on(mut signals: ProgramSignals, child: Arc<Mutex<Child>>) -> std::io::Re
     let pass_on = move || {
         for signal in signals.forever() {
             // Locked: after the wait, another program may get its pid.
-            let mut child = child.lock();
-            if let (Ok(None), Some(signal)) = (child.try_wait(), Signal::from_named_raw(signal)) {
+            let child = child.lock();
+            if let (false, Some(signal)) = (has_exited(&child), Signal::from_named_raw(signal)) {
                 let _ = kill_process(Pid::from_child(&child), signal);
             }
         }
     };
     std::thread::Builder::new().name("memspy-signals".to_owned()).spawn(pass_on).map(drop)
+}
+
+/// `Child::try_wait` would also take the stops of a program that memspy looks into, for its end.
+fn has_exited(child: &Child) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    match waitid(WaitId::Pid(Pid::from_child(child)), options) {
+        Ok(status) => status.is_some(),
+        Err(error) => error == Errno::CHILD,
+    }
 }
 
 /// As in a shell: 128 plus a fatal signal's number.
