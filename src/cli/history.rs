@@ -1,5 +1,6 @@
 //! `memspy history`: a job's own allocation history.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -7,7 +8,8 @@ use anyhow::{Error, Result, anyhow};
 
 use crate::model::{AllocationHistory, SnapshotConsistency};
 use crate::render::{self, in_sentence, suggestion_on};
-use crate::sampler::{HistoryError, attach, read_history};
+use crate::sampler::{HistoryError, RunReading, attach, read_history, record_run};
+use crate::trace::TraceWriter;
 
 use super::args::HistoryArgs;
 use super::members::refuse_launcher;
@@ -16,7 +18,11 @@ use super::output::{self, NameFields};
 use super::{eprint_line, hints};
 
 pub(super) fn run(args: &HistoryArgs) -> Result<()> {
-    let extension = if args.json { "json" } else { "pickle" };
+    let extension = match (args.json, args.trace) {
+        (true, _) => "json",
+        (_, true) => "bin",
+        _ => "pickle",
+    };
     let default = PathBuf::from(format!("history-{}.{extension}", args.pid));
     let host = output::host();
     let fields = NameFields { pid: args.pid, host: &host, rank: None };
@@ -27,19 +33,31 @@ pub(super) fn run(args: &HistoryArgs) -> Result<()> {
     refuse_launcher(&readers)?;
     let history = read_history(&mut readers).map_err(|error| refused(error, args.pid))?;
     print_notes(&history);
-    output::write(&path, args.force, |out| {
-        match args.json {
-            true => render::history_json(out, &history),
-            false => render::history_pickle(out, &history),
-        }
-        .map_err(into_io)
-    })?;
+    let (events, stacks) = (history.events() as u64, history.stacks.len() as u64);
+    if args.trace {
+        let counters = readers.counters().transpose()?.unwrap_or_default();
+        let reading = RunReading { history, counters, owners: None };
+        output::write(&path, args.force, |out| {
+            let mut writer = TraceWriter::new(out).map_err(io::Error::other)?;
+            record_run(&readers, (host, "its history was read"), &reading, &[], &mut writer)
+                .map_err(io::Error::other)?;
+            writer.finish().map(drop).map_err(io::Error::other)
+        })?;
+    } else {
+        output::write(&path, args.force, |out| {
+            match args.json {
+                true => render::history_json(out, &history),
+                false => render::history_pickle(out, &history),
+            }
+            .map_err(into_io)
+        })?;
+    }
     if path.as_os_str() != "-" {
         eprint_line(&format!(
             "wrote {}: {} events, {} stacks",
             path.display(),
-            render::count(history.events() as u64),
-            render::count(history.stacks.len() as u64)
+            render::count(events),
+            render::count(stacks)
         ));
     }
     Ok(())

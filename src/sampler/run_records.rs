@@ -34,9 +34,10 @@ pub struct RunReading {
 }
 
 /// Records a run's history: every allocation, owners and counters of its end, steps by its marks.
+/// `end`: what ended it.
 pub fn record_run(
     readers: &TargetReaders,
-    host: String,
+    (host, end): (String, &str),
     reading: &RunReading,
     marks: &[RunMark],
     sink: &mut dyn RecordSink,
@@ -68,7 +69,7 @@ pub fn record_run(
     for (device, _, event) in events {
         records.push(device, event, sink)?;
     }
-    records.end(sink)
+    records.end(end, sink)
 }
 
 struct RunRecords<'a> {
@@ -338,7 +339,7 @@ impl RunRecords<'_> {
         }
     }
 
-    fn end(mut self, sink: &mut dyn RecordSink) -> SinkResult {
+    fn end(mut self, why: &str, sink: &mut dyn RecordSink) -> SinkResult {
         self.flush(sink)?;
         let time = Nanos(self.last.0 + 1000);
         for (device, counters) in &self.reading.counters {
@@ -356,7 +357,7 @@ impl RunRecords<'_> {
         }
         sink.record(&Record::End(RecordingEnd {
             time,
-            reason: EndReason::Condition("the dry run's last step".to_owned()),
+            reason: EndReason::Condition(why.to_owned()),
             totals: RecordingTotals::default(),
         }))
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::memspy::{Done, Recording, document, run};
+use crate::support::memspy::{Done, Recording, document, memspy_at, run};
 use crate::support::sim;
 use memspy::render::json::WhatIfJson;
 use serde_json::Value;
@@ -71,6 +71,20 @@ fn memory_older_than_the_recording_is_made_first() {
     is_near("recorded", &answer["recorded_reserved_peak"], truth, 0.0);
     is_near("replayed", &answer["replayed_reserved_peak"], truth, 0.01);
     assert!(answer["older_live"].as_u64().unwrap() > 0, "{answer}");
+}
+
+#[test]
+fn a_history_that_the_job_recorded_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("history.bin");
+    let mut target = sim::start("what_if.py", &["--wait", "--history"]);
+    target.say("go");
+    let truth = reserved(&target.line());
+    memspy_at(target.pid(), &["history", "--trace", "-o", trace.to_str().unwrap()]).ok();
+    let done = what_if(&trace, &["--json", "--alloc-conf", EXPANDABLE]).ok();
+    let answer = document::<WhatIfJson>(&done.out);
+    is_near("recorded", &answer["recorded_reserved_peak"], truth, 0.0);
+    is_near("replayed", &answer["replayed_reserved_peak"], truth, 0.01);
 }
 
 #[test]

@@ -8,7 +8,10 @@ import torch
 
 random.seed(3)
 waits_for_word = "--wait" in sys.argv
-side = torch.cuda.Stream()
+has_history = "--history" in sys.argv  # on one stream: a trace of it has one snapshot, at the end
+side = torch.cuda.current_stream() if has_history else torch.cuda.Stream()
+if has_history:
+    torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=1_000_000)
 kept, lengths = [], []
 
 
@@ -42,7 +45,8 @@ time.sleep(1)  # it reads the segments, which tell the streams
 if waits_for_word:
     print("READY", flush=True)
     sys.stdin.readline()
-    torch.cuda.reset_peak_memory_stats()
+    if not has_history:
+        torch.cuda.reset_peak_memory_stats()
 work(80)
 time.sleep(1)
 stats = torch.cuda.memory_stats()

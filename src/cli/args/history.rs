@@ -10,6 +10,7 @@ use super::values::pid;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memspy history -p 12345 -o snapshot.pickle    drop it on pytorch.org/memory_viz
+  memspy history -p 12345 --trace -o trace.bin
   memspy history -p 12345 --json -o - | jq '.device_traces[0][-1]'
 
 The job has to record: torch.cuda.memory._record_memory_history(stacks=\"python\") once, at its start.
@@ -27,6 +28,9 @@ pub struct HistoryArgs {
     /// Write JSON with the same keys instead of a pickle
     #[arg(short, long)]
     pub json: bool,
+    /// Write a trace, as 'record --exact' does: for 'memspy flame', 'lines' and 'what-if'
+    #[arg(short, long, conflicts_with = "json")]
+    pub trace: bool,
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,

@@ -210,7 +210,8 @@ fn leave_out_observer(history: &mut AllocationHistory) {
 fn written(readers: &TargetReaders, reading: &RunReading, marks: &[RunMark]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut writer = TraceWriter::new(&mut bytes).ok()?;
-    record_run(readers, output::host(), reading, marks, &mut writer).ok()?;
+    let ended = (output::host(), "the dry run's last step");
+    record_run(readers, ended, reading, marks, &mut writer).ok()?;
     writer.finish().ok()?;
     Some(bytes)
 }
