@@ -107,8 +107,8 @@ impl SettingComparison {
     /// A smaller part of the peak is no reason to change a setting.
     const WORTH: f64 = 0.02;
 
-    /// Orders the others: by out-of-memory errors, retries, reserved bytes, how much they change, and
-    /// calls of the driver.
+    /// Orders the others: by out-of-memory errors, retries, reserved bytes, how much they change,
+    /// and calls of the driver.
     pub fn new(
         (recorded_peak, replayed_peak): (u64, u64),
         own: ReplayedSetting,

@@ -14,8 +14,8 @@ pub(super) use folder::RunFolder;
 pub(super) use interpreter::TorchPython;
 pub(super) use libraries::SimulatedLibraries;
 
-/// More memory than any program needs.
-pub(super) const BOUNDLESS: u64 = 4 << 40;
+/// Nearly all that the simulated device has addresses for (`DEVICE_SPAN`).
+pub(super) const BOUNDLESS: u64 = 480 << 30;
 
 impl SimulatedLibraries {
     /// Lets `command` run on `gpus` fresh cards, whose state is in `folder`.

@@ -21,6 +21,9 @@ use super::simulated_device::{BOUNDLESS, RunFolder, SimulatedLibraries, TorchPyt
 use replay::{ReplayRun, run_all};
 use settings::{TriedSetting, tried};
 
+/// Memory of a card that is not known.
+const ENOUGH: u64 = 80 << 30;
+
 pub(super) fn run(args: &WhatIfArgs) -> Result<()> {
     output::check_requested(args.html.as_deref(), args.force)?;
     let recorded = recorded(args)?;
@@ -100,9 +103,11 @@ fn recorded(args: &WhatIfArgs) -> Result<RecordedAllocations> {
     Ok(recorded)
 }
 
-/// The recorded card, or another; what was not PyTorch's stays on it.
+/// The recorded card, or another; what was not PyTorch's stays on it. An unknown one has enough, and
+/// not more: PyTorch reserves addresses for all of it in each expandable segment.
 fn card(recorded: &RecordedAllocations, other: Option<&Card>) -> Card {
-    let memory = recorded.memory.unwrap_or(BOUNDLESS);
+    let enough = || (2 * recorded.reserved_peak).clamp(ENOUGH, BOUNDLESS);
+    let memory = recorded.memory.unwrap_or_else(enough);
     let card = other.cloned().unwrap_or_else(|| Card::with_memory(memory));
     Card { context: recorded.outside.unwrap_or(card.context), ..card }
 }
