@@ -29,7 +29,7 @@ pub struct HistoryArgs {
     #[arg(short, long)]
     pub json: bool,
     /// Write a trace, as 'record --exact' does: for 'memspy flame', 'lines' and 'what-if'
-    #[arg(short, long, conflicts_with = "json")]
+    #[arg(long, conflicts_with = "json")]
     pub trace: bool,
     /// Overwrite the output file
     #[arg(long)]

@@ -103,8 +103,8 @@ fn recorded(args: &WhatIfArgs) -> Result<RecordedAllocations> {
     Ok(recorded)
 }
 
-/// The recorded card, or another; what was not PyTorch's stays on it. An unknown one has enough, and
-/// not more: PyTorch reserves addresses for all of it in each expandable segment.
+/// The recorded card, or another; what was not PyTorch's stays on it. An unknown one has enough,
+/// and not more: PyTorch reserves addresses for all of it in each expandable segment.
 fn card(recorded: &RecordedAllocations, other: Option<&Card>) -> Card {
     let enough = || (2 * recorded.reserved_peak).clamp(ENOUGH, BOUNDLESS);
     let memory = recorded.memory.unwrap_or_else(enough);
