@@ -3,6 +3,14 @@
 use super::gpu::CudaIndex;
 use super::record::Nanos;
 
+/// PyTorch's blocks are multiples of this (`kMinBlockSize`, c10/cuda/CUDACachingAllocator.cpp).
+pub const MIN_BLOCK: u64 = 512;
+
+/// Least block size for a request. A damaged file may have any size.
+pub fn block_size(requested: u64) -> u64 {
+    requested.max(1).checked_next_multiple_of(MIN_BLOCK).unwrap_or(u64::MAX)
+}
+
 /// A block's state, as in `torch.cuda.memory_snapshot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockState {

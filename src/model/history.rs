@@ -6,9 +6,6 @@ use std::sync::Arc;
 use super::blocks::{AllocatorSnapshot, PoolId};
 use super::gpu::CudaIndex;
 
-/// `kMinBlockSize`: PyTorch rounds requests to it.
-const MIN_BLOCK: u64 = 512;
-
 /// An action, named as in `torch.cuda.memory._snapshot()` (`TraceEntry::Action`: up to torch 2.12
 /// in c10/cuda/CUDACachingAllocator.h, since in c10/core/CachingDeviceAllocator.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,13 +85,6 @@ pub struct HistoryEvent {
     pub compile_context: Option<Arc<str>>,
     /// `user_metadata`, if this PyTorch records it.
     pub user_metadata: Option<Arc<str>>,
-}
-
-impl HistoryEvent {
-    /// Bytes of the block that PyTorch makes of a request.
-    pub fn block_size(&self) -> u64 {
-        self.size.max(1).div_ceil(MIN_BLOCK).saturating_mul(MIN_BLOCK)
-    }
 }
 
 /// A Python frame.

@@ -38,7 +38,10 @@ mod wrapper_functions;
 pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStat,
 };
-pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
+pub use blocks::{
+    AllocatorSnapshot, Block, BlockState, MIN_BLOCK, PoolId, Segment, SnapshotConsistency,
+    block_size,
+};
 pub use card::Card;
 pub use core_origin::CoreOrigin;
 pub use cpp_memory::{CppKeeper, CppMemory};

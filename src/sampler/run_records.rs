@@ -13,7 +13,7 @@ use crate::model::{
     HistoryAction, HistoryEvent, HistoryFrame, MemoryKind, Metric, Nanos, NativeFrames,
     OwnershipSnapshot, Pool, ProbeBackend, Record, RecordSink, RecordingEnd, RecordingStart,
     RecordingTotals, RunMark, RunMarkKind, SinkResult, SiteId, StackId, StackSource, StackTable,
-    TargetRuntime, Thread, ThreadId, TrainingStep,
+    TargetRuntime, Thread, ThreadId, TrainingStep, block_size,
 };
 use crate::ownership::summarize;
 
@@ -169,7 +169,7 @@ impl RunRecords<'_> {
         let levels = self.levels.entry(device).or_default();
         match event.action {
             HistoryAction::Alloc => {
-                let size = event.block_size();
+                let size = block_size(event.size);
                 let before = self.blocks.insert((device, event.address), size).unwrap_or(0);
                 levels.allocated += size as i64 - before as i64;
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{DeviceHistory, HistoryAction};
+use crate::model::{DeviceHistory, HistoryAction, block_size};
 
 /// Levels this close to the peak count as it.
 const EQUAL: f64 = 0.9995;
@@ -72,7 +72,7 @@ impl<'a> HistoryReplay<'a> {
             .map(|event| {
                 match event.action {
                     HistoryAction::Alloc => {
-                        let size = event.block_size();
+                        let size = block_size(event.size);
                         level += size;
                         level -= live.insert(event.address, size).unwrap_or(0);
                     }
@@ -93,7 +93,7 @@ impl<'a> HistoryReplay<'a> {
             match event.action {
                 HistoryAction::Alloc => {
                     let block = HistoryBlock {
-                        size: event.block_size(),
+                        size: block_size(event.size),
                         event: at,
                         ordinal: self.ordinal(at),
                         stack: event.stack,

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use super::ExactProfile;
 use super::books::{CountedTotals, RunningTotals};
-use super::extent::{BlockSizes, rounded};
+use super::extent::BlockSizes;
 use super::line_levels::{ANYTHING, LevelRange};
 use crate::model::{
     AddressSpace, AllocatorCounters, CounterSnapshot, CudaIndex, Event, EventKind, FreeTracking,
-    MemoryKind, Metric, Pool, StackTable,
+    MemoryKind, Metric, Pool, StackTable, block_size,
 };
 
 /// A tenth of a second of pure allocation.
@@ -71,7 +71,7 @@ impl EarlyEvents {
                 block,
                 ..
             } => {
-                let least = block.unwrap_or_else(|| rounded(size));
+                let least = block.unwrap_or_else(|| block_size(size));
                 let sums = self.sums.entry(index).or_default();
                 sums.allocations += 1;
                 sums.requested += size as i64;
@@ -188,7 +188,7 @@ impl ExactProfile {
                 let device = self.device(index);
                 device.has_unconfirmed = true;
                 let mut in_pools = device.held_by_pool();
-                let block = BlockSizes::new(block.unwrap_or_else(|| rounded(size)), size);
+                let block = BlockSizes::new(block.unwrap_or_else(|| block_size(size)), size);
                 in_pools[usize::from(!block.small)] += block.size as i64;
                 synthesized = sees_frees.then(|| beginning.after(number, in_pools));
             }

@@ -1,9 +1,7 @@
 //! A block's sizes, and the allocator's statistics for it.
 
-use crate::model::{Metric, Pool};
+use crate::model::{Metric, Pool, block_size};
 
-/// kMinBlockSize (c10/cuda/CUDACachingAllocator.cpp).
-pub(crate) const UNIT: u64 = 512;
 /// Rounded requests up to this size use the small pool (kSmallSize), which splits off every
 /// remainder. `roundup_power2_divisions` does not cross it: it is a power of two.
 pub(crate) const SMALL_POOL: u64 = 1 << 20;
@@ -17,7 +15,7 @@ pub(crate) struct BlockSizes {
 
 impl BlockSizes {
     pub(crate) fn new(size: u64, requested: u64) -> BlockSizes {
-        BlockSizes { size, requested, small: rounded(requested) <= SMALL_POOL }
+        BlockSizes { size, requested, small: block_size(requested) <= SMALL_POOL }
     }
 }
 
@@ -25,11 +23,6 @@ impl From<u64> for BlockSizes {
     fn from(size: u64) -> BlockSizes {
         BlockSizes::new(size, size)
     }
-}
-
-/// Least block size for a request. A damaged trace may have any size.
-pub(crate) fn rounded(requested: u64) -> u64 {
-    requested.max(1).checked_next_multiple_of(UNIT).unwrap_or(u64::MAX)
 }
 
 /// Count, bytes and requested bytes, each of all pools, the small and the large one.

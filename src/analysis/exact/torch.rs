@@ -7,9 +7,11 @@ use std::collections::VecDeque;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::books::{BalanceCheck, ByteBalance, CountedTotals, RunningTotals};
-use super::extent::{BlockSizes, BlockStatistics, SMALL_POOL, UNIT, rounded};
+use super::extent::{BlockSizes, BlockStatistics, SMALL_POOL};
 use super::live_blocks::{BEFORE, BlockOwner, LiveBlocks, NO_EVENT, NO_SITE, OWNED, TrackedBlock};
-use crate::model::{AllocatorCounters, CounterSnapshot, Metric, Nanos, Pool, StackId};
+use crate::model::{
+    AllocatorCounters, CounterSnapshot, MIN_BLOCK, Metric, Nanos, Pool, StackId, block_size,
+};
 
 /// Remainders up to this size are not split off large blocks (`should_split`: kSmallSize).
 const REMAINDER: u64 = 1 << 20;
@@ -153,7 +155,7 @@ impl TorchDevice {
         levels: Option<CounterSnapshot>,
         owner: BlockOwner,
     ) -> BlockSizes {
-        let least = rounded(requested);
+        let least = block_size(requested);
         let size = match block {
             Some(block) => block,
             None => self.size_by_levels(least, levels),
@@ -235,7 +237,7 @@ impl TorchDevice {
         // `roundup_power2_divisions` at most doubles the request.
         let remainder = if least > SMALL_POOL { REMAINDER } else { 0 };
         let most = least.saturating_mul(2).saturating_add(remainder);
-        let fits = grown % UNIT as i64 == 0 && grown >= least as i64;
+        let fits = grown % MIN_BLOCK as i64 == 0 && grown >= least as i64;
         if grown < least as i64 {
             self.correct_earlier((least as i64).wrapping_sub(grown) as u64);
         }

@@ -85,8 +85,8 @@ impl LastingGradient {
         self.last = now;
     }
 
-    /// A gradient made anew begins to count at 0. One that is as old as the weight has changed in
-    /// the same proportion all the time; an address used again shows no such thing.
+    /// A new gradient counts from 0. An old one changes at the weight's pace from its beginning; a
+    /// new tensor at its address does not.
     fn is_kept(&self) -> bool {
         let (weight, gradient) = (
             self.last.weight.saturating_sub(self.first.weight),

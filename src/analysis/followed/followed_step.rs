@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::allocated_totals::AllocatedTotals;
 use super::buffer_alignment::MadeBuffer;
 use super::free_sites::FreeSite;
-use super::pool_change::{MAX_SMALL_BLOCK, MIN_BLOCK};
+use super::pool_change::MAX_SMALL_BLOCK;
 use super::repeated_steps::{PastPart, PoolDeltas, set_frees};
 use crate::analysis::attribution::{BlockAttribution, BlockGroup};
-use crate::model::{CounterDelta, FollowedAddresses};
+use crate::model::{CounterDelta, FollowedAddresses, MIN_BLOCK};
 
 /// One change, with who is charged for what it allocated.
 #[derive(Debug, Clone)]

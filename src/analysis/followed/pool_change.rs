@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use crate::analysis::attribution::{BlockAttribution, BlockGroup};
 use crate::analysis::followed::free_sites::FreeSite;
-use crate::model::{CounterDelta, Pool};
+use crate::model::{CounterDelta, MIN_BLOCK, Pool};
 
 /// Larger blocks are of the large pool (`kSmallSize`, c10/cuda/CUDACachingAllocator.cpp).
 pub(in crate::analysis) const MAX_SMALL_BLOCK: u64 = 1 << 20;
-/// The smallest block there is, in bytes.
-pub(in crate::analysis) const MIN_BLOCK: u64 = 512;
 /// Blocks of one change that are followed one by one.
 pub(super) const MAX_AT_ONCE: i64 = 1 << 12;
 

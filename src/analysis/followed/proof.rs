@@ -23,10 +23,11 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::{AllocationOrigin, BlockGroup, WaitFacts};
-use crate::analysis::followed::pool_change::{MAX_SMALL_BLOCK, MIN_BLOCK};
+use crate::analysis::followed::pool_change::MAX_SMALL_BLOCK;
 use crate::analysis::followed::repeated_steps::{LiveBytes, PoolDeltas, live_before};
 use crate::model::{
-    CounterDelta, FollowedAddresses, FollowedChange, FollowedThread, StackReading, ThreadWait,
+    CounterDelta, FollowedAddresses, FollowedChange, FollowedThread, MIN_BLOCK, StackReading,
+    ThreadWait,
 };
 
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in

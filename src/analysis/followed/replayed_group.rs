@@ -147,8 +147,8 @@ impl GroupReplay {
         self.frees.push_mut(free)
     }
 
-    /// Frees a block. If only its age speaks for it, and that is no good sign in this recording, the
-    /// next one is in doubt. `checked` counts how good a sign it is.
+    /// Frees a block. Where only its age speaks for it, and age is no good sign in this recording,
+    /// the next block is in doubt. `checked` counts how often age is right.
     pub(super) fn free(&mut self, moment: &FreeMoment, checked: &mut CheckedFrees) {
         let told = self.told(moment);
         let Some(at) = told.or_else(|| self.youngest(moment)) else { return };
@@ -174,7 +174,7 @@ impl GroupReplay {
         clear.or_else(|| self.live.iter().rposition(differs))
     }
 
-    /// Notes whether the block that was freed is of the site of the youngest one, if it need not be.
+    /// Notes whether the freed block and the youngest are of one site, if blocks of others could go.
     pub(super) fn check(&self, freed: usize, moment: &FreeMoment, checked: &mut CheckedFrees) {
         if let (Some(_), Some(youngest)) = (self.other(freed), self.youngest(moment)) {
             let shares = |at: usize| &self.live[at].attribution.shares;

@@ -9,7 +9,7 @@ use super::moments::MomentChoice;
 use crate::model::{
     AddressSpace, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, Event, EventKind,
     Keyframe, MemoryKind, Nanos, OwnershipBreakdown, ProcessUsage, Record, RecordSink, SinkResult,
-    SnapshotConsistency,
+    SnapshotConsistency, block_size,
 };
 
 /// More columns than a wide screen has pixels.
@@ -176,9 +176,9 @@ impl RecordingSurvey {
             EventKind::Allocated { memory_kind, address, size, levels, block } => {
                 let Some(kind) = whole_kind(memory_kind) else { return };
                 let size = size.min(1 << 48);
-                // PyTorch rounds to 512 bytes; counters correct larger rounding.
+                // Counters correct larger rounding.
                 let is_torch = matches!(kind, MemoryKind::Torch(_));
-                let taken = if is_torch { size.max(1).next_multiple_of(512) } else { size };
+                let taken = if is_torch { block_size(size) } else { size };
                 let taken = block.map_or(taken, |block| block.min(1 << 48));
                 let replaced = self.blocks.insert((kind.freed(), address), (kind, taken));
                 match levels {

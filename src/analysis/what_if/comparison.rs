@@ -76,7 +76,7 @@ pub struct ReplayedSetting {
     pub settings: String,
     /// The cache is emptied after each step.
     pub empties_at_steps: bool,
-    /// What came of it.
+    /// Its replay.
     pub outcome: ReplayOutcome,
 }
 

@@ -6,10 +6,8 @@ use super::ReplayEvent;
 use super::deferred::{DeferredFrees, NumberedFree};
 use super::placement::BlockPlace;
 use super::start::{StartEvents, move_to};
-use crate::model::{Nanos, SiteId};
+use crate::model::{Nanos, SiteId, block_size};
 
-/// `kMinBlockSize`: PyTorch rounds requests to it.
-const MIN_BLOCK: u64 = 512;
 /// A block is at most this much larger than what was asked for (`kLargeBuffer`).
 const MAX_REST: u64 = 20 << 20;
 
@@ -134,7 +132,7 @@ impl EventWriter {
     /// A block may be larger than what was asked for: its rest was too small to split. The counters
     /// tell.
     fn block_size(&mut self, size: u64, read: Option<u64>, levels: Option<BlockLevels>) -> u64 {
-        let least = size.max(1).checked_next_multiple_of(MIN_BLOCK).unwrap_or(size);
+        let least = block_size(size);
         let now = levels.map(|levels| levels.allocated);
         let before = std::mem::replace(&mut self.allocated, now);
         let freed = std::mem::take(&mut self.freed);

@@ -232,7 +232,7 @@ fn gradients_as_old_as_their_weights_are_found() {
     let zeroed = [(100, 200), (105, 210), (110, 219), (120, 240)];
     assert_eq!(seen(&with_versions(zeroed, false)), kept);
     assert_eq!(with_versions(zeroed, true), [], "views of buckets");
-    // Made anew in each step, with 32 passes in it.
+    // A new gradient in each step of 32 passes.
     assert_eq!(with_versions([(100, 3), (105, 9), (110, 15), (120, 31)], false), []);
     assert_eq!(with_versions([(100, 3), (105, 2), (110, 0), (120, 1)], false), []);
     // No step meanwhile.

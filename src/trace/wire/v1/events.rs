@@ -41,7 +41,7 @@ const IN_BACKWARD: u8 = 16;
 const NO_BLOCK: u64 = 0;
 const ROUNDED_BLOCK: u64 = 1;
 const BLOCK_FOLLOWS: u64 = 2;
-/// PyTorch rounds requested sizes up to a multiple of it.
+/// Of the format, whatever PyTorch rounds to.
 const UNIT: u64 = 512;
 
 const TOO_MANY: MalformedPayload = MalformedPayload("more events than fit into one record");
