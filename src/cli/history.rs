@@ -1,14 +1,14 @@
 //! `memspy history`: a job's own allocation history.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Error, Result, anyhow};
 
-use crate::model::{AllocationHistory, SnapshotConsistency};
+use crate::model::{AllocationHistory, RunMark, SnapshotConsistency};
 use crate::render::{self, in_sentence, suggestion_on};
-use crate::sampler::{HistoryError, RunReading, attach, read_history, record_run};
+use crate::sampler::{HistoryError, RunReading, TargetReaders, attach, read_history, record_run};
 use crate::trace::TraceWriter;
 
 use super::args::HistoryArgs;
@@ -33,34 +33,40 @@ pub(super) fn run(args: &HistoryArgs) -> Result<()> {
     refuse_launcher(&readers)?;
     let history = read_history(&mut readers).map_err(|error| refused(error, args.pid))?;
     print_notes(&history);
-    let (events, stacks) = (history.events() as u64, history.stacks.len() as u64);
-    if args.trace {
-        let counters = readers.counters().transpose()?.unwrap_or_default();
-        let reading = RunReading { history, counters, owners: None };
-        output::write(&path, args.force, |out| {
-            let mut writer = TraceWriter::new(out).map_err(io::Error::other)?;
-            record_run(&readers, (host, "its history was read"), &reading, &[], &mut writer)
-                .map_err(io::Error::other)?;
-            writer.finish().map(drop).map_err(io::Error::other)
-        })?;
-    } else {
-        output::write(&path, args.force, |out| {
-            match args.json {
-                true => render::history_json(out, &history),
-                false => render::history_pickle(out, &history),
-            }
-            .map_err(into_io)
-        })?;
-    }
+    let counters = match args.trace {
+        true => readers.counters().transpose()?.unwrap_or_default(),
+        false => Vec::new(),
+    };
+    let reading = RunReading { history, counters, owners: None };
+    let history = &reading.history;
+    output::write(&path, args.force, |out| match (args.json, args.trace) {
+        (true, _) => render::history_json(out, history).map_err(into_io),
+        (_, true) => write_trace(out, &readers, &reading, &[], "its history was read"),
+        _ => render::history_pickle(out, history).map_err(into_io),
+    })?;
     if path.as_os_str() != "-" {
         eprint_line(&format!(
             "wrote {}: {} events, {} stacks",
             path.display(),
-            render::count(events),
-            render::count(stacks)
+            render::count(history.events() as u64),
+            render::count(history.stacks.len() as u64)
         ));
     }
     Ok(())
+}
+
+/// `end`: what ended the history.
+pub(super) fn write_trace(
+    out: &mut dyn Write,
+    readers: &TargetReaders,
+    reading: &RunReading,
+    marks: &[RunMark],
+    end: &str,
+) -> io::Result<()> {
+    let mut writer = TraceWriter::new(out).map_err(io::Error::other)?;
+    record_run(readers, (output::host(), end), reading, marks, &mut writer)
+        .map_err(io::Error::other)?;
+    writer.finish().map(drop).map_err(io::Error::other)
 }
 
 fn refused(error: HistoryError, pid: u32) -> Error {

@@ -186,8 +186,7 @@ impl ArrayReader<'_, '_> {
 
     fn words(&self, at: Addr, count: usize) -> Option<Vec<u64>> {
         let bytes = self.memory.vec(at, count * 8).ok()?;
-        let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
-        Some(words.map(u64::from_le_bytes).collect())
+        Some(jax_devices::words(&bytes))
     }
 
     fn has_full_class(&self, word: u64, is_it: impl Fn(&str) -> bool) -> bool {

@@ -105,7 +105,7 @@ fn named(name: &str) -> Option<TensorDevice> {
     Some(TensorDevice { kind, index: (kind != CPU).then_some(number) })
 }
 
-fn words(bytes: &[u8]) -> Vec<u64> {
+pub(super) fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_le_bytes).collect()
 }
 

@@ -14,11 +14,11 @@ use serde::Deserialize;
 
 use crate::model::{AllocationHistory, CudaIndex, HistoryFrame, RunMark, RunMarkKind};
 use crate::sampler::{
-    RunReading, SnapshotOptions, TargetReaders, attach, read_history, read_owners, record_run,
+    RunReading, SnapshotOptions, TargetReaders, attach, read_history, read_owners,
 };
 
-use crate::cli::{in_one_line, output};
-use crate::trace::TraceWriter;
+use crate::cli::history::write_trace;
+use crate::cli::in_one_line;
 
 /// A report of a job with many marks.
 const MAX_REPORT: u64 = 256 << 20;
@@ -209,9 +209,6 @@ fn leave_out_observer(history: &mut AllocationHistory) {
 
 fn written(readers: &TargetReaders, reading: &RunReading, marks: &[RunMark]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut writer = TraceWriter::new(&mut bytes).ok()?;
-    let ended = (output::host(), "the dry run's last step");
-    record_run(readers, ended, reading, marks, &mut writer).ok()?;
-    writer.finish().ok()?;
+    write_trace(&mut bytes, readers, reading, marks, "the dry run's last step").ok()?;
     Some(bytes)
 }

@@ -106,7 +106,7 @@ fn recorded(args: &WhatIfArgs) -> Result<RecordedAllocations> {
 /// The recorded card, or another; what was not PyTorch's stays on it. An unknown one has enough,
 /// and not more: PyTorch reserves addresses for all of it in each expandable segment.
 fn card(recorded: &RecordedAllocations, other: Option<&Card>) -> Card {
-    let enough = || (2 * recorded.reserved_peak).clamp(ENOUGH, BOUNDLESS);
+    let enough = || recorded.reserved_peak.saturating_mul(2).clamp(ENOUGH, BOUNDLESS);
     let memory = recorded.memory.unwrap_or_else(enough);
     let card = other.cloned().unwrap_or_else(|| Card::with_memory(memory));
     Card { context: recorded.outside.unwrap_or(card.context), ..card }
