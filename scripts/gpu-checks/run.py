@@ -17,7 +17,7 @@ import sys
 
 import harness
 
-NAMES = {name: name for name in ["counters", "devices", "exact", "flight", "holders", "iterations", "ranks", "summary"]}
+NAMES = {name: name for name in ["counters", "devices", "exact", "flight", "fsdp", "holders", "iterations", "ranks", "summary"]}
 NAMES["attribution"] = "attribution.check"
 
 

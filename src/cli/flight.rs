@@ -70,11 +70,9 @@ pub(super) fn join(args: &JoinArgs) -> Result<()> {
         let _ = std::fs::remove_file(&path);
         return Err(anyhow!("the segments in {} have no whole block", args.ring.display()));
     }
-    render::summary(
-        &mut output::errors(),
-        reported.reports.profile(),
-        &path.display().to_string(),
-        reported.bytes,
-    )?;
+    let (mut err, profile) = (output::errors(), reported.reports.profile());
+    let path = path.display().to_string();
+    render::summary(&mut err, profile, &path, reported.bytes)?;
+    render::next_steps(&mut err, profile, &path)?;
     Ok(())
 }

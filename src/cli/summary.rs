@@ -177,7 +177,13 @@ fn holding(job: &ObservedJob) -> Option<RankHolding> {
     if state.error.is_some() {
         return None;
     }
-    let allocated = state.gpus().iter().filter_map(|gpu| gpu.allocated).sum();
+    let least = |gpu: u32| state.devices.iter().find(|seen| seen.gpu == gpu)?.least;
+    let gpus = state.gpus();
+    let levels = gpus.iter().filter_map(|gpu| {
+        let now = gpu.allocated?;
+        Some(least(gpu.gpu).map_or(now, |least| least.min(now)))
+    });
+    let allocated = levels.sum();
     let mut owners = BTreeMap::new();
     for group in state.growth.last().iter().filter(|group| group.device.is_cuda()) {
         // The number of members differs between ranks.

@@ -59,7 +59,7 @@ pub use owners::{
     like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text, ownership_json,
     ownership_json_line, pattern_name, pause, place, tensors_text, uncertain, why_text,
 };
-pub use record::summary;
+pub use record::{next_steps, ranks_summary, summary};
 pub use report::{ReportOptions, ReportedRecording, report_page};
 pub use shared::{
     EscapeGuard, FittingWriter, FrameLabels, OutputError, allocator_text, bytes,

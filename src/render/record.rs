@@ -1,16 +1,19 @@
 //! The end of `memspy record`: what was recorded.
 
+use std::borrow::Cow;
 use std::io::Write;
+use std::time::Duration;
 
-use crate::analysis::{Profile, peak};
-use crate::model::EndReason;
+use crate::analysis::{HighWater, Profile, peak};
+use crate::model::{CudaIndex, EndReason};
+use crate::render::lines::rank_peaks;
 use crate::render::shared::{
     COMMENT, EscapeGuard, OutputError, bytes, certainty_at_peak, end_text, events_line,
     exact_cost_warning, exact_notes as notes, file_word, following_line, gpu_line, job_cost_line,
     one_line, phase_at_peak, sampling_line, suggestion, warnings,
 };
 
-/// Writes what was recorded and what to do next.
+/// Writes what was recorded, without what to do next ([`next_steps`]).
 pub fn summary(
     out: &mut dyn Write,
     profile: &Profile,
@@ -18,7 +21,6 @@ pub fn summary(
     size: u64,
 ) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
-    let trace = file_word(file);
     writeln!(out, "Recorded to {} ({}): {}", one_line(file), bytes(size), end_text(profile))?;
     match profile.exact() {
         Some(exact) => {
@@ -38,20 +40,7 @@ pub fn summary(
     if let Some(cost) = &cost {
         writeln!(out, "  {}", job_cost_line(cost))?;
     }
-    let mut any = false;
-    for gpu in profile.gpus() {
-        any = true;
-        writeln!(out, "  {}", gpu_line(profile, gpu))?;
-        if let Some(certainty) = certainty_at_peak(profile, gpu) {
-            writeln!(out, "  {certainty}")?;
-        }
-        if let Some(phase) = phase_at_peak(profile, gpu) {
-            writeln!(out, "  {phase}")?;
-        }
-    }
-    if !any {
-        writeln!(out, "  no GPU memory of PyTorch was seen")?;
-    }
+    gpus(out, profile)?;
     for warning in warnings(profile) {
         writeln!(out, "  warning: {}", one_line(&warning))?;
     }
@@ -59,6 +48,37 @@ pub fn summary(
     if let Some(warning) = costly.as_ref().and_then(exact_cost_warning) {
         writeln!(out, "  warning: {warning}")?;
     }
+    Ok(())
+}
+
+/// The GPUs that PyTorch allocated on: a process that sees eight allocates on one.
+fn gpus(out: &mut dyn Write, profile: &Profile) -> Result<(), OutputError> {
+    let unused = |gpu: &CudaIndex| {
+        let is_zero = |mark: Option<HighWater>| mark.is_some_and(|mark| mark.bytes == 0);
+        is_zero(peak::allocated(profile, *gpu)) && is_zero(profile.peak_reserved(*gpu))
+    };
+    let (unused, used): (Vec<CudaIndex>, Vec<CudaIndex>) = profile.gpus().partition(unused);
+    let shown = if used.is_empty() { &unused } else { &used };
+    if shown.is_empty() {
+        writeln!(out, "  no GPU memory of PyTorch was seen")?;
+    }
+    for gpu in shown {
+        writeln!(out, "  {}", gpu_line(profile, *gpu))?;
+        if let Some(certainty) = certainty_at_peak(profile, *gpu) {
+            writeln!(out, "  {certainty}")?;
+        }
+        if let Some(phase) = phase_at_peak(profile, *gpu) {
+            writeln!(out, "  {phase}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes which commands read the trace, if it has anything to read.
+pub fn next_steps(out: &mut dyn Write, profile: &Profile, file: &str) -> Result<(), OutputError> {
+    let out = &mut EscapeGuard::text(out);
+    let trace = file_word(file);
+    let any = profile.gpus().next().is_some();
     let has_driver_events = profile.exact().is_some_and(|exact| exact.events() > 0);
     if !any && !has_driver_events {
         return Ok(());
@@ -75,6 +95,40 @@ pub fn summary(
         if is_guessed {
             next(suggestion(exact_words(profile)), "as root: the line of each allocation, proven")?;
         }
+    }
+    Ok(())
+}
+
+/// Writes the peaks of a job's ranks (label, bytes), which ended `first` and how long before the
+/// next, and which commands read their traces together.
+pub fn ranks_summary(
+    out: &mut dyn Write,
+    peaks: &[(&str, i64)],
+    first: Option<(&str, Duration)>,
+    files: &[String],
+) -> Result<(), OutputError> {
+    let out = &mut EscapeGuard::text(out);
+    let traces: Vec<Cow<'_, str>> = files.iter().map(|file| file_word(file)).collect();
+    let command =
+        |words: &[&str]| suggestion(words.iter().copied().chain(traces.iter().map(AsRef::as_ref)));
+    let together = [
+        (&["lines", "--merge"][..], "of each line the most, the least, in which rank"),
+        (&["report", "-o", "ranks.html"], "a page with all ranks"),
+    ];
+    let alone = [
+        (&["flame"][..], "which stacks hold the memory at its peak"),
+        (&["lines"], "the peak reached on every line"),
+    ];
+    if peaks.len() > 1 {
+        writeln!(out, "{}", rank_peaks(peaks))?;
+    }
+    if let Some((label, before)) = first {
+        let seconds = before.as_secs_f64();
+        writeln!(out, "{} ended first, {seconds:.1} s before the next", one_line(label))?;
+    }
+    writeln!(out, "Next:")?;
+    for (words, shows) in if traces.len() > 1 { together } else { alone } {
+        writeln!(out, "  {}{COMMENT}{shows}", command(words))?;
     }
     Ok(())
 }

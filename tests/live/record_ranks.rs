@@ -69,6 +69,27 @@ fn peak(trace: &Path, gpu: u32) -> (i64, Option<u32>) {
     (peak, rank)
 }
 
+/// What scripts/gpu-checks/fsdp.py checks on GPUs, on eight simulated ones.
+fn fsdp_on_eight_cards(parts: &str) {
+    let mut command = on_two_cards();
+    command.env("SIM_CUDA_DEVICES", "8").args(["scripts/gpu-checks/run.py", "fsdp"]);
+    command.args([env!("CARGO_BIN_EXE_memspy"), "--ranks", "8", "--seconds", "2"]);
+    command.args(["--job=--layers 2 --width 128 --words 500 --length 32 --keeps 16"]);
+    let done = run(command.args(["--parts", parts]));
+    assert!(done.status.success(), "{}\n{}", done.out, done.err);
+}
+
+#[test]
+fn eight_sharded_ranks_are_recorded_together() {
+    fsdp_on_eight_cards("record");
+}
+
+#[test]
+#[ignore = "takes two minutes, and eight_sharded_ranks_are_recorded_together sees eight ranks: scripts/test.sh --all runs it"]
+fn eight_sharded_ranks_are_looked_into_one_is_killed_and_one_is_full() {
+    fsdp_on_eight_cards("live,killed,full");
+}
+
 #[test]
 #[ignore = "takes long, and ranks_together reads the traces of ranks: scripts/test.sh --all runs it"]
 fn every_data_parallel_rank_has_a_trace_and_workers_none() {

@@ -31,7 +31,7 @@ fn finding(growth: &OwnerGrowth) -> Finding {
     };
     match growth.group.kind {
         OwnerKind::Variable | OwnerKind::Graph if !may_be_one_step => {
-            found.frees(growth.group.size.bytes.max(a_minute))
+            found.frees(growth.group.size.bytes)
         }
         _ => found,
     }

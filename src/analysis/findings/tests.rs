@@ -351,6 +351,7 @@ fn cache_of_idle_streams_is_found() {
         full: None,
         seconds: 2.0,
         taken_by: vec!["load (a.py:7)".to_owned()],
+        least: None,
     };
     let snapshot = streams(4);
     let gpu = GpuFacts {

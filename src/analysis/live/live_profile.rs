@@ -221,6 +221,7 @@ impl LiveProfile {
         ObservedDevice {
             gpu: gpu.0,
             peak: peak::allocated(&self.profile, gpu),
+            least: self.recent.get(&gpu).and_then(UsageHistory::least_allocated),
             until: self.profile.duration(),
             ooms: FailureCount::between(first.0, last.0),
             retries: FailureCount::between(first.1, last.1),

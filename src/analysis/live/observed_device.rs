@@ -30,6 +30,8 @@ pub struct ObservedDevice {
     pub gpu: u32,
     /// The peak of allocated bytes.
     pub peak: Option<HighWater>,
+    /// The least allocated bytes while observed.
+    pub least: Option<u64>,
     /// End of the observation, on the peak's clock.
     pub until: Nanos,
     /// Out-of-memory errors that the job caught.

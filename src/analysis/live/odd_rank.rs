@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 /// Smaller differences are ignored.
 const MIN_BYTES: u64 = 1 << 20;
-/// As are those below 1/20 of the others' bytes.
-const MIN_PART: u64 = 20;
+/// As are those below 1/100 of the others' bytes.
+const MIN_PART: u64 = 100;
 
-/// The memory of one rank, in bytes: all on its devices, and by owner.
+/// The memory of one rank, in bytes: the least on its devices while it was observed, and by owner.
+/// Ranks are looked at one after the other, so in different moments of a step: what differs at the
+/// least level lasts.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RankHolding {
@@ -47,8 +49,9 @@ pub fn odd_rank(ranks: &[RankHolding]) -> Option<OddRank> {
         let more = bytes.saturating_sub(middle(in_others).unwrap_or(0));
         (owner.clone(), more)
     };
-    let owner = odd.owners.iter().map(of_owner).max_by_key(|(_, more)| *more);
-    let owner = owner.filter(|(_, by_owner)| *by_owner >= more / 2);
+    // An owner with much more than that has what only lives for a moment.
+    let fits = |(_, by_owner): &(String, u64)| (more / 2..=more + more / 4).contains(by_owner);
+    let owner = odd.owners.iter().map(of_owner).filter(fits).max_by_key(|(_, more)| *more);
     Some(OddRank { label: odd.label.clone(), more, owner })
 }
 
@@ -81,8 +84,16 @@ mod tests {
     }
 
     #[test]
+    fn what_lives_for_a_moment_is_no_owner_of_the_difference() {
+        let mut odd = rank(1, 300);
+        odd.owners.insert("step: squares[*]".to_owned(), 5000 << 20);
+        let found = odd_rank(&[rank(0, 0), odd]).unwrap();
+        assert_eq!(found.owner, Some(("seen[*]".to_owned(), 300 << 20)));
+    }
+
+    #[test]
     fn similar_or_all_different_ranks_are_not_odd() {
-        assert_eq!(odd_rank(&[rank(0, 3), rank(1, 20), rank(2, 1)]), None);
+        assert_eq!(odd_rank(&[rank(0, 3), rank(1, 5), rank(2, 1)]), None);
         assert_eq!(odd_rank(&[rank(0, 0), rank(1, 400), rank(2, 800)]), None);
         assert_eq!(odd_rank(&[rank(0, 900)]), None);
         assert_eq!(odd_rank(&[]), None);

@@ -30,6 +30,8 @@ impl PeakUsage {
 struct UsageInterval {
     number: u64,
     greatest: PeakUsage,
+    /// The least allocated bytes.
+    least: i64,
     last: PeakUsage,
 }
 
@@ -45,6 +47,7 @@ impl UsageHistory {
         match self.intervals.back_mut() {
             Some(last) if last.number >= number => {
                 last.greatest = last.greatest.with(now);
+                last.least = last.least.min(now.allocated);
                 last.last = now;
             }
             last => {
@@ -52,6 +55,7 @@ impl UsageHistory {
                 self.intervals.push_back(UsageInterval {
                     number,
                     greatest: before.with(now),
+                    least: before.allocated.min(now.allocated),
                     last: now,
                 });
             }
@@ -75,6 +79,11 @@ impl UsageHistory {
         let recent = self.intervals.iter().rev().take(self.intervals.len().div_ceil(6));
         let most = recent.map(|interval| bytes(interval.greatest.allocated)).max().unwrap_or(0);
         (self.intervals.iter().map(level).collect(), most)
+    }
+
+    /// The least allocated bytes: what lasts, whatever the job does at one moment.
+    pub(crate) fn least_allocated(&self) -> Option<u64> {
+        self.intervals.iter().map(|interval| interval.least.max(0) as u64).min()
     }
 
     /// Whether nothing is known yet.
@@ -136,6 +145,7 @@ mod tests {
         }
         let (width, columns) = allocated(&recent, 2.4, 8);
         assert_eq!(width, 0.25);
+        assert_eq!(recent.least_allocated(), Some(5));
         let some = |values: &[i64]| values.iter().copied().map(Some).collect::<Vec<_>>();
         assert_eq!(columns, some(&[5, 5, 90, 7, 7, 7, 7, 7]));
         let (width, columns) = allocated(&recent, 2.4, 4);

@@ -23,6 +23,7 @@ use super::output::NameFields;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output, privileges};
 use attempt::Attempt;
+use outputs::RecordedTrace;
 
 const MIN_AFTER_TRIAL: Duration = Duration::from_secs(1);
 
@@ -70,6 +71,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let recorded = match attached {
         Ok(readers) => {
             record(args, readers, named(pid)?, host, &stop, RankContext::default(), &modes)
+                .map(drop)
         }
         Err(_) if launched.as_mut().is_some_and(LaunchedProgram::has_ended) => {
             Err(anyhow!("the program ended before memspy found a Python in it"))
@@ -133,7 +135,7 @@ fn check_outputs(args: &RecordArgs, path: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn record(
+fn record(
     args: &RecordArgs,
     readers: TargetReaders,
     path: PathBuf,
@@ -141,7 +143,7 @@ pub(super) fn record(
     stop: &Arc<AtomicBool>,
     rank: RankContext,
     modes: &ModeChoice,
-) -> Result<()> {
+) -> Result<Option<RecordedTrace>> {
     check_outputs(args, &path)?;
     let identity = readers.identity();
     let attached = attached(&readers);
@@ -179,10 +181,12 @@ pub(super) fn record(
     let Some(sinks) = recorded.sinks else {
         return recorded
             .result
-            .with_context(|| format!("the recording into {} failed", path.display()));
+            .with_context(|| format!("the recording into {} failed", path.display()))
+            .map(|()| None);
     };
-    outputs::finish(args, &path, sinks, recorded.result)?;
-    follow.unfollowed(recorded.followed.as_ref())
+    let trace = outputs::finish(args, &path, sinks, recorded.result)?;
+    follow.unfollowed(recorded.followed.as_ref())?;
+    Ok(trace)
 }
 
 /// The time left after a trial; at least something, even if removing probes took nearly all.

@@ -1,18 +1,19 @@
 //! A recording's outputs and end.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::analysis::{OomBuilder, TriggerWatch};
+use crate::analysis::{OomBuilder, Profile, TriggerWatch, peak};
 use crate::flight::{
     Aggregation, OnTrigger, PrintInterval, RankContext, RecordOutput, RingRecorder, SinkChain,
     TableOutput, TablePrinter, TriggerState, oom_report_path,
 };
-use crate::model::SinkResult;
+use crate::model::{EndReason, SinkResult};
 use crate::render::{self, file_word, in_sentence, suggestion};
 use crate::trace::{self, Retention, RetentionLimit};
 
@@ -87,20 +88,63 @@ pub(super) fn discard(sinks: SinkChain) -> Result<()> {
     }
 }
 
+/// A trace that was written.
+pub(super) struct RecordedTrace {
+    pub(super) path: PathBuf,
+    /// Bytes allocated at the peak, on the GPU with the greatest one.
+    pub(super) peak: Option<i64>,
+    /// When the process was seen to have ended, if that ended the recording.
+    pub(super) exited: Option<Instant>,
+}
+
+impl RecordedTrace {
+    fn of(profile: Option<&Profile>, path: &Path, ended: Instant) -> RecordedTrace {
+        let mark = profile.and_then(|profile| peak::allocated(profile, peak::main_gpu(profile)?));
+        let end = profile.and_then(Profile::end);
+        let has_exited = end.is_some_and(|end| end.reason == EndReason::TargetExited);
+        RecordedTrace {
+            path: path.to_owned(),
+            peak: mark.map(|mark| mark.within),
+            exited: has_exited.then_some(ended),
+        }
+    }
+}
+
+/// Of a recording that is over.
+struct Ended {
+    result: SinkResult,
+    at: Instant,
+    /// Whether it is the only recording.
+    is_only: bool,
+}
+
+/// Prints what was recorded; of the only recording also what to do next.
+fn say(profile: &Profile, path: &Path, size: u64, is_only: bool) -> Result<()> {
+    let (mut err, path) = (output::errors(), path.display().to_string());
+    render::summary(&mut err, profile, &path, size)?;
+    if is_only {
+        render::next_steps(&mut err, profile, &path)?;
+    }
+    Ok(())
+}
+
 pub(super) fn finish(
     args: &RecordArgs,
     path: &Path,
     mut sinks: SinkChain,
     result: SinkResult,
-) -> Result<()> {
-    if result.is_ok() {
+) -> Result<Option<RecordedTrace>> {
+    let ended = Ended { result, at: Instant::now(), is_only: sinks.rank.label.is_none() };
+    if ended.result.is_ok() {
         sinks.finish().context("cannot print the last table")?;
     }
     match (sinks.output, sinks.reading) {
-        (RecordOutput::Flight(flight), _) => end_flight(args, *flight, result),
-        (RecordOutput::Trace(writer), reading) => end_trace(args, path, *writer, reading, result),
+        (RecordOutput::Flight(flight), _) => end_flight(args, *flight, ended).map(Some),
+        (RecordOutput::Trace(writer), reading) => {
+            end_trace(args, path, *writer, reading, ended).map(Some)
+        }
         (RecordOutput::Nothing, reading) => {
-            result.context("the recording failed")?;
+            ended.result.context("the recording failed")?;
             let drawing = flame::FlameOptions {
                 format: match args.format {
                     RecordFormat::Collapsed => FlameFormat::Collapsed,
@@ -124,7 +168,8 @@ pub(super) fn finish(
             if let Some(profile) = reading.profile() {
                 drawing.draw(profile, path, args.force)?;
             }
-            end_reading(args, path, reading)
+            end_reading(args, path, reading)?;
+            Ok(None)
         }
     }
 }
@@ -134,9 +179,9 @@ fn end_trace(
     path: &Path,
     writer: trace::TraceWriter<std::fs::File>,
     reading: Aggregation,
-    result: SinkResult,
-) -> Result<()> {
-    let finished = result.and_then(|()| Ok(writer.finish()?));
+    ended: Ended,
+) -> Result<RecordedTrace> {
+    let finished = ended.result.and_then(|()| Ok(writer.finish()?));
     let (_, written) = finished.map_err(|error| {
         anyhow!(
             "the recording into {} ended early: {error}; what was written before is whole, try {}",
@@ -146,10 +191,11 @@ fn end_trace(
     })?;
     let reading = read_again(args, path, reading);
     if let Some(profile) = reading.profile() {
-        let mut err = output::errors();
-        render::summary(&mut err, profile, &path.display().to_string(), written.bytes)?;
+        say(profile, path, written.bytes, ended.is_only)?;
     }
-    end_reading(args, path, reading)
+    let recorded = RecordedTrace::of(reading.profile(), path, ended.at);
+    end_reading(args, path, reading)?;
+    Ok(recorded)
 }
 
 /// Only a second reading knows who made what was followed.
@@ -180,10 +226,11 @@ fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<(
 }
 
 /// For a recording that kept its last part: writes that now.
-fn end_flight(args: &RecordArgs, mut flight: RingRecorder, result: SinkResult) -> Result<()> {
+fn end_flight(args: &RecordArgs, mut flight: RingRecorder, ended: Ended) -> Result<RecordedTrace> {
     let folder = flight.folder().to_owned();
     let (most, segments) = flight.size();
-    let reported = result
+    let reported = ended
+        .result
         .map_err(anyhow::Error::new)
         .and_then(|()| flight.write(None, &mut warn).map_err(anyhow::Error::new));
     let mut reported = reported.map_err(|error| {
@@ -198,11 +245,9 @@ fn end_flight(args: &RecordArgs, mut flight: RingRecorder, result: SinkResult) -
             ]))
         )
     })?;
-    let path = reported.path.display().to_string();
-    {
-        let mut err = output::errors();
-        render::summary(&mut err, reported.reports.profile(), &path, reported.bytes)?;
-    }
+    let profile = reported.reports.profile();
+    say(profile, &reported.path, reported.bytes, ended.is_only)?;
+    let recorded = RecordedTrace::of(Some(profile), &reported.path, ended.at);
     if has_triggers(args) {
         let report = oom_report_path(&reported.path);
         write_oom_report(&mut reported.reports, &report, args.force)?;
@@ -220,5 +265,6 @@ fn end_flight(args: &RecordArgs, mut flight: RingRecorder, result: SinkResult) -
         render::number(segments, "segment"),
         render::bytes(most)
     ));
-    Ok(flight.finish()?)
+    flight.finish()?;
+    Ok(recorded)
 }

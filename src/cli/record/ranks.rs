@@ -15,6 +15,9 @@ use crate::cli::launch::LaunchedProgram;
 use crate::cli::mode::ModeChoice;
 use crate::cli::output::NameFields;
 use crate::cli::{eprint_line, hints, in_one_line, output, set_line_prefix};
+use crate::render;
+
+use super::outputs::RecordedTrace;
 
 /// Between two searches for new processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -22,9 +25,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Between two searches of all processes of the machine.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Ranks that end together end within this.
+const MIN_AHEAD: Duration = Duration::from_millis(100);
+
 struct RankRecording {
     label: String,
-    thread: Worker<Result<()>>,
+    thread: Worker<Result<Option<RecordedTrace>>>,
 }
 
 pub(super) fn check(args: &RecordArgs) -> Result<()> {
@@ -58,9 +64,9 @@ pub(super) fn record(
     }
     let mut next = Instant::now();
     let begin = Instant::now();
-    let job = RankContext::default();
-    let (mut running, mut failed, mut recorded): (Vec<RankRecording>, Vec<String>, u32) =
-        (Vec::new(), Vec::new(), 0);
+    let context = RankContext::default();
+    let mut running: Vec<RankRecording> = Vec::new();
+    let mut job = RankRecordings::default();
     loop {
         let left = args.duration.map(|whole| whole.saturating_sub(begin.elapsed()));
         let over = stop.load(Ordering::Relaxed) || left.is_some_and(|left| left.is_zero());
@@ -68,17 +74,17 @@ pub(super) fn record(
             next = Instant::now() + interval;
             for member in family.poll() {
                 let label = member.label();
-                let rank = job.with_label(label.clone());
+                let rank = context.with_label(label.clone());
                 match start(args, modes, member, rank, left, host, stop) {
                     Ok(recording) => {
-                        recorded += 1;
+                        job.begun += 1;
                         running.push(recording);
                     }
-                    Err(error) => failed.push(format!("{label}: {}", in_one_line(&error))),
+                    Err(error) => job.failed.push(format!("{label}: {}", in_one_line(&error))),
                 }
             }
         }
-        running = without_ended(running, &mut failed);
+        running = job.without_ended(running);
         // A program started by memspy stays a zombie until memspy waits for it.
         let has_ended = launched.as_mut().is_some_and(LaunchedProgram::has_ended);
         let gone = has_ended || !family.root_is_alive();
@@ -87,7 +93,8 @@ pub(super) fn record(
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    match (&failed[..], recorded) {
+    job.say()?;
+    match (&job.failed[..], job.begun) {
         ([], 0) => bail!(
             "none of {who} used CUDA in {:.0} s: nothing was recorded",
             begin.elapsed().as_secs_f64()
@@ -107,20 +114,62 @@ fn family(args: &RecordArgs, pid: u32, is_exact: bool) -> Result<(ProcessTree, S
     Ok((family, format!("processes called {pattern}"), SEARCH_INTERVAL))
 }
 
-fn without_ended(running: Vec<RankRecording>, failed: &mut Vec<String>) -> Vec<RankRecording> {
-    let (ended, on): (Vec<RankRecording>, Vec<RankRecording>) =
-        running.into_iter().partition(|recording| recording.thread.is_finished());
-    for RankRecording { label, thread } in ended {
-        let result = thread
-            .join()
-            .unwrap_or_else(|| Err(anyhow!("its recording thread ended unexpectedly")));
-        if let Err(error) = result {
-            let error = in_one_line(&error);
-            eprint_line(&format!("{label}: error: {error}"));
-            failed.push(format!("{label}: {error}"));
+/// What became of a job's recordings.
+#[derive(Default)]
+struct RankRecordings {
+    begun: u32,
+    failed: Vec<String>,
+    /// Each with its label.
+    traces: Vec<(String, RecordedTrace)>,
+}
+
+impl RankRecordings {
+    fn without_ended(&mut self, running: Vec<RankRecording>) -> Vec<RankRecording> {
+        let (ended, on): (Vec<RankRecording>, Vec<RankRecording>) =
+            running.into_iter().partition(|recording| recording.thread.is_finished());
+        for RankRecording { label, thread } in ended {
+            let result = thread
+                .join()
+                .unwrap_or_else(|| Err(anyhow!("its recording thread ended unexpectedly")));
+            match result {
+                Ok(trace) => self.traces.extend(trace.map(|trace| (label, trace))),
+                Err(error) => {
+                    let error = in_one_line(&error);
+                    eprint_line(&format!("{label}: error: {error}"));
+                    self.failed.push(format!("{label}: {error}"));
+                }
+            }
         }
+        on
     }
-    on
+
+    /// Which rank has the highest peak, and what to do next with all traces.
+    fn say(&mut self) -> Result<()> {
+        if self.traces.is_empty() {
+            return Ok(());
+        }
+        self.traces.sort_by(|one, other| one.1.path.cmp(&other.1.path));
+        let peaks: Vec<(&str, i64)> = self
+            .traces
+            .iter()
+            .filter_map(|(label, trace)| Some((label.as_str(), trace.peak?)))
+            .collect();
+        let files: Vec<String> =
+            self.traces.iter().map(|(_, trace)| trace.path.display().to_string()).collect();
+        let first = self.ended_first();
+        let first = first.as_ref().map(|(label, before)| (label.as_str(), *before));
+        Ok(render::ranks_summary(&mut output::errors(), &peaks, first, &files)?)
+    }
+
+    /// The process that ended first, and how long before the next: all others may have followed.
+    fn ended_first(&self) -> Option<(String, Duration)> {
+        let exited = self.traces.iter().map(|(label, trace)| Some((trace.exited?, label)));
+        let mut exited: Vec<(Instant, &String)> = exited.collect::<Option<_>>()?;
+        exited.sort();
+        let [(first, label), (next, _), ..] = exited[..] else { return None };
+        let before = next - first;
+        (before >= MIN_AHEAD).then(|| (label.clone(), before))
+    }
 }
 
 fn start(

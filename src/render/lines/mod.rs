@@ -16,6 +16,7 @@ pub use json::{
 };
 pub use ranked::{RANKED_ROWS, ranked_lines_text};
 pub use ranked_ranks::ranked_rank_lines_text;
+pub(crate) use ranks::rank_peaks;
 pub use ranks::{
     RankFunctionJson, RankJson, RankLineJson, RankLines, RankLinesJson, RankValueJson,
     RankValuesJson, rank_lines_csv, rank_lines_json, rank_lines_text,

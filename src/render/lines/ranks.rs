@@ -183,13 +183,19 @@ pub fn rank_lines_text(
 }
 
 pub(super) fn balance(ranks: &[RankLines<'_>]) -> String {
-    let peak = |rank: &RankLines<'_>| rank.table.allocated.within;
-    let sum: i64 = ranks.iter().map(peak).sum();
-    let greatest = ranks.iter().rev().max_by_key(|rank| peak(rank));
-    let least = ranks.iter().min_by_key(|rank| peak(rank));
-    let text = |rank: Option<&RankLines<'_>>| {
-        rank.map_or_else(String::new, |r| {
-            format!("{} ({})", signed_bytes(peak(r)), one_line(r.label))
+    let peaks: Vec<(&str, i64)> =
+        ranks.iter().map(|rank| (rank.label, rank.table.allocated.within)).collect();
+    rank_peaks(&peaks)
+}
+
+/// Which rank has the greatest peak, which the least, and their sum.
+pub(crate) fn rank_peaks(ranks: &[(&str, i64)]) -> String {
+    let sum: i64 = ranks.iter().map(|(_, peak)| peak).sum();
+    let greatest = ranks.iter().rev().max_by_key(|(_, peak)| peak);
+    let least = ranks.iter().min_by_key(|(_, peak)| peak);
+    let text = |rank: Option<&(&str, i64)>| {
+        rank.map_or_else(String::new, |(label, peak)| {
+            format!("{} ({})", signed_bytes(*peak), one_line(label))
         })
     };
     format!(

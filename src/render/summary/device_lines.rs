@@ -10,9 +10,12 @@ const MAX_SECONDS: f64 = 30.0 * 86_400.0;
 
 pub(super) fn peaks(summary: &JobSummary<'_>) -> Vec<String> {
     let mut lines = Vec::new();
-    for device in summary.devices.iter().take(MAX_DEVICES) {
+    // A rank sees the GPUs of all, and uses one.
+    let is_used = |device: &&ObservedDevice| device.peak.is_none_or(|peak| peak.bytes > 0);
+    let used: Vec<&ObservedDevice> = summary.devices.iter().filter(is_used).collect();
+    for device in used.iter().take(MAX_DEVICES) {
         let gpu = summary.gpus.iter().find(|gpu| gpu.gpu == device.gpu);
-        lines.extend(peak(device, gpu, summary.devices.len() > 1));
+        lines.extend(peak(device, gpu, used.len() > 1));
         lines.extend(failures(device));
     }
     lines
@@ -130,6 +133,7 @@ mod tests {
             full: None,
             seconds: 2.0,
             taken_by: Vec::new(),
+            least: None,
         }
     }
 
