@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Asks memspy ten questions about real jobs, and writes its answers into docs/questions and docs/pictures.
+"""Asks memspy ten questions about real jobs: the screens and pictures of docs/questions.
 
     scripts/questions/make.py                       runs the jobs here and renews the pages
     scripts/questions/make.py --out DIR --commit ID runs them and writes DIR/questions.tar, which
     scripts/questions/make.py --from TAR            puts into the pages
 
-The jobs (scripts/questions/jobs) run on the GPU if python3's PyTorch finds one, else on the simulated device
-(scripts/setup.sh env). Exact stacks need root, and the notebook IPython. The exit code is 1 if a question has
-no answer; its page then keeps the old one.
+The jobs (scripts/questions/jobs) run on the GPU if python3's PyTorch finds one, else on the
+simulated device (scripts/setup.sh env). Exact stacks need root, and the notebook IPython. The exit
+code is 1 if a question has no answer; its page then keeps the old one.
 """
 import argparse
 import io

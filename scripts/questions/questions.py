@@ -2,6 +2,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,10 @@ def indentation(line):
 
 
 def excerpt(shown, *patterns, whole=(), limit=18):
-    """A command and the lines that a pattern matches; with `whole`, also what is indented below. `…` stands for others."""
+    """A command and the lines that a pattern matches, and for `whole` what is indented below them.
+
+    `…` stands for other lines.
+    """
     command, printed = shown
     printed = printed if isinstance(printed, list) else printed.lines()
     kept, left_out, above = [], False, None
@@ -45,8 +49,8 @@ def excerpt(shown, *patterns, whole=(), limit=18):
 def oom(place):
     place.memspy("record", "--exact", "--until", "oom", "-o", "run.bin", "--", "python3", "evaluate.py", seconds=90, codes=(0, 1))
     report = place.memspy("oom-report", "run.bin")
-    shown = excerpt(report, r"^'oom' was met", r"^In short", r"^What PyTorch", r"asked for .*as PyTorch", r"called by the program", r"^  live: ",
-                    whole=[r"most of what grew", r"the cache had", r"GiB +[\d.]+ %  .*\.py:"], limit=15)
+    shown = excerpt(report, r"^'oom' was met", r"^In short", r"^What PyTorch", r"asked for .*as PyTorch", r"called by the program",
+                    whole=[r"most of what grew", r"the cache had"])
     return Answer([shown], place.picture("run.bin", "--at", "oom"))
 
 
@@ -78,7 +82,8 @@ def fragmentation(place):
     summary = place.memspy("-p", pid, beside=pid)
     os.kill(pid, signal.SIGTERM)
     recorder.wait()
-    settings = place.memspy("what-if", "run.bin", seconds=150)
+    python = ["--python", "python3"] if shutil.which("python") is None and not place.machine.is_simulated else []
+    settings = place.memspy("what-if", "run.bin", *python, seconds=150)
     shown = excerpt(settings, whole=[r"reserves .* less", r"^The replay", r"^Next"])
     return Answer([excerpt(summary, r"allocated .*cached .*free", r"features\[", whole=[r"^\* .*cached and free"]), shown], summary)
 
@@ -94,7 +99,8 @@ def notebook(place):
     job.wait_for("the cells are done")
     time.sleep(1)
     summary = place.memspy("-p", job.pid, beside=job.pid)
-    shown = excerpt(summary, r"allocated .*cached .*free", r"held by", whole=[r"^ .*(saved for backward|parameters of)", r" __main__\.Out", r"^\* .*Out"], limit=14)
+    shown = excerpt(summary, r"allocated .*cached .*free", r"held by", r" __main__\.Out",
+                    whole=[r"^ .*(saved for backward|parameters of)", r"^\* .*Out"], limit=17)
     return Answer([shown], summary)
 
 

@@ -1,4 +1,4 @@
-"""A terminal's output as rows of styled characters, and those as an SVG for light and dark pages."""
+"""A terminal's output as rows of styled characters; an SVG of them, light and dark."""
 import html
 import re
 
@@ -6,7 +6,7 @@ CHARACTER, ROW, MARGIN = 7.8, 18, 14
 ESCAPE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
 PLAIN = ()
 # Bars are drawn as boxes: fonts differ in these characters, and leave gaps between them.
-BOXES = {"█": 1.0, "▚": 0.85, "▓": 0.7, "▒": 0.5, "░": 0.3}
+BOXES = {"█": 1.0, "▚": 0.9, "▓": 0.85, "▒": 0.75, "░": 0.65}
 LIGHT = {"31": "#b3261e", "32": "#2e7d32", "33": "#8a5a00", "34": "#1f5fbf", "35": "#8e24aa", "36": "#00707d"}
 DARK = {"31": "#ff8a80", "32": "#81c784", "33": "#ffca66", "34": "#90b8ff", "35": "#d79be8", "36": "#66d3df"}
 

@@ -1,4 +1,4 @@
-"""Where a question's jobs run: on a GPU or on the simulated device, beside a terminal in which memspy runs."""
+"""Where a question's jobs run, on a GPU or on the simulated device, and memspy in a terminal."""
 import fcntl
 import os
 import pty
