@@ -48,8 +48,9 @@ def answer(name, machine, origin):
         try:
             found = QUESTIONS[name](place)
             files = {f"blocks/{name}.md": block(found, origin), f"pictures/{name}.svg": picture(found, origin)}
-        except (Failed, OSError, subprocess.SubprocessError) as error:
-            place.say(f"FAILED: {error}")
+        except Exception as error:  # the other questions go on
+            kind = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
+            place.say(f"FAILED: {kind}{error}")
             return {}
         place.say("done")
         return files
@@ -129,8 +130,8 @@ def main():
         return put(unpack(args.tar))
     built = [os.path.join(ROOT, "target", kind, "memspy") for kind in ["release", "debug"]]
     memspy = os.path.abspath(args.memspy or next(filter(os.path.exists, built), built[0]))
-    if not os.access(memspy, os.X_OK):
-        sys.exit(f"make.py: {memspy} is no program: 'cargo build --release' builds it")
+    if not os.access(memspy, os.X_OK) or os.path.basename(memspy) != "memspy":
+        sys.exit(f"make.py: {memspy} is no program 'memspy': 'cargo build --release' builds it")
     names = args.only.split(",") if args.only else list(QUESTIONS)
     if set(names) - set(QUESTIONS):
         sys.exit(f"make.py: no such question: {', '.join(sorted(set(names) - set(QUESTIONS)))}")
