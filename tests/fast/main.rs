@@ -63,6 +63,7 @@ mod man_pages;
 mod modules;
 mod one_peak;
 mod oom_page;
+mod questions;
 mod readme;
 mod release_notes;
 mod render_reports;

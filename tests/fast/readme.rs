@@ -17,7 +17,8 @@ fn pages() -> Vec<String> {
 }
 
 fn guides() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir("docs").unwrap().map(|entry| entry.unwrap().path());
+    let folders = ["docs", "docs/questions"].map(|folder| std::fs::read_dir(folder).unwrap());
+    let entries = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|kind| kind == "md")).collect()
 }
 
