@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use parking_lot::Mutex;
 
-use crate::analysis::{FindingFacts, HostUse, RankHolding, findings, odd_rank};
+use crate::analysis::{FindingFacts, HostUse, RankHolding, findings, odd_rank, owner_groups};
 use crate::model::OwnershipSnapshot;
 use crate::render::{self, FindingText, GrowthKeeper, JobSummary, SummaryStyle};
 use crate::sampler::{MANY_PROCESSORS, SnapshotOptions, TargetReaders, processors, read_referrers};
@@ -262,10 +262,13 @@ fn finding_texts(state: &JobObservation, pid: u32) -> Vec<FindingText> {
     let gpus = state.gpus();
     let growth = state.growth.owners();
     let host = HostUse::new(&state.host, state.last.as_ref());
+    let snapshot = state.last.as_ref().filter(|snapshot| snapshot.has_all_tensors());
+    let cut = || state.last.as_ref().map(owner_groups).unwrap_or_default();
+    let of_cut = if snapshot.is_none() { cut() } else { Vec::new() };
     let found = findings(&FindingFacts {
         gpus: &gpus,
-        snapshot: state.last.as_ref().filter(|snapshot| snapshot.has_all_tensors()),
-        groups: state.growth.last(),
+        snapshot,
+        groups: snapshot.map_or(&of_cut, |_| state.growth.last()),
         growth: &growth,
         devices: &state.devices,
         lasting: Some(&state.lasting),

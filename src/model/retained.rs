@@ -27,6 +27,17 @@ pub struct RetainedReference {
 }
 
 impl RetainedReference {
+    /// The name for all results of cells that a notebook keeps.
+    pub const SESSION_OUTPUTS: &str = "outputs of the session";
+    /// The name for the traceback of a notebook's last error.
+    pub const LAST_ERROR: &str = "the last error of the session";
+
+    /// On all GPUs, at once and after `gc.collect()`.
+    pub fn on_gpus(&self) -> u64 {
+        let on_gpus = self.frees.iter().filter(|freed| freed.device.is_cuda());
+        on_gpus.map(|freed| freed.at_once.saturating_add(freed.after_collect)).sum()
+    }
+
     /// The name for all gradients of a model.
     pub fn of_gradients(model: &str) -> String {
         format!("gradients of {model}")

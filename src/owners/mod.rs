@@ -29,6 +29,7 @@ mod retained;
 mod retention_graph;
 mod rounds;
 mod rows;
+mod session;
 mod tensor_source;
 mod torch_version;
 mod untracked_objects;

@@ -11,6 +11,7 @@ use super::names::ObjectNames;
 use super::paths::{self, PathSources};
 use super::retention_graph::Removed;
 use super::rows::TensorRows;
+use super::session;
 use crate::model::{
     AllocatorSnapshot, GraphNode, KeptWay, RetainedReference, TensorCategory, TensorDevice,
     TensorRow, WayStep,
@@ -43,9 +44,9 @@ pub(super) struct RetainedFigures {
 }
 
 /// A name and what goes with it.
-struct AskedReference {
-    name: Arc<str>,
-    removed: Vec<Removed>,
+pub(super) struct AskedReference {
+    pub(super) name: Arc<str>,
+    pub(super) removed: Vec<Removed>,
 }
 
 /// The steps from a variable to a tensor.
@@ -77,6 +78,7 @@ pub(super) fn find(
         .filter_map(|(name, named)| Some(AskedReference { name, removed: held.removed(&named)? }))
         .collect();
     asked.extend(gradients(&held, known.named, rows));
+    asked.extend(session::references(known.sources, &held, rows));
     asked.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let groups: Vec<FxHashSet<u32>> =
         ways.iter().map(|way| sharing(&held, rows, way.row)).collect();
@@ -280,7 +282,11 @@ fn ways<'r>(
 }
 
 /// Tensors on the same memory.
-fn sharing(held: &HeldMemory<'_, '_>, rows: &[TensorRow], of: &TensorRow) -> FxHashSet<u32> {
+pub(super) fn sharing(
+    held: &HeldMemory<'_, '_>,
+    rows: &[TensorRow],
+    of: &TensorRow,
+) -> FxHashSet<u32> {
     let data = |row: &TensorRow| Some((row.tensor.device?, row.tensor.storage?.data));
     let shares = |row: &&TensorRow| row.tensor.at == of.tensor.at || data(row) == data(of);
     rows.iter().filter(shares).filter_map(|row| held.number_of(row.tensor.at)).collect()

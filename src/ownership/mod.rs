@@ -10,6 +10,7 @@ mod cpp_blocks;
 mod graph_roots;
 mod name_pattern;
 mod reference_names;
+mod session_names;
 
 pub use active_blocks::{InUse, cuda as cuda_device};
 pub use breakdown::{breakdown, held_storages, is_garbage, owner_label, storages, summarize};
@@ -17,6 +18,7 @@ pub use called::{NamedTensors, called};
 pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 pub use name_pattern::{NamePart, name_parts, name_pattern};
 pub use reference_names::{reference_of, references_in};
+pub use session_names::{is_of_last_error, is_session_output};
 
 #[cfg(test)]
 pub(crate) mod fixture {

@@ -85,8 +85,17 @@ fn gradients_logits_and_processes_that_nobody_needs_are_found() {
     assert!(frees > 128 << 20);
 }
 
+#[test]
+fn what_a_notebook_keeps_is_found_with_graphs_and_the_last_error() {
+    let (frees, _) = found("notebook", "notebook outputs", &["5 tensors", "graphs saved"]);
+    // Four of 8 MiB, one of 4 MiB, and its graph: a leaf and a saved result, 4 MiB each.
+    assert_eq!(frees, 44 << 20);
+    // Two local variables, and a factor that the graph of one saved.
+    assert_eq!(found("last_error", "last error", &["local variables", "1/0"]).0, 24 << 20);
+}
+
 /// The job, the kind, and whether the twin shows what comes back.
-const KINDS: [(&str, &str, bool); 21] = [
+const KINDS: [(&str, &str, bool); 22] = [
     ("autocast", "autocast cache", true),
     ("ddp", "ddp buckets", true),
     ("cublas", "cublas streams", true),
@@ -97,6 +106,7 @@ const KINDS: [(&str, &str, bool); 21] = [
     ("checkpoint", "checkpoint kept", true),
     ("twice", "models twice", true),
     ("notebook", "notebook outputs", true),
+    ("last_error", "last error", true),
     ("slices", "large storages", true),
     ("handled", "exception kept", true),
     ("pinning", "pinned segments", false),

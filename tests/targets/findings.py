@@ -221,9 +221,33 @@ def twice(fixed):
 def notebook(fixed):
     globals()["Out"] = {cell: torch.ones(2 * MIB, device="cuda") for cell in range(1, 5)}
     globals()["_4"] = globals()["_"] = Out[4]  # noqa: F821, as IPython does
+    # With a graph: exp saves its result, mul what it multiplies.
+    Out[5] = torch.ones(MIB, device="cuda", requires_grad=True).exp() * 2  # noqa: F821
     if fixed:
         for name in ("Out", "_4", "_"):
             del globals()[name]
+    forever(lambda: torch.ones(MIB, device="cuda").sum())
+
+
+class Shell:
+    """As IPython's: its formatter of errors keeps the last traceback."""
+
+
+def last_error(fixed):
+    shell = globals()["shell"] = Shell()
+    shell.InteractiveTB = Shell()
+
+    def predict(model, weight):
+        hidden = torch.ones(2 * MIB, device="cuda") * weight
+        return model(hidden)
+
+    try:
+        predict(None, torch.ones(2 * MIB, device="cuda", requires_grad=True))
+    except TypeError as error:
+        sys.last_value, sys.last_traceback = error, error.__traceback__
+    if fixed:
+        sys.last_value = sys.last_traceback = None
+    shell.InteractiveTB.tb = sys.last_traceback
     forever(lambda: torch.ones(MIB, device="cuda").sum())
 
 

@@ -91,9 +91,18 @@ def in_method():
     return [one, one.set]
 
 
+def with_borrowed():
+    """Each connection names the module's exceptions, and no count says so (Modules/_sqlite/connection.h)."""
+    try:
+        import sqlite3
+    except ImportError:  # this Python was built without it
+        return []
+    return [sqlite3.connect(":memory:") for _ in range(20)]
+
+
 def alive():
     """The same shapes, with somebody outside who keeps them."""
-    return [in_list(), in_dict(), in_instances(False), in_instances(True), in_slots(), in_closure()]
+    return [with_borrowed(), in_list(), in_dict(), in_instances(False), in_instances(True), in_slots(), in_closure()]
 
 
 def in_generator():

@@ -82,7 +82,8 @@ impl GpuFacts {
     }
 }
 
-/// The input of all rules; `look` is the last complete owner snapshot, with its `groups`.
+/// The input of all rules: `snapshot` is the last one with all tensors, with its `groups`; without
+/// one, `groups` are what a cut snapshot has.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FindingFacts<'a> {

@@ -9,9 +9,11 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let kept = facts.groups.iter().filter(|group| {
         group.kind == OwnerKind::Graph && group.members >= 2 && group.size.bytes >= MIN_BYTES
     });
+    // A cut snapshot has not read all of them.
+    let least = if facts.snapshot.is_none() { "at least " } else { "" };
     let found = kept.map(|group| {
         let problem = format!(
-            "{} results in {} keep their autograd graphs",
+            "{least}{} results in {} keep their autograd graphs",
             count(group.members),
             group.owner
         );

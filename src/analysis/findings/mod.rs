@@ -44,7 +44,7 @@ const MIN_BYTES: u64 = 1 << 20;
 pub(crate) type Rule = fn(&FindingFacts<'_>) -> Vec<Finding>;
 
 /// The kinds, as programs see them.
-pub const KINDS: [&str; 30] = [
+pub const KINDS: [&str; 31] = [
     "grows",
     "graphs kept",
     "garbage",
@@ -58,6 +58,7 @@ pub const KINDS: [&str; 30] = [
     "logits in float32",
     "large storages",
     "notebook outputs",
+    "last error",
     "exception kept",
     "autocast cache",
     "ddp buckets",

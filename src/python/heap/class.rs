@@ -31,9 +31,21 @@ const EXCEPTION: u64 = 1 << 30;
 const TYPE: u64 = 1 << 31;
 /// `PyMemberDescrObject.d_member`.
 const MEMBER: Field<Addr> = Field::at(40);
-/// `PyMemberDef`: name, type, offset; the types that are references (Include/structmember.h).
-const MEMBER_LEN: usize = 24;
+/// `PyMemberDef`: name, type, offset, flags; the types that are references
+/// (Include/structmember.h).
+const MEMBER_LEN: usize = 28;
 const REFERENCES: [i32; 2] = [6, 16];
+const READ_ONLY: i32 = 1;
+
+/// An attribute in an instance's C part: of `__slots__`, or a member of a class written in C.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MemberSlot {
+    pub(super) name: Arc<str>,
+    pub(super) offset: u64,
+    /// Setting it releases what it held (`PyMember_SetOne` in Python/structmember.c), so it counts.
+    /// A read-only one may be borrowed, as the exceptions of a `sqlite3.Connection` are.
+    pub(super) is_owned: bool,
+}
 
 /// Which references instances have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,7 +101,7 @@ pub struct PyClass {
     pub(super) flags: u64,
     pub(super) dict: Addr,
     pub(super) dict_offset: i64,
-    pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
+    pub(super) slots: OnceLock<Vec<MemberSlot>>,
     /// References in its instances' C part.
     pub(super) parts: Option<Cow<'static, [TypeField]>>,
     pub(super) row: Option<ReferenceArray>,
@@ -276,7 +288,7 @@ impl ObjectHeap<'_> {
         self.named_value(class.dict, name)
     }
 
-    pub(super) fn slots<'c>(&self, class: &'c PyClass) -> Cow<'c, [(Arc<str>, u64)]> {
+    pub(super) fn slots<'c>(&self, class: &'c PyClass) -> Cow<'c, [MemberSlot]> {
         if let Some(known) = class.slots.get() {
             return Cow::Borrowed(known);
         }
@@ -289,14 +301,14 @@ impl ObjectHeap<'_> {
         let is_part = |offset: u64| {
             class.parts(&self.layout.object).any(|(part, _)| part.offset as u64 == offset)
         };
-        let slots: Vec<_> = slots.filter(|(_, offset)| !is_part(*offset)).collect();
+        let slots: Vec<_> = slots.filter(|slot| !is_part(slot.offset)).collect();
         match self.memory.refused() == refused {
             true => Cow::Borrowed(class.slots.get_or_init(|| slots)),
             false => Cow::Owned(slots),
         }
     }
 
-    fn own_slots(&self, class: &PyClass) -> Vec<(Arc<str>, u64)> {
+    fn own_slots(&self, class: &PyClass) -> Vec<MemberSlot> {
         let memory: &dyn Memory = self.memory;
         let slot = |(name, value): (String, Addr)| {
             if &*self.class_of(value)?.name != "member_descriptor" {
@@ -306,7 +318,12 @@ impl ObjectHeap<'_> {
             let bytes = memory.vec(member, MEMBER_LEN).ok()?;
             let is_reference = REFERENCES.contains(&Field::<i32>::at(8).get(&bytes)?);
             let offset = Field::<u64>::at(16).get(&bytes)?;
-            (is_reference && offset < class.basic_size).then(|| (Arc::from(name), offset))
+            let is_owned = Field::<i32>::at(24).get(&bytes)? & READ_ONLY == 0;
+            (is_reference && offset < class.basic_size).then(|| MemberSlot {
+                name: Arc::from(name),
+                offset,
+                is_owned,
+            })
         };
         self.named_entries(class.dict).into_iter().filter_map(slot).collect()
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::dicts;
 use super::super::objects::{DecodeError, small_int, text};
 use super::c_type_fields::ReferenceArray;
+use super::class::MemberSlot;
 use super::{ClassKind, ObjectHeap, PyClass};
 use crate::target::{Addr, Field, Memory};
 
@@ -292,12 +293,18 @@ impl ObjectHeap<'_> {
     }
 
     pub(super) fn slots_of(&self, at: Addr, class: &PyClass) -> Vec<(Arc<str>, Addr)> {
-        let memory = self.memory();
-        let set = |(name, offset): &(Arc<str>, u64)| {
-            let value = memory.pointer(at + *offset).ok().filter(|value| *value != Addr(0))?;
-            Some((name.clone(), value))
-        };
-        self.slots(class).iter().filter_map(set).collect()
+        let slots = self.slots(class);
+        slots.iter().filter_map(|slot| Some((slot.name.clone(), self.in_slot(at, slot)?))).collect()
+    }
+
+    pub(super) fn owned_by_slots(&self, at: Addr, class: &PyClass) -> Vec<Addr> {
+        let slots = self.slots(class);
+        let owned = slots.iter().filter(|slot| slot.is_owned);
+        owned.filter_map(|slot| self.in_slot(at, slot)).collect()
+    }
+
+    fn in_slot(&self, at: Addr, slot: &MemberSlot) -> Option<Addr> {
+        self.memory().pointer(at + slot.offset).ok().filter(|value| *value != Addr(0))
     }
 
     pub(super) fn instance_entries(&self, at: Addr, class: &PyClass) -> Vec<(Addr, Addr)> {

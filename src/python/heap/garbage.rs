@@ -109,9 +109,7 @@ impl ObjectHeap<'_> {
         if !object.class.is_heap_type() && object.class.parts.is_none() {
             return;
         }
-        for (_, value) in self.slots_of(at, &object.class) {
-            take(value);
-        }
+        self.owned_by_slots(at, &object.class).into_iter().for_each(&mut *take);
         match dicts::owned_by_instance(memory, &self.layout, at, &object.class.place()) {
             Ok(InstanceAttributes { dict, values }) => {
                 dict.into_iter().for_each(&mut *take);
