@@ -270,6 +270,7 @@ fn finding_texts(state: &JobObservation, pid: u32) -> Vec<FindingText> {
         snapshot,
         groups: snapshot.map_or(&of_cut, |_| state.growth.last()),
         growth: &growth,
+        watch: Some(&state.growth),
         devices: &state.devices,
         lasting: Some(&state.lasting),
         gradients: Some(&state.gradients),

@@ -42,6 +42,8 @@ pub(super) struct HeldMemory<'h, 'a> {
     known_parts: FxHashSet<u32>,
     /// References that variables of running functions have.
     locals: FxHashMap<u32, i64>,
+    /// What they refer to is not known, or not wholly: they changed while they were read.
+    torn: FxHashSet<u32>,
     /// A tensor or storage has a reference of no known object.
     held_by_unknown: bool,
 }
@@ -64,10 +66,11 @@ impl GraphBuilder {
         number
     }
 
-    fn cpp(&mut self, from: u32, to: u64) {
-        if let Some(&to) = self.numbers.get(&to) {
-            self.edges.push((from, to, ReferenceSide::Cpp));
-        }
+    /// Returns whether `to` is known.
+    fn cpp(&mut self, from: u32, to: u64) -> bool {
+        let to = self.numbers.get(&to).copied();
+        self.edges.extend(to.map(|to| (from, to, ReferenceSide::Cpp)));
+        to.is_some()
     }
 }
 
@@ -76,6 +79,7 @@ pub(super) struct HeldParts<'g> {
     references: &'g ReferenceGraph<'g>,
     builder: GraphBuilder,
     known_parts: FxHashSet<u32>,
+    torn: FxHashSet<u32>,
     storages: Vec<StorageNumber>,
 }
 
@@ -92,16 +96,20 @@ impl<'g> HeldParts<'g> {
             edges: Vec::new(),
             numbers: FxHashMap::default(),
         };
+        let mut torn = FxHashSet::default();
         for number in 0..tracked.len() as u32 {
             builder.objects.push((references.count(number), true));
             // What may be of another moment explains no count.
-            if !references.is_torn(number) {
+            if references.is_torn(number) {
+                torn.insert(number);
+            } else {
                 let to = references.references_of(number).iter();
                 builder.edges.extend(to.map(|to| (number, *to, ReferenceSide::Python)));
             }
         }
         let mut known_parts = FxHashSet::default();
-        let storages = add_tensors((references, held), &mut builder, &mut known_parts);
+        let known = (&mut known_parts, &mut torn);
+        let storages = add_tensors((references, held), &mut builder, known);
         for (from, to) in through_cpp {
             let is_hooks = held.hooks_of(*from).contains(to);
             if let (Some(from), Some(to)) = (references.number_of(*from), references.number_of(*to))
@@ -110,7 +118,7 @@ impl<'g> HeldParts<'g> {
                 builder.edges.push((from, to, side));
             }
         }
-        HeldParts { references, builder, known_parts, storages }
+        HeldParts { references, builder, known_parts, torn, storages }
     }
 }
 
@@ -126,7 +134,7 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
     /// `on_ways`: what names pass through.
     pub(super) fn new(
         heap: &'h ObjectHeap<'a>,
-        HeldParts { references, mut builder, known_parts, storages }: HeldParts<'h>,
+        HeldParts { references, mut builder, known_parts, torn, storages }: HeldParts<'h>,
         blocks: &[AllocatorSnapshot],
         on_ways: &[NamedReference],
     ) -> HeldMemory<'h, 'a> {
@@ -147,6 +155,7 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
             places,
             known_parts,
             locals,
+            torn,
             held_by_unknown: false,
         };
         let in_memory = storages.iter().map(|storage| storage.number);
@@ -297,6 +306,8 @@ impl<'h, 'a> HeldMemory<'h, 'a> {
         let mut asked = all.take(MAX_OPAQUE);
         let is_least = freed.stays.iter().take(MAX_OPAQUE).any(|stays| self.is_by_unknown(*stays))
             || self.held_by_unknown && asked.any(|number| self.is_opaque(*number));
+        let mut all = freed.at_once.iter().chain(&freed.after_collect);
+        let is_least = is_least || all.any(|object| self.torn.contains(object));
         let has_memory = |freed: &FreedBytes| freed.at_once + freed.after_collect > 0;
         (by_device.into_values().filter(has_memory).collect(), is_least)
     }
@@ -372,7 +383,7 @@ struct StorageNumber {
 fn add_tensors(
     (references, held): (&ReferenceGraph<'_>, &CombinedReferences<'_>),
     builder: &mut GraphBuilder,
-    known_parts: &mut FxHashSet<u32>,
+    (known_parts, torn): (&mut FxHashSet<u32>, &mut FxHashSet<u32>),
 ) -> Vec<StorageNumber> {
     let number_of = |object: u64| references.number_of(Addr(object));
     // Numbers first: edges lead back and forth.
@@ -398,13 +409,14 @@ fn add_tensors(
         let Some(&from) = builder.numbers.get(&row.tensor.at) else { continue };
         let tensor = &row.tensor;
         if held.is_torn(tensor.at) {
+            torn.insert(from);
             continue;
         }
         let kept = tensor.grad.into_iter().chain(tensor.parts.iter().copied());
-        kept.chain(tensor.grad_fn).for_each(|to| builder.cpp(from, to));
-        for base in held.bases_of(Addr(tensor.at)) {
-            builder.cpp(from, base.0);
-        }
+        let bases = held.bases_of(Addr(tensor.at)).into_iter().map(|base| base.0);
+        kept.chain(bases).for_each(|to| _ = builder.cpp(from, to));
+        // Its graph is newer than the nodes that were read.
+        torn.extend(tensor.grad_fn.filter(|to| !builder.cpp(from, *to)).map(|_| from));
         // A leaf's `AutogradMeta` has its hooks once more; other tensors' nodes have them.
         if let Some(object) = row.object.filter(|_| tensor.grad_fn.is_none()) {
             for hooks in held.hooks_of(Addr(object)).into_iter().filter_map(|at| number_of(at.0)) {
@@ -422,11 +434,14 @@ fn add_tensors(
         }
     }
     for node in held.nodes() {
-        let Some(&from) = builder.numbers.get(&node.at.0).filter(|_| !node.is_torn) else {
+        let Some(&from) = builder.numbers.get(&node.at.0) else { continue };
+        if node.is_torn {
+            torn.insert(from);
             continue;
-        };
-        let nodes = node.next.iter().chain(&node.kept).chain(&node.variable);
-        nodes.for_each(|to| builder.cpp(from, to.0));
+        }
+        let nodes = node.kept.iter().chain(&node.variable);
+        nodes.for_each(|to| _ = builder.cpp(from, to.0));
+        torn.extend(node.next.iter().filter(|to| !builder.cpp(from, to.0)).map(|_| from));
         let function = node.function.and_then(|function| number_of(function.0));
         known_parts.extend(function);
         let objects = node.packed.iter().chain(&node.function).chain(&node.hooks);

@@ -86,6 +86,13 @@ fn gradients_logits_and_processes_that_nobody_needs_are_found() {
 }
 
 #[test]
+fn a_sum_of_losses_is_found() {
+    // Of each of 12 steps a factor and a result.
+    let words = ["running_loss adds up 12 results", ".item()"];
+    assert_eq!(found("added", "results added up", &words).0 >> 20, 96);
+}
+
+#[test]
 fn what_a_notebook_keeps_is_found_with_graphs_and_the_last_error() {
     let (frees, _) = found("notebook", "notebook outputs", &["5 tensors", "graphs saved"]);
     // Four of 8 MiB, one of 4 MiB, and its graph: a leaf and a saved result, 4 MiB each.
@@ -95,13 +102,14 @@ fn what_a_notebook_keeps_is_found_with_graphs_and_the_last_error() {
 }
 
 /// The job, the kind, and whether the twin shows what comes back.
-const KINDS: [(&str, &str, bool); 22] = [
+const KINDS: [(&str, &str, bool); 23] = [
     ("autocast", "autocast cache", true),
     ("ddp", "ddp buckets", true),
     ("cublas", "cublas streams", true),
     ("graphs", "graph pools", true),
     ("create_graph", "graph in gradients", false),
     ("losses", "graphs kept", true),
+    ("added", "results added up", true),
     ("removed", "state of removed parameters", true),
     ("checkpoint", "checkpoint kept", true),
     ("twice", "models twice", true),

@@ -229,6 +229,18 @@ def notebook(fixed):
     forever(lambda: torch.ones(MIB, device="cuda").sum())
 
 
+def added(fixed):
+    """The sum for a log has a graph."""
+    weight = torch.ones(1, device="cuda", requires_grad=True)
+    running_loss = 0.0
+    for _ in range(12):
+        loss = (weight * torch.ones(MIB, device="cuda")).exp().mean()
+        loss.backward(retain_graph=True)
+        running_loss += loss.item() if fixed else loss
+    del loss
+    forever(lambda: torch.ones(MIB, device="cuda").sum())
+
+
 class Shell:
     """As IPython's: its formatter of errors keeps the last traceback."""
 

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::models_twice::is_average;
 use super::{Finding, FindingFacts, MIN_BYTES};
+use crate::analysis::owners::OwnerFrees;
 use crate::model::{TensorCategory, bytes};
-use crate::ownership::held_storages;
+use crate::ownership::{held_storages, reference_of};
 
 /// Of the model's parameters that a dictionary must have: 4/5.
 const MIN_SHARE: (usize, usize) = (4, 5);
@@ -45,21 +46,36 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
             kept.entry(dict).or_default().insert(key, held);
         }
     }
-    let found = kept.into_iter().filter_map(|(dict, keys)| {
+    // Of each variable: how many copies, and their bytes.
+    let mut copies: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (dict, keys) in kept {
         let is_of = |model: &&BTreeSet<String>| {
             let same = keys.keys().filter(|key| model.contains(**key)).count();
             !model.is_empty() && same * MIN_SHARE.1 >= model.len() * MIN_SHARE.0 && same > 1
         };
-        models.iter().find(is_of).filter(|_| !is_average(dict))?;
-        let size: u64 = keys.values().sum();
-        let variable = dict.split_once('[').map_or(dict, |(variable, _)| variable);
-        let problem =
-            format!("{dict} keeps {} of weights on the GPU beside those of the model", bytes(size));
-        let name = variable.rsplit_once(": ").map_or(variable, |(_, name)| name);
-        let found = Finding::new("checkpoint kept", size, problem)
-            .change(format!("del {name}, or torch.load(..., map_location=\"cpu\")"))
-            .frees(size);
-        (size >= MIN_BYTES).then_some(found)
-    });
-    found.collect()
+        if models.iter().any(|model| is_of(&model)) && !is_average(dict) {
+            let variable = dict.split_once('[').map_or(dict, |(variable, _)| variable);
+            let sums = copies.entry(variable).or_default();
+            *sums = (sums.0 + 1, sums.1 + keys.values().sum::<u64>());
+        }
+    }
+    let large = copies.into_iter().filter(|(_, (_, size))| *size >= MIN_BYTES);
+    large.map(|(variable, sums)| finding(facts, variable, sums)).collect()
+}
+
+fn finding(facts: &FindingFacts<'_>, variable: &str, (copies, size): (u64, u64)) -> Finding {
+    let what = match copies {
+        1 => format!("{} of weights", bytes(size)),
+        _ => format!("{copies} copies of weights, {},", bytes(size)),
+    };
+    let problem = format!("{variable} keeps {what} on the GPU beside those of the model");
+    let name = variable.rsplit_once(": ").map_or(variable, |(_, name)| name);
+    let change = match copies {
+        1 => format!("del {name}, or torch.load(..., map_location=\"cpu\")"),
+        _ => format!("keep fewer in {name}, or copy them to the CPU"),
+    };
+    // What else goes with the variable, such as optimizer state.
+    let of_it = facts.groups.iter().filter(|group| reference_of(&group.owner) == Some(variable));
+    let frees = of_it.filter_map(|group| group.frees.as_ref()).map(OwnerFrees::all).max();
+    Finding::new("checkpoint kept", size, problem).change(change).frees(frees.unwrap_or(size))
 }

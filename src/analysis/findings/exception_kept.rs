@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::model::{HandledError, TensorCategory, bytes};
-use crate::ownership::{held_storages, is_garbage};
+use crate::ownership::{held_storages, is_garbage, name_pattern};
 
 const TRACEBACK: &str = ".__traceback__";
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot else { return Vec::new() };
     // By what leads to the traceback: bytes, and a local variable.
-    let mut kept: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
+    let mut kept: BTreeMap<String, (u64, &str)> = BTreeMap::new();
     for (group, held) in held_storages(snapshot) {
         let names = group.tensors.iter().flat_map(|&row| &snapshot.tensors[row].names);
         let mut names = names.map(|name| name.split_once(TRACEBACK));
@@ -19,12 +19,13 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         let is_plain = group.device.is_cuda() && group.category != TensorCategory::Parameter;
         if is_plain && names.all(|name| name.is_some()) && !is_garbage(snapshot, &group) {
             let variable = rest.rsplit_once("<locals>.").map_or(rest, |(_, variable)| variable);
-            let sums = kept.entry(exception).or_insert((0, variable));
+            // Those of one list are one finding.
+            let sums = kept.entry(name_pattern(exception)).or_insert((0, variable));
             sums.0 += held;
         }
     }
     let large = kept.into_iter().filter(|(_, (size, _))| *size >= MIN_BYTES);
-    large.map(|(exception, (size, variable))| finding(facts, exception, size, variable)).collect()
+    large.map(|(exception, (size, variable))| finding(facts, &exception, size, variable)).collect()
 }
 
 fn finding(facts: &FindingFacts<'_>, exception: &str, size: u64, variable: &str) -> Finding {
@@ -34,10 +35,11 @@ fn finding(facts: &FindingFacts<'_>, exception: &str, size: u64, variable: &str)
     let handled = class.and_then(|class| handled.into_iter().find(|error| error.class == class));
     let what = match class {
         Some(class) => format!("{class} is being handled{}", whereabouts(handled)),
+        None if exception.contains('*') => format!("{exception} keeps exceptions"),
         None => format!("{exception} keeps an exception"),
     };
     let problem =
-        format!("{what}; its traceback keeps the local variable {variable}, {}", bytes(size));
+        format!("{what}; the traceback keeps the local variable {variable}, {}", bytes(size));
     let change = match class {
         Some(_) => "leave the except block before going on",
         None => "keep str(error), or call error.with_traceback(None)",

@@ -3,7 +3,7 @@
 use super::{LastingCopies, LastingGradients};
 use crate::analysis::blocks::{Fragmentation, FreeBlocks};
 use crate::analysis::live::{DeviceSnapshot, HostUse, ObservedDevice, OutsideTorch};
-use crate::analysis::owners::{OwnerGroup, OwnerGrowth};
+use crate::analysis::owners::{GrowthWatch, OwnerGroup, OwnerGrowth};
 use crate::model::{AllocatorSnapshot, GpuNeighbour, JobThreads, OwnershipSnapshot};
 
 /// A device's memory in bytes, `None` if unknown. `outside` is the process's memory outside
@@ -91,6 +91,7 @@ pub struct FindingFacts<'a> {
     pub snapshot: Option<&'a OwnershipSnapshot>,
     pub groups: &'a [OwnerGroup],
     pub growth: &'a [OwnerGrowth],
+    pub watch: Option<&'a GrowthWatch>,
     pub devices: &'a [ObservedDevice],
     pub lasting: Option<&'a LastingCopies>,
     pub gradients: Option<&'a LastingGradients>,

@@ -8,7 +8,9 @@ const MIN_GROWTH_A_MINUTE: f64 = MIN_BYTES as f64;
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let fast = facts.growth.iter().filter(|g| g.rise.rate() * 60.0 >= MIN_GROWTH_A_MINUTE);
-    fast.map(finding).collect()
+    // A full cache holds as many as before, of other sizes.
+    let is_full = |growth: &&OwnerGrowth| growth.storages <= 0 && growth.group.size.storages > 1;
+    fast.filter(|growth| !is_full(growth)).map(finding).collect()
 }
 
 fn finding(growth: &OwnerGrowth) -> Finding {

@@ -3,6 +3,7 @@
 //! Each kind has its file; only [`RULES`] create findings. A rule that lacks a number finds
 //! nothing, and none may find something in a healthy job.
 
+mod added_results;
 mod autocast_cache;
 mod checkpoint;
 mod create_graph;
@@ -44,9 +45,10 @@ const MIN_BYTES: u64 = 1 << 20;
 pub(crate) type Rule = fn(&FindingFacts<'_>) -> Vec<Finding>;
 
 /// The kinds, as programs see them.
-pub const KINDS: [&str; 31] = [
+pub const KINDS: [&str; 32] = [
     "grows",
     "graphs kept",
+    "results added up",
     "garbage",
     "graph in gradients",
     "optimizers twice",
@@ -81,6 +83,7 @@ pub const KINDS: [&str; 31] = [
 const RULES: &[Rule] = &[
     grows::find,
     graphs_kept::find,
+    added_results::find,
     garbage::find,
     create_graph::find,
     optimizers_twice::find,

@@ -116,6 +116,9 @@ pub struct LineGrowth {
     pub rise: GrowthRise,
 }
 
+/// Snapshots that see a lasting owner.
+const MIN_LASTING: usize = 2;
+
 type OwnerKey = (TensorDevice, TensorCategory, OwnerKind, String);
 
 fn owner_key(group: &OwnerGroup) -> OwnerKey {
@@ -220,6 +223,14 @@ impl GrowthWatch {
     /// The owners in the last snapshot.
     pub fn last(&self) -> &[OwnerGroup] {
         &self.last
+    }
+
+    /// Whether all of several snapshots have it, and it never shrank.
+    pub(crate) fn lasts(&self, group: &OwnerGroup) -> bool {
+        let levels = self.owners.get(&owner_key(group)).map_or(&[][..], Vec::as_slice);
+        levels.len() >= MIN_LASTING
+            && levels.iter().all(|(bytes, _)| *bytes > 0)
+            && levels.windows(2).all(|pair| pair[0].0 <= pair[1].0)
     }
 
     /// Growing owners, the fastest first.
