@@ -76,7 +76,6 @@ pub use owners::{
     GroupSize, GrowthRise, GrowthWatch, LineGrowth, NO_TENSOR, OwnerChange, OwnerFrees, OwnerGroup,
     OwnerGrowth, OwnerKind, OwnerPart, OwnerPattern, OwnerStacks, StorageChange, changes,
     cpp_label, in_no_tensor, owner_changes, owner_groups, raw_group_label, recorded_owner_groups,
-    with_attributes,
 };
 pub use peak::{HighestLevel, KnownMoment};
 pub use peak_phase::{PeakPhase, peak_phase};

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::name_pattern::name_pattern;
+use super::attribute_names::with_attributes;
+use super::name_pattern::{NamePart, name_parts};
 use crate::model::TensorRow;
 
 /// The tensors that a word names.
@@ -22,7 +23,9 @@ pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
     let which = |is_meant: &dyn Fn(&TensorRow) -> bool| -> Vec<usize> {
         (0..).zip(rows).filter(|(_, row)| is_meant(row)).map(|(index, _)| index).collect()
     };
-    let whole = which(&|row| row.names.iter().any(|name| **name == *word));
+    // Tables show modules as attributes.
+    let is_whole = |name: &Arc<str>| **name == *word || with_attributes(name) == word;
+    let whole = which(&|row| row.names.iter().any(is_whole));
     if !whole.is_empty() {
         return NamedTensors::Rows(whole);
     }
@@ -36,7 +39,9 @@ pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
             [row.object, Some(row.tensor.at), storage].contains(&Some(address))
         }));
     }
-    let is_short = |name: &Arc<str>| without_scope(name) == Some(word);
+    let is_short = |name: &Arc<str>| {
+        without_scope(name) == Some(word) || without_scope(&with_attributes(name)) == Some(word)
+    };
     let short = which(&|row| row.names.iter().any(is_short));
     let names: BTreeSet<Arc<str>> = short
         .iter()
@@ -58,14 +63,27 @@ fn largest_of(rows: &[TensorRow], owner: &str) -> Vec<usize> {
         let rest = name.strip_prefix(owner);
         rest.is_some_and(|rest| rest.starts_with(['.', '[', '{', '…']))
     };
+    let is_it = |name: &str| begins(name) || fits(owner, name);
     let is_of_owner = |name: &Arc<str>| {
-        begins(name)
-            || without_scope(name).is_some_and(begins)
-            || owner.contains('*') && name_pattern(name) == owner
+        let shown = with_attributes(name);
+        [name, &*shown]
+            .into_iter()
+            .any(|name| is_it(name) || without_scope(name).is_some_and(is_it))
     };
     let behind = (0..rows.len()).filter(|&row| rows[row].names.iter().any(is_of_owner));
     let bytes = |&row: &usize| rows[row].tensor.storage.map_or(0, |storage| storage.memory());
     behind.max_by_key(|row| (bytes(row), std::cmp::Reverse(*row))).into_iter().collect()
+}
+
+/// Whether a name is of a pattern in which some indices and keys are `*`.
+fn fits(pattern: &str, name: &str) -> bool {
+    let (of_pattern, of_name) = (name_parts(pattern), name_parts(name));
+    let is_part = |(wanted, part): (&NamePart<'_>, &NamePart<'_>)| {
+        wanted.text == part.text || part.wildcard == Some(wanted.text)
+    };
+    pattern.contains('*')
+        && of_pattern.len() == of_name.len()
+        && of_pattern.iter().zip(&of_name).all(is_part)
 }
 
 fn without_scope(name: &str) -> Option<&str> {
@@ -93,6 +111,7 @@ mod tests {
             row(48, &["helper: x"]),
             row(64, &["main: cache[…]"]),
             row(80, &["main: cache[…]"]),
+            row(96, &[r#"main: net._modules["fc"]._modules["3"].seen[0]"#]),
         ];
         let rows_of = |word| match called(&rows, word) {
             NamedTensors::Rows(rows) => rows,
@@ -108,6 +127,9 @@ mod tests {
         assert_eq!(rows_of("main: cache"), [3]);
         assert_eq!(rows_of("cache"), [3]);
         assert_eq!(rows_of("main: losses[*]"), [0]);
+        assert_eq!(rows_of("main: net.fc[3].seen[0]"), [5]);
+        assert_eq!(rows_of("net.fc[3].seen[*]"), [5]);
+        assert_eq!(rows_of("net.fc[3].seen"), [5]);
         assert_eq!(
             called(&rows, "x"),
             NamedTensors::Ambiguous(vec!["helper: x".into(), "main: x".into()])

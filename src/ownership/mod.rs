@@ -4,6 +4,7 @@
 //! Never reads a process, a file or the clock. Start reading at [`breakdown()`].
 
 mod active_blocks;
+mod attribute_names;
 mod breakdown;
 mod called;
 mod cpp_blocks;
@@ -13,6 +14,7 @@ mod reference_names;
 mod session_names;
 
 pub use active_blocks::{InUse, cuda as cuda_device};
+pub use attribute_names::with_attributes;
 pub use breakdown::{breakdown, held_storages, is_garbage, owner_label, storages, summarize};
 pub use called::{NamedTensors, called};
 pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};

@@ -15,7 +15,6 @@ pub(crate) use owner_groups::tests::groups;
 pub use owner_groups::{
     GroupSize, NO_TENSOR, OwnerChange, OwnerFrees, OwnerGroup, OwnerKind, OwnerPattern, cpp_label,
     in_no_tensor, owner_changes, owner_groups, raw_group_label, recorded_owner_groups,
-    with_attributes,
 };
 pub(crate) use ownership::OwnershipHistory;
 pub use ownership::{OwnerPart, OwnerStacks};

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::frees::{COLLECT_NOTE, FreesJson, frees_text};
 use crate::analysis::{
     GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, cpp_label,
-    raw_group_label, users_label, with_attributes,
+    raw_group_label, users_label,
 };
 use crate::model::{DeviceOwners, DeviceOwnership, PoolUser};
+use crate::ownership::with_attributes;
 use crate::render::shared::{bytes, count, one_line, percent, signed_bytes};
 
 /// Storages whose owners belong together: one model, one optimizer, one variable, one autograd

@@ -15,7 +15,7 @@ use crate::ownership::breakdown;
 
 pub use change::{OwnerChange, owner_changes};
 pub use frees::OwnerFrees;
-pub use label::{raw_group_label, with_attributes};
+pub use label::raw_group_label;
 
 /// Name of memory in no tensor.
 pub const NO_TENSOR: &str = "[in no tensor: work spaces, C++]";
