@@ -6,6 +6,7 @@
 )]
 
 mod checkpoint;
+mod console;
 mod devices;
 mod diff;
 mod dry_run;
@@ -36,6 +37,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::analysis::MarkerLine;
 
 pub use checkpoint::{PauseArgs, ResumeArgs};
+pub use console::{ColorArg, ConsoleArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
 pub use diff::{CompareArg, DiffArgs};
 pub use dry_run::{DryRunArgs, FitRange};
@@ -72,6 +74,9 @@ pub struct CliArgs {
     /// overwritten]
     #[arg(long, global = true, value_name = "MODE", value_parser = file_mode)]
     pub file_mode: Option<u32>,
+    /// What is printed besides the answer.
+    #[command(flatten)]
+    pub console: ConsoleArgs,
     /// The command to run.
     #[command(subcommand)]
     pub command: Command,
@@ -98,9 +103,14 @@ fn with_default_command(words: impl Iterator<Item = OsString>) -> Vec<OsString> 
         });
         number || word == "-p" || word == "--pid" || word.starts_with("--pid=")
     };
-    // Options of the summary may precede the pid: `memspy -s -p PID`.
-    let mut options =
-        words.iter().skip(1).take_while(|word| word.to_string_lossy().starts_with('-'));
+    // Options may precede the pid: `memspy -s -p PID`, `memspy --color never -p PID`.
+    let takes_value = |word: &OsString| word == "--color" || word == "--file-mode";
+    let mut is_value = false;
+    let mut options = words.iter().skip(1).take_while(|word| {
+        let is_option = word.to_string_lossy().starts_with('-') || is_value;
+        is_value = !is_value && takes_value(word);
+        is_option
+    });
     if options.any(is_pid) {
         words.insert(1, "summary".into());
     }
@@ -362,8 +372,14 @@ mod tests {
 
     #[test]
     fn summary_options_may_precede_the_pid() {
-        for line in ["memspy -s -p 31", "memspy -p 31 -s", "memspy --json -s -p31", "memspy -p 31"]
-        {
+        for line in [
+            "memspy -s -p 31",
+            "memspy -p 31 -s",
+            "memspy --json -s -p31",
+            "memspy -p 31",
+            "memspy --color never -v -p 31",
+            "memspy -p 31 --quiet --color=always",
+        ] {
             let words = line.split(' ');
             let Command::Summary(summary) = CliArgs::from_words(words).unwrap().command else {
                 panic!("{line}")

@@ -71,7 +71,7 @@ pub(super) fn join(args: &JoinArgs) -> Result<()> {
         return Err(anyhow!("the segments in {} have no whole block", args.ring.display()));
     }
     render::summary(
-        &mut output::errors(),
+        &mut output::notes(),
         reported.reports.profile(),
         &path.display().to_string(),
         reported.bytes,

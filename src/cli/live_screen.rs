@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use parking_lot::Mutex;
 
+use super::messages::is_quiet;
 use super::output;
 use crate::sampler::Worker;
 
@@ -38,8 +39,8 @@ enum Place {
 
 /// What the screen shows of some work.
 pub(super) trait Watched {
-    /// The text so far, in lines no wider than the terminal; `None` where nothing was added.
-    fn lines(&mut self, width: usize) -> Option<Vec<String>>;
+    /// The text so far, in lines no wider than the terminal (columns, rows); `None` where nothing was added.
+    fn lines(&mut self, size: (usize, usize)) -> Option<Vec<String>>;
 
     /// The present phase: "reading owners".
     fn doing(&self) -> String;
@@ -89,7 +90,7 @@ pub(super) fn watch(
 fn place(is_json: bool) -> Place {
     let is_dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
     match (io::stdout().is_terminal() && !is_json, io::stderr().is_terminal()) {
-        _ if is_dumb => Place::Nowhere,
+        _ if is_dumb || is_quiet() => Place::Nowhere,
         (true, _) => Place::Output,
         (false, true) => Place::Errors,
         (false, false) => Place::Nowhere,
@@ -104,12 +105,12 @@ fn show(place: Place, watched: &mut dyn Watched, lines: &mut Vec<String>, began:
     };
     let Some((width, height)) = size else { return };
     if place == Place::Output
-        && let Some(newer) = watched.lines(width)
+        && let Some(newer) = watched.lines((width, height))
     {
         *lines = newer;
     }
-    // More rows would scroll away, and could not be rewritten.
-    let room = height.saturating_sub(2);
+    // More rows would scroll away, and could not be rewritten. The command stays above them.
+    let room = height.saturating_sub(3);
     let has_text = room > 0 && !lines.is_empty();
     if !has_text && began.elapsed() < QUIET {
         return;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,10 +14,11 @@ use parking_lot::Mutex;
 
 use crate::analysis::{FirstReading, OomBuilder, Profile};
 use crate::model::RecordSink;
-use crate::render::{file_word, in_sentence, suggestion};
+use crate::render::{bytes, file_word, in_sentence, number, suggestion};
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
-use super::{eprint_line, output};
+use super::messages::shows_progress;
+use super::{eprint_detail, eprint_line, output};
 
 /// Shorter traces are read before a bar could be seen.
 const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
@@ -161,10 +163,16 @@ impl StoredRecording<'_> {
         }
         readable(path)?;
         let mut reader = TraceReader::open(path)?;
-        let bar = bar(reader.length().unwrap_or(0));
+        let (length, began) = (reader.length().unwrap_or(0), Instant::now());
+        let bar = bar(length);
         let summary =
             reader.replay_ahead(sink, &mut |progress| bar.set_position(progress.bytes))?;
         bar.finish_and_clear();
+        eprint_detail(|| {
+            let seconds = began.elapsed().as_secs_f64();
+            let (path, records) = (path.display(), number(summary.records, "record"));
+            format!("read {path}: {records}, {} in {seconds:.2} s", bytes(length))
+        });
         if summary.records == 0
             && let Some(damage) = &summary.first_damage
         {
@@ -243,7 +251,7 @@ fn damage(summary: &ReplaySummary) -> Vec<String> {
 }
 
 fn bar(length: u64) -> ProgressBar {
-    if length < MIN_PROGRESS_BAR_BYTES || !io::stderr().is_terminal() {
+    if length < MIN_PROGRESS_BAR_BYTES || !shows_progress() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(length);

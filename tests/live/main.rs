@@ -51,6 +51,7 @@ mod hostile_user;
 mod jax;
 mod leaks;
 mod mcp;
+mod messages;
 mod misleading;
 mod modules;
 mod native_stacks;

@@ -20,7 +20,7 @@ use crate::render::{
 use super::args::{DryRunArgs, FitRange};
 use super::output::{self, NameFields};
 use super::simulated_device::{BOUNDLESS, SimulatedLibraries, TorchPython};
-use super::{eprint_line, in_one_line};
+use super::{eprint_progress, in_one_line};
 
 use answer::answer;
 use fit::{FitProbe, largest_that_fits};
@@ -70,7 +70,9 @@ fn once(args: &DryRunArgs, setting: &TrialSetting<'_>) -> Result<ExitCode> {
     let trial = ProgramTrial::run(setting)?;
     let (pid, mut answer) = answered(&trial, setting, args.max_peak)?;
     if answer.fit == FitAnswer::OutOfMemory {
-        eprint_line("it does not fit: running it again, on a larger card, to see what it needs");
+        eprint_progress(
+            "it does not fit: running it again, on a larger card, to see what it needs",
+        );
         look_further(&mut answer, setting)?;
     }
     write_traces(args, &trial.observed, pid, &mut answer)?;
@@ -210,7 +212,7 @@ fn probe(
         ),
     };
     let took = trial.took.as_secs_f64();
-    eprint_line(&format!("{} = {value} {word} ({took:.1} s)", range.name));
+    eprint_progress(&format!("{} = {value} {word} ({took:.1} s)", range.name));
     Ok(probe)
 }
 

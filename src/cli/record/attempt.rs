@@ -1,6 +1,5 @@
 //! One attempt to record a process.
 
-use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,6 +21,7 @@ use super::outputs;
 use crate::cli::args::{FreesArg, ProbesArg, RecordArgs};
 use crate::cli::eprint_line;
 use crate::cli::following::FollowChoice;
+use crate::cli::messages::shows_progress;
 use crate::cli::mode::cost_line;
 
 /// A recording of several days restarts its numbers at this many stacks: some 30 MiB.
@@ -208,7 +208,7 @@ fn opening(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>
 
 fn progress_bar(args: &RecordArgs) -> ProgressBar {
     // Parallel recordings would overwrite each other's line.
-    if !io::stderr().is_terminal() || args.subprocesses {
+    if !shows_progress() || args.subprocesses {
         return ProgressBar::hidden();
     }
     match args.duration {

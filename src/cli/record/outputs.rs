@@ -146,7 +146,7 @@ fn end_trace(
     })?;
     let reading = read_again(args, path, reading);
     if let Some(profile) = reading.profile() {
-        let mut err = output::errors();
+        let mut err = output::notes();
         render::summary(&mut err, profile, &path.display().to_string(), written.bytes)?;
     }
     end_reading(args, path, reading)
@@ -200,7 +200,7 @@ fn end_flight(args: &RecordArgs, mut flight: RingRecorder, result: SinkResult) -
     })?;
     let path = reported.path.display().to_string();
     {
-        let mut err = output::errors();
+        let mut err = output::notes();
         render::summary(&mut err, reported.reports.profile(), &path, reported.bytes)?;
     }
     if has_triggers(args) {

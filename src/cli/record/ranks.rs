@@ -14,7 +14,7 @@ use crate::cli::args::{ModeArg, RecordArgs, RecordFormat};
 use crate::cli::launch::LaunchedProgram;
 use crate::cli::mode::ModeChoice;
 use crate::cli::output::NameFields;
-use crate::cli::{eprint_line, hints, in_one_line, output, set_line_prefix};
+use crate::cli::{eprint_error, eprint_line, hints, in_one_line, output, set_line_prefix};
 
 /// Between two searches for new processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -116,7 +116,7 @@ fn without_ended(running: Vec<RankRecording>, failed: &mut Vec<String>) -> Vec<R
             .unwrap_or_else(|| Err(anyhow!("its recording thread ended unexpectedly")));
         if let Err(error) = result {
             let error = in_one_line(&error);
-            eprint_line(&format!("{label}: error: {error}"));
+            eprint_error(&format!("{label}: error: {error}"));
             failed.push(format!("{label}: {error}"));
         }
     }
