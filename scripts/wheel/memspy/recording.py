@@ -53,6 +53,26 @@ def _let_trace(pid):
     ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
 
 
+def _run(words, on_self=False):
+    command = [find_program(), *words]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+    if on_self:
+        _let_trace(child.pid)
+    try:
+        out, said = child.communicate()
+    finally:
+        if on_self:
+            _let_trace(0)
+    if child.returncode != 0:
+        raise MemspyError(said.strip() or f"memspy {words[0]} ended with {child.returncode}")
+    return out
+
+
+def own_tensors():
+    """The tensors of this process with their owners: the JSON of `memspy tensors`, as a dict."""
+    return json.loads(_run(["tensors", "--json", "--pid", str(os.getpid())], on_self=True))
+
+
 class Recording:
     """What happens in this process between `with Recording() as recording:` and the end of the block.
 
@@ -134,10 +154,7 @@ class Recording:
 
     def run(self, *words):
         """What `memspy WORDS` prints, for example `recording.run("lines", recording.trace)`."""
-        done = subprocess.run([find_program(), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        if done.returncode != 0:
-            raise MemspyError(done.stderr.strip() or f"memspy {words[0]} ended with {done.returncode}")
-        return done.stdout
+        return _run(words)
 
     def lines(self, *words):
         """The JSON of `memspy lines`, as a dict."""
@@ -150,6 +167,10 @@ class Recording:
     def flamegraph(self, *words):
         """The flamegraph of the peak as SVG."""
         return self.run("flame", "--output", "-", *words, "--", self.trace)
+
+    def page(self):
+        """The page of `memspy report`: every moment by stack, line and owner."""
+        return self.run("report", "--output", "-", "--", self.trace)
 
     def close(self):
         """Deletes the trace, unless it was named."""
