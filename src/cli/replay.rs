@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
 use crate::analysis::{FirstReading, OomBuilder, Profile};
-use crate::model::RecordSink;
+use crate::model::{RecordSink, RedactingSink};
 use crate::render::{bytes, file_word, in_sentence, number, suggestion};
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
@@ -35,6 +35,18 @@ pub(super) fn limit(profile: &mut Profile, bytes: u64) {
 static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// Whether the answer shows warnings on the same terminal.
 static IN_ANSWER: AtomicBool = AtomicBool::new(false);
+
+/// Whether recordings are read without what tells of user, machine and program.
+static REDACTS: AtomicBool = AtomicBool::new(false);
+
+/// From here on recordings are read as `record --redact` writes them.
+pub(super) fn redact() {
+    REDACTS.store(true, Ordering::Relaxed);
+}
+
+pub(super) fn redacts() -> bool {
+    REDACTS.load(Ordering::Relaxed)
+}
 
 /// Prints warnings only once if `output` shows them on the same terminal.
 pub(super) fn warn_in_answer(output: Option<&Path>) {
@@ -157,6 +169,13 @@ impl StoredRecording<'_> {
     }
 
     fn pass_to(&self, sink: &mut dyn RecordSink) -> Result<Vec<String>> {
+        if redacts() {
+            return self.pass_all_to(&mut RedactingSink::new(sink));
+        }
+        self.pass_all_to(sink)
+    }
+
+    fn pass_all_to(&self, sink: &mut dyn RecordSink) -> Result<Vec<String>> {
         let path = self.path;
         if self.is_ring {
             return Ok(trace::join(&found(path)?, sink)?.warnings);

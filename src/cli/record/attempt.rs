@@ -9,7 +9,9 @@ use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 
 use crate::flight::{RankContext, SinkChain};
-use crate::model::{FollowTotals, FreeTracking, ProbeBackend, RecordSink, SinkResult};
+use crate::model::{
+    FollowTotals, FreeTracking, ProbeBackend, RecordSink, RedactingSink, SinkResult,
+};
 use crate::render;
 use crate::sampler::{
     AttachedRecorder, BackgroundSink, CommonOptions, CostNews, CostWatch, ExactOptions,
@@ -127,7 +129,10 @@ impl Attempt {
             cost.iter().for_each(say_cost);
             show(&bar, progress);
         };
-        let (sinks, result, followed) = if args.no_source {
+        let (sinks, result, followed) = if args.redact {
+            let sink = RedactingSink::new(sink);
+            drive(recorder, sink, host, stop, &mut observe, RedactingSink::into_inner)?
+        } else if args.no_source {
             drive(recorder, sink, host, stop, &mut observe, |s| s)?
         } else {
             let sink = SourceEmbedder::new(sink, sources);

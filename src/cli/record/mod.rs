@@ -145,7 +145,7 @@ pub(super) fn record(
     check_outputs(args, &path)?;
     let identity = readers.identity();
     let attached = format!("{}; Ctrl-C ends the recording", attached_to(&readers));
-    if let (false, Some(error)) = (args.no_source, readers.source_refusal()) {
+    if let (false, Some(error)) = (args.no_source || args.redact, readers.source_refusal()) {
         eprint_line(&format!("no source text is read from files: {error}"));
     }
     if let (Some(error), Some(condition)) = (
