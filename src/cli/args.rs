@@ -505,6 +505,19 @@ mod tests {
         }
     }
 
+    /// clap wraps: a line that ends by itself would be wrapped twice.
+    #[test]
+    fn a_paragraph_of_the_help_is_one_line() {
+        for command in CliArgs::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let is_prose = |line: &&str| !line.is_empty() && !line.starts_with("  ");
+            for paragraph in help.split("\n\n") {
+                let prose = paragraph.lines().filter(is_prose).count();
+                assert!(prose <= 1, "'{}': {paragraph}", command.get_name());
+            }
+        }
+    }
+
     #[test]
     fn a_long_list_of_options_has_headings() {
         for command in CliArgs::command().get_subcommands() {

@@ -135,7 +135,10 @@ fn show(place: Place, watched: &mut dyn Watched, lines: &mut Vec<String>, began:
 pub(super) fn clear() {
     let mut shown = SHOWN.lock();
     if let Some(old) = shown.take() {
-        write(&format!("{}\x1b[J", to_top(Some(&old))), old.on_errors);
+        // Row by row: some terminals keep a screen that is cleared as a whole for scrolling back.
+        let rows = vec!["\x1b[2K"; old.rows].join("\n");
+        let top = to_top(Some(&old));
+        write(&format!("{top}{rows}{top}"), old.on_errors);
     }
 }
 

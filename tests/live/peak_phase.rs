@@ -46,6 +46,11 @@ fn phase_of_an_exact_peak_is_the_job_s() {
             assert!(said.contains(&figure) && said.contains("foreach=False"), "{said}; {truth}");
         } else {
             assert!(!said.contains("foreach"), "{said}");
+            // The job keeps nothing of a forward or a backward pass.
+            let (there, temporary) = said.split_once(" were allocated there").unwrap();
+            let there = there.split(": ").nth(1).unwrap();
+            let all = format!(", at least {there} of them are temporary");
+            assert_eq!(temporary.starts_with(&all), kind != "single", "{kind}: {said}");
         }
     }
 }

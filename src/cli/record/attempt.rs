@@ -239,8 +239,9 @@ fn show(bar: &ProgressBar, progress: &RecordingProgress) {
     bar.set_position(progress.elapsed.as_secs());
     if let Some(exact) = &progress.totals.exact {
         bar.set_message(format!(
-            "{} allocations, {} frees, {} lost; {sizes}",
-            exact.allocations, exact.frees, exact.lost
+            "{} events, {} lost; {sizes}",
+            exact.allocations + exact.frees,
+            exact.lost
         ));
         return bar.tick();
     }

@@ -118,7 +118,11 @@ fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<Exit
             if let Err(error) = &recorded {
                 eprint_error(&format!("error: {}", in_one_line(error)));
             }
-            let code = program.wait()?;
+            let end = program.wait()?;
+            if end.is_by_signal() {
+                eprint_line(&format!("the program {end}"));
+            }
+            let code = end.code();
             // The program's own failure code takes precedence.
             Ok(if recorded.is_err() && code == 0 { ExitCode::FAILURE } else { code.into() })
         }

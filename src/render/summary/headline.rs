@@ -14,7 +14,12 @@ pub(super) fn headline(summary: &JobSummary<'_>) -> Option<String> {
     let owners = SummaryOwners::of(summary).filter(|owners| owners.all > 0)?;
     let largest = owners.rows(1).into_iter().next()?;
     let of_all = format!("{:.1} % of {}", percent(largest.bytes, owners.all), bytes(owners.all));
-    let mut text = format!("{} holds {of_all}", largest.text);
+    // Memory without an owner stands in brackets.
+    let unowned = largest.text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let mut text = match unowned {
+        Some((what, "")) => format!("{of_all} is {what}"),
+        _ => format!("{} holds {of_all}", largest.text),
+    };
     match grown(summary).first() {
         Some(growth) => {
             let rate = format!("grows by {} a second", bytes(growth.rise.rate() as u64));
