@@ -79,6 +79,7 @@ mod record_truth;
 mod record_waiting;
 mod record_words;
 mod recorded_history;
+mod redacted;
 mod report_page;
 mod retained;
 mod suggestions;

@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,12 @@ class MemspyError(RuntimeError):
 
 def find_program():
     """Path of the program memspy: $MEMSPY, the one installed with this package, or the first on the PATH."""
+    machine = platform.machine()
+    if machine not in ("x86_64", "AMD64", "amd64"):
+        raise MemspyError(
+            f"memspy runs on x86-64 Linux only, and this Python on {machine}: for that processor it lacks the unwinding of native stacks, "
+            "the clock that orders events, and the program in the kernel for exact stacks"
+        )
     named = os.environ.get("MEMSPY")
     if named:
         return named

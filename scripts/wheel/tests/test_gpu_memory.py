@@ -94,3 +94,11 @@ def test_sizes(size, bytes_):
     from memspy.pytest_plugin import parse_size
 
     assert parse_size(size) == bytes_
+
+
+def test_another_processor_is_refused_with_what_is_missing(monkeypatch):
+    from memspy import MemspyError, find_program
+
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(MemspyError, match="x86-64 Linux only.*aarch64.*lacks"):
+        find_program()

@@ -1,0 +1,94 @@
+//! `--redact`, and the report of `doctor`: nothing of the user, the machine or the program's text is
+//! in what they write.
+
+use std::path::Path;
+
+use crate::support::memspy::{memspy, memspy_at};
+use crate::support::sim;
+use memspy::model::Record;
+use memspy::trace::TraceReader;
+
+/// What must not be in a file: the folder of the programs, the host, and a word of the source.
+fn secrets() -> Vec<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned();
+    let folder = env!("CARGO_MANIFEST_DIR").to_owned();
+    let source = "record-to-be-redacted".to_owned();
+    let tests = "tests/targets".to_owned();
+    [host, folder, source, tests].into_iter().filter(|secret| !secret.is_empty()).collect()
+}
+
+#[track_caller]
+fn has_none(text: &str, what: &str) {
+    for secret in secrets() {
+        assert!(!text.contains(&secret), "'{secret}' is in {what}");
+    }
+}
+
+fn records(trace: &Path) -> String {
+    let mut records: Vec<Record> = Vec::new();
+    TraceReader::open(trace).unwrap().replay(&mut records).unwrap();
+    format!("{records:?}")
+}
+
+#[test]
+fn a_redacted_trace_or_export_tells_nothing_of_user_machine_and_program() {
+    let target = sim::start("train.py", &["--seconds", "600", "--device", "cuda"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (open, redacted) = (path("open.bin"), path("redacted.bin"));
+    memspy_at(target.pid(), &["record", "--exact", "-d", "2s", "-o", &open]).ok();
+    memspy_at(target.pid(), &["record", "--exact", "--redact", "-d", "2s", "-o", &redacted]).ok();
+    let (said, hidden) = (records(Path::new(&open)), records(Path::new(&redacted)));
+    assert!(said.contains(env!("CARGO_MANIFEST_DIR")), "without the option, paths are there");
+    has_none(&hidden, "the trace");
+    assert!(hidden.contains("\"train.py\"") && hidden.contains("train_step"), "names stay");
+    assert!(hidden.contains("\"/site-packages/torch/"), "paths in libraries stay");
+    // Attribution does not depend on what is left out.
+    let lines = memspy(&["lines", &redacted]).ok().out;
+    assert!(lines.contains("train_step") && lines.contains("proven 100 %"), "{lines}");
+    for format in ["csv", "json", "speedscope", "perfetto", "memory-viz"] {
+        let out = path(format);
+        memspy(&["export", &open, "-f", format, "--redact", "-o", &out]).ok();
+        let written = std::fs::read(&out).unwrap();
+        has_none(&String::from_utf8_lossy(&written), format);
+        memspy(&["export", &open, "-f", format, "--force", "-o", &out]).ok();
+        let written = String::from_utf8_lossy(&std::fs::read(&out).unwrap()).into_owned();
+        let has_names = format != "perfetto";
+        assert_eq!(written.contains("tests/targets"), has_names, "{format}");
+    }
+}
+
+#[test]
+fn a_report_for_a_bug_has_what_is_asked_for_and_no_secret() {
+    let target = sim::start("allocator_truth.py", &["plain"]);
+    let done = memspy_at(target.pid(), &["doctor", "--report"]).ok();
+    has_none(&done.out, "the report");
+    assert!(
+        done.out.starts_with("```text\nmemspy ") && done.out.ends_with("```\n"),
+        "{}",
+        done.out
+    );
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    for part in [
+        kernel.trim(),
+        "x86_64",
+        "ptrace_scope",
+        "driver 580.00",
+        "GPU 0: NVIDIA H100",
+        "CPython 3.",
+        "PyTorch 2.",
+        "exact mode",
+        "yes  recording",
+    ] {
+        assert!(done.out.contains(part), "no '{part}' in {}", done.out);
+    }
+    assert!(!done.out.contains("allocator_truth"), "{}", done.out);
+    // Without a job, into a file.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.md");
+    let words = ["doctor", "--report", path.to_str().unwrap()];
+    memspy(&words).ok();
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert!(written.contains("kernel settings: ") && written.contains("GPUs: "), "{written}");
+    memspy(&words).refused(&["exists already", "--force"]);
+}
