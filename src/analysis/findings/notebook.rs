@@ -38,7 +38,11 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         bytes(size)
     );
     let found = Finding::new("notebook outputs", size, problem)
-        .change("%reset -f out frees them; end a cell with ; to keep nothing")
+        // %reset leaves the last three in names that IPython hides.
+        .change(
+            "%reset -f out, then get_ipython().user_ns_hidden.update(_=0, __=0, ___=0) free them; \
+             end a cell with ; to keep nothing",
+        )
         .frees(size);
     vec![found]
 }

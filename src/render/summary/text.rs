@@ -6,7 +6,7 @@ use super::bars::bars;
 use super::color::{HeadlineTone, colored};
 use super::device_lines;
 use super::findings::{FindingText, finding_lines, no_findings, unchecked};
-use super::headline::{grown as growing_owners, headline, tone};
+use super::headline::{grown as growing_owners, tone};
 use super::host_line::host_line;
 use super::owner_table::owner_lines;
 use super::screen::{SummaryScreen, screen};
@@ -134,11 +134,8 @@ fn whole(summary: &JobSummary<'_>, is_rank: bool, width: Option<usize>) -> Summa
     let fitted = |lines: Vec<String>| -> Vec<String> {
         lines.iter().flat_map(|line| wrapped(line, width)).collect()
     };
-    let mut lines = fitted(vec![head(summary)]);
-    let from = lines.len();
-    lines.extend(fitted(headline(summary).into_iter().collect()));
-    let headline = from..lines.len();
-    let mut top: Vec<String> = summary.snapshot.ok().and_then(copied).into_iter().collect();
+    let mut top = vec![head(summary)];
+    top.extend(summary.snapshot.ok().and_then(copied));
     top.extend(bars(summary.gpus, is_rank, width));
     top.extend(summary.gpus.is_empty().then(|| without_gpus(summary)));
     top.extend(device_lines::peaks(summary, false));
@@ -146,14 +143,14 @@ fn whole(summary: &JobSummary<'_>, is_rank: bool, width: Option<usize>) -> Summa
     top.extend(asleep(summary.process));
     top.extend(owner_lines(summary, owners, None));
     top.extend(grown(summary));
-    lines.extend(fitted(top));
+    let mut lines = fitted(top);
     let mut bottom = finding_part(summary, FINDINGS);
     bottom.extend(foot(summary));
     let bottom = fitted(bottom);
     let room = max_lines.saturating_sub(lines.len() + bottom.len());
     lines.extend(line_lines(summary, room.min(LINES + 1), width));
     lines.extend(bottom);
-    SummaryScreen { lines, headline }
+    SummaryScreen { lines, headline: 0..0 }
 }
 
 pub(super) fn head(summary: &JobSummary<'_>) -> String {
