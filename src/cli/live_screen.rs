@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use parking_lot::Mutex;
 
-use super::messages::is_quiet;
 use super::output;
+use super::verbosity::is_quiet;
 use crate::sampler::Worker;
 
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);

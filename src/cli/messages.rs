@@ -1,46 +1,12 @@
 //! What memspy says on standard error: errors always, the rest as the user wants.
 
 use std::cell::RefCell;
-use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::io::Write;
 
 use crate::render::visible;
 
-use super::args::ConsoleArgs;
+use super::verbosity::{is_quiet, is_verbose, shows_progress};
 use super::{live_screen, output};
-
-/// How much is said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Verbosity {
-    Quiet,
-    Usual,
-    Verbose,
-}
-
-static VERBOSITY: AtomicU8 = AtomicU8::new(Verbosity::Usual as u8);
-
-pub(super) fn set(console: &ConsoleArgs) {
-    let verbosity = match (console.quiet, console.verbose) {
-        (true, _) => Verbosity::Quiet,
-        (false, true) => Verbosity::Verbose,
-        (false, false) => Verbosity::Usual,
-    };
-    VERBOSITY.store(verbosity as u8, Ordering::Relaxed);
-    output::set_colors(console.color);
-}
-
-fn is(verbosity: Verbosity) -> bool {
-    VERBOSITY.load(Ordering::Relaxed) == verbosity as u8
-}
-
-pub(super) fn is_quiet() -> bool {
-    is(Verbosity::Quiet)
-}
-
-/// Whether someone can see progress.
-pub(super) fn shows_progress() -> bool {
-    io::stderr().is_terminal() && !is_quiet()
-}
 
 thread_local! {
     static SUBJECT: RefCell<String> = const { RefCell::new(String::new()) };
@@ -65,14 +31,14 @@ pub(super) fn eprint_line(line: &str) {
 
 /// What was done of a long work: for someone who waits.
 pub(super) fn eprint_progress(line: &str) {
-    if shows_progress() || is(Verbosity::Verbose) {
+    if shows_progress() || is_verbose() {
         print(line);
     }
 }
 
 /// How memspy works, and how long that takes: only with `--verbose`.
 pub(super) fn eprint_detail(line: impl FnOnce() -> String) {
-    if is(Verbosity::Verbose) {
+    if is_verbose() {
         print(&line());
     }
 }

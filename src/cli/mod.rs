@@ -46,6 +46,7 @@ mod summary;
 mod terminal_host;
 mod top;
 mod usage_error;
+mod verbosity;
 mod what_if;
 mod why;
 
@@ -80,7 +81,8 @@ pub fn run() -> ExitCode {
         Ok(args) => args,
         Err(answer) => return print_answer(&answer),
     };
-    messages::set(&args.console);
+    verbosity::set(&args.console);
+    output::set_colors(args.console.color);
     eprint_detail(|| format!("memspy {}", env!("CARGO_PKG_VERSION")));
     if let Some(mode) = args.file_mode {
         output::set_mode(mode);

@@ -15,7 +15,7 @@ use crate::sampler::host_name;
 
 use super::args::ColorArg;
 use super::eprint_line;
-use super::messages::is_quiet;
+use super::verbosity::is_quiet;
 
 /// The requested mode for all files of this run; global, like the umask.
 static MODE: OnceLock<u32> = OnceLock::new();

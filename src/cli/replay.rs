@@ -17,7 +17,7 @@ use crate::model::{RecordSink, RedactingSink};
 use crate::render::{bytes, file_word, in_sentence, number, suggestion};
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
-use super::messages::shows_progress;
+use super::verbosity::shows_progress;
 use super::{eprint_detail, eprint_line, output};
 
 /// Shorter traces are read before a bar could be seen.

@@ -23,8 +23,8 @@ use super::outputs;
 use crate::cli::args::{FreesArg, ProbesArg, RecordArgs};
 use crate::cli::eprint_line;
 use crate::cli::following::FollowChoice;
-use crate::cli::messages::shows_progress;
 use crate::cli::mode::cost_line;
+use crate::cli::verbosity::shows_progress;
 
 /// A recording of several days restarts its numbers at this many stacks: some 30 MiB.
 const MAX_IDS: usize = 1 << 17;
