@@ -9,7 +9,9 @@ mod checkpoint;
 mod console;
 mod devices;
 mod diff;
+mod doctor;
 mod dry_run;
+mod dump;
 mod export;
 mod exporter;
 mod flame;
@@ -40,7 +42,9 @@ pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use console::{ColorArg, ConsoleArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
 pub use diff::{CompareArg, DiffArgs};
+pub use doctor::DoctorArgs;
 pub use dry_run::{DryRunArgs, FitRange};
+pub use dump::DumpArgs;
 pub use export::{ExportArgs, ExportFormat};
 pub use exporter::ExporterArgs;
 pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupArg};
@@ -57,7 +61,7 @@ pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
 pub use tensors::{GraphArgs, PeerTool, ReadArgs, TensorsArgs, WhyArgs};
 pub use top::TopArgs;
-use values::{file_mode, gpu, marker, pid};
+use values::{file_mode, gpu, marker};
 pub use what_if::WhatIfArgs;
 
 /// What is holding this GPU memory, and which line put it there?
@@ -281,69 +285,6 @@ pub struct IterationsArgs {
     pub limit: usize,
     /// Overwrite the output file
     #[arg(long)]
-    pub force: bool,
-}
-
-/// `memspy dump`.
-#[derive(Debug, Args)]
-#[command(override_usage = "memspy dump [OPTIONS] -p PID\n       memspy dump [OPTIONS] CORE")]
-pub struct DumpArgs {
-    /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, allow_negative_numbers = true, required_unless_present_any = ["core", "core_option"])]
-    pub pid: Option<u32>,
-    /// Core file of a job that crashed, instead of a process
-    #[arg(value_name = "CORE", conflicts_with = "pid")]
-    pub core: Option<PathBuf>,
-    /// Same as CORE; py-spy's spelling
-    #[arg(long = "core", value_name = "CORE", conflicts_with_all = ["pid", "core"])]
-    pub core_option: Option<PathBuf>,
-    /// Include every process of the job that uses CUDA: this one and its descendants, one after the
-    /// other
-    #[arg(short, long, requires = "pid")]
-    pub subprocesses: bool,
-    /// Print JSON; with --subprocesses one document after the other
-    #[arg(short, long)]
-    pub json: bool,
-    /// Only this device, as the job numbers it
-    #[arg(long, value_name = "N", value_parser = gpu)]
-    pub gpu: Option<u32>,
-    /// Show full file names
-    #[arg(long)]
-    pub full_filenames: bool,
-    /// Also print the full stacks of idle threads
-    #[arg(short, long)]
-    pub idle: bool,
-    /// Also print the frames of C, C++ and Rust between those of Python; stops the job for some
-    /// milliseconds
-    #[arg(short, long)]
-    pub native: bool,
-    /// Also print the cached free blocks by size
-    #[arg(long)]
-    pub cache: bool,
-    /// List each storage instead of groups
-    #[arg(long, conflicts_with = "json")]
-    pub each: bool,
-    /// What reading its tensors may cost
-    #[command(flatten)]
-    pub cost: SnapshotArgs,
-}
-
-/// `memspy doctor`.
-#[derive(Debug, Args)]
-pub struct DoctorArgs {
-    /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, allow_negative_numbers = true, required_unless_present = "report")]
-    pub pid: Option<u32>,
-    /// Print JSON
-    #[arg(short, long)]
-    pub json: bool,
-    /// Write what a bug report needs: versions, kernel, driver, GPUs, rights, and with -p what
-    /// works with the job; no paths, command lines or names of user and host [default FILE:
-    /// standard output]
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with = "json")]
-    pub report: Option<PathBuf>,
-    /// Overwrite the report
-    #[arg(long, requires = "report")]
     pub force: bool,
 }
 

@@ -39,7 +39,8 @@ enum Place {
 
 /// What the screen shows of some work.
 pub(super) trait Watched {
-    /// The text so far, in lines no wider than the terminal (columns, rows); `None` where nothing was added.
+    /// The text so far, in lines no wider than the terminal (columns, rows); `None` where nothing
+    /// was added.
     fn lines(&mut self, size: (usize, usize)) -> Option<Vec<String>>;
 
     /// The present phase: "reading owners".

@@ -33,7 +33,7 @@ fn of_machine(facts: &MachineFacts) -> String {
     let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
     let memory = facts.memory.map_or_else(|| "unknown".to_owned(), bytes);
     let mut text = format!(
-        "memspy {} on {}\nkernel {}; {}{}; {} processors, {memory} of memory\n",
+        "version: memspy {} on {}\nsystem: Linux {}, {}{}; {} processors, {memory} of memory\n",
         env!("CARGO_PKG_VERSION"),
         std::env::consts::ARCH,
         known(&facts.kernel),
@@ -47,7 +47,7 @@ fn of_machine(facts: &MachineFacts) -> String {
         Some(held) if held.is_empty() => "without capabilities".to_owned(),
         Some(held) => format!("with {}", held.join(", ")),
     };
-    let _ = writeln!(text, "memspy runs as {user} {held}");
+    let _ = writeln!(text, "rights: {user} {held}");
     let settings = facts.settings.iter().map(|(name, value)| match value {
         Some(value) => format!("{name} {value}"),
         None => format!("no {name}"),
@@ -65,7 +65,7 @@ fn of_gpus() -> String {
     };
     let mut text = String::new();
     let driver = devices.first().and_then(|status| status.driver_version.as_deref());
-    let _ = writeln!(text, "driver {}", visible(driver.unwrap_or("of unknown version")));
+    let _ = writeln!(text, "driver: {}", visible(driver.unwrap_or("unknown")));
     for status in &devices {
         let number = status.device.nvml_index.map_or("?".to_owned(), |index| index.to_string());
         let name = status.device.name.as_deref().unwrap_or("unnamed");

@@ -4,7 +4,7 @@ use super::header::time_range;
 use super::label::one_line;
 use crate::analysis::{ExactProfile, MemoryGroup, Profile};
 use crate::model::{CudaIndex, EventTotals, FreeTracking, ProbeBackend, ReaderKind};
-use crate::model::{bytes, count};
+use crate::model::{bytes, count, number};
 
 /// How events are obtained.
 pub fn way(way: ProbeBackend) -> &'static str {
@@ -39,10 +39,11 @@ fn counts(profile: &Profile, exact: &ExactProfile) -> String {
     let of_driver = [counts.driver_allocations, counts.driver_frees].map(count);
     match (counts.allocations + counts.frees, counts.driver_allocations + counts.driver_frees) {
         (1.., 1..) => {
-            let [allocations, frees] = [counts.allocations, counts.frees].map(count);
+            let allocations = number(counts.allocations, "allocation");
+            let frees = number(counts.frees, "free");
             let [more, freed] = of_driver;
             format!(
-                "{allocations} allocations{native} and {frees} frees by PyTorch, {more} and {freed} by the driver"
+                "{allocations}{native} and {frees} by PyTorch, {more} and {freed} by the driver"
             )
         }
         _ => {
