@@ -96,6 +96,7 @@ fn a_report_for_a_bug_has_what_is_asked_for_and_no_secret() {
         assert!(done.out.contains(part), "no '{part}' in {}", done.out);
     }
     assert!(!done.out.contains("allocator_truth"), "{}", done.out);
+    assert!(done.out.lines().count() > 12 && !done.out.contains("\\n"), "{}", done.out);
     // Without a job, into a file.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report.md");

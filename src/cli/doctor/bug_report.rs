@@ -30,7 +30,9 @@ pub(super) fn write(args: &DoctorArgs, path: &Path) -> Result<()> {
 }
 
 fn of_machine(facts: &MachineFacts) -> String {
-    let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
+    let known = |text: &Option<String>| {
+        text.as_ref().map_or_else(|| "unknown".to_owned(), |text| visible(text).into_owned())
+    };
     let memory = facts.memory.map_or_else(|| "unknown".to_owned(), bytes);
     let mut text = format!(
         "version: memspy {} on {}\nsystem: Linux {}, {}{}; {} processors, {memory} of memory\n",
@@ -49,12 +51,12 @@ fn of_machine(facts: &MachineFacts) -> String {
     };
     let _ = writeln!(text, "rights: {user} {held}");
     let settings = facts.settings.iter().map(|(name, value)| match value {
-        Some(value) => format!("{name} {value}"),
+        Some(value) => format!("{name} {}", visible(value)),
         None => format!("no {name}"),
     });
     let types = if facts.has_kernel_types { "BTF" } else { "no BTF" };
     let _ = writeln!(text, "kernel settings: {}, {types}", settings.collect::<Vec<_>>().join(", "));
-    visible(&text).into_owned()
+    text
 }
 
 fn of_gpus() -> String {
