@@ -287,7 +287,8 @@ pub(super) fn evidence_text(source: &LinesSource, is_short: bool) -> Option<Stri
     Some(match source {
         LinesSource::None => return None,
         LinesSource::Exact => "proven".to_owned(),
-        LinesSource::Sampled { lacks_rights: true, .. } if !is_short => {
+        LinesSource::Sampled { .. } if is_short => "unattributed: a guess".to_owned(),
+        LinesSource::Sampled { lacks_rights: true, .. } => {
             format!("{GUESS}; exact as root where that costs little")
         }
         LinesSource::Sampled { .. } => GUESS.to_owned(),
