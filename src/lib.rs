@@ -16,6 +16,13 @@
     )
 )]
 
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!(
+    "memspy runs on x86-64 Linux only. For another processor it lacks: the registers and the unwinding of native stacks \
+     (src/target/registers.rs, src/native), the clock that orders events (src/target/tsc.rs), and the program in the kernel \
+     for exact stacks (cuda/probe.bpf.c)"
+);
+
 pub mod abi;
 pub mod analysis;
 pub mod cli;

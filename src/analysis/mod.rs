@@ -40,8 +40,8 @@ pub use blocks::{
 };
 pub use dry_run::{RunFacts, RunHolder, RunInstant, RunMoment, RunOwner, run_moment};
 pub use exact::{
-    ByteBalance, CounterAgreement, ExactProfile, LineDoubt, RecordingWarning, RefusalTotals,
-    UnknownReason,
+    ByteBalance, CounterAgreement, EventCounts, ExactProfile, LineDoubt, RecordingWarning,
+    RefusalTotals, UnknownReason,
 };
 pub use findings::{
     CacheFacts, Finding, FindingCommand, FindingFacts, GpuFacts, KINDS, LastingCopies,

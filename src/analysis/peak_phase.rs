@@ -17,6 +17,8 @@ pub struct PeakPhase {
     pub phase: RunPhase,
     /// Bytes live at the peak that were allocated in such a phase.
     pub allocated_in_it: u64,
+    /// Of these, at least so many were freed before the recording's end; `None`: not known.
+    pub temporary: Option<u64>,
     /// Of these, temporary tensors of an optimizer that works on all parameters at once.
     pub foreach: u64,
 }
@@ -39,17 +41,26 @@ pub fn peak_phase(profile: &Profile, device: CudaIndex) -> Option<PeakPhase> {
         (None, None) => return None,
     };
     let phase = signs.phase()?;
-    let folded = flame::fold(profile, device, Moment::Peak, FoldOptions::default()).ok()?;
-    let (mut allocated_in_it, mut foreach) = (0, 0);
+    let fold = |moment| flame::fold(profile, device, moment, FoldOptions::default());
+    let folded = fold(Moment::Peak).ok()?;
+    let end = fold(Moment::End).ok();
+    // Also what a stack allocated later, and blocks that are not proven.
+    let lasting: Option<FxHashMap<&[StackLabel], u64>> = end
+        .as_ref()
+        .map(|end| end.stacks.iter().map(|stack| (stack.path.as_slice(), stack.bytes)).collect());
+    let (mut allocated_in_it, mut freed, mut foreach) = (0, 0, 0);
     for stack in &folded.stacks {
         let proven = stack.evidence.map_or(0, |evidence| evidence.proven);
         let signs = of_path(profile.stacks(), stack);
         if signs.phase() == Some(phase) {
+            let left = lasting.as_ref().and_then(|all| all.get(stack.path.as_slice()));
             allocated_in_it += proven;
+            freed += proven.saturating_sub(left.copied().unwrap_or(0));
             foreach += if signs.is_foreach { proven } else { 0 };
         }
     }
-    Some(PeakPhase { phase, allocated_in_it, foreach })
+    let temporary = lasting.as_ref().map(|_| freed);
+    Some(PeakPhase { phase, allocated_in_it, temporary, foreach })
 }
 
 /// Of the block that was allocated last.

@@ -6,9 +6,12 @@
 )]
 
 mod checkpoint;
+mod console;
 mod devices;
 mod diff;
+mod doctor;
 mod dry_run;
+mod dump;
 mod export;
 mod exporter;
 mod flame;
@@ -36,9 +39,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::analysis::MarkerLine;
 
 pub use checkpoint::{PauseArgs, ResumeArgs};
+pub use console::{ColorArg, ConsoleArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
 pub use diff::{CompareArg, DiffArgs};
+pub use doctor::DoctorArgs;
 pub use dry_run::{DryRunArgs, FitRange};
+pub use dump::DumpArgs;
 pub use export::{ExportArgs, ExportFormat};
 pub use exporter::ExporterArgs;
 pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupArg};
@@ -55,7 +61,7 @@ pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
 pub use tensors::{GraphArgs, PeerTool, ReadArgs, TensorsArgs, WhyArgs};
 pub use top::TopArgs;
-use values::{file_mode, gpu, marker, pid};
+use values::{file_mode, gpu, marker};
 pub use what_if::WhatIfArgs;
 
 /// What is holding this GPU memory, and which line put it there?
@@ -72,6 +78,9 @@ pub struct CliArgs {
     /// overwritten]
     #[arg(long, global = true, value_name = "MODE", value_parser = file_mode)]
     pub file_mode: Option<u32>,
+    /// What is printed besides the answer.
+    #[command(flatten)]
+    pub console: ConsoleArgs,
     /// The command to run.
     #[command(subcommand)]
     pub command: Command,
@@ -98,9 +107,14 @@ fn with_default_command(words: impl Iterator<Item = OsString>) -> Vec<OsString> 
         });
         number || word == "-p" || word == "--pid" || word.starts_with("--pid=")
     };
-    // Options of the summary may precede the pid: `memspy -s -p PID`.
-    let mut options =
-        words.iter().skip(1).take_while(|word| word.to_string_lossy().starts_with('-'));
+    // Options may precede the pid: `memspy -s -p PID`, `memspy --color never -p PID`.
+    let takes_value = |word: &OsString| word == "--color" || word == "--file-mode";
+    let mut is_value = false;
+    let mut options = words.iter().skip(1).take_while(|word| {
+        let is_option = word.to_string_lossy().starts_with('-') || is_value;
+        is_value = !is_value && takes_value(word);
+        is_option
+    });
     if options.any(is_pid) {
         words.insert(1, "summary".into());
     }
@@ -274,61 +288,6 @@ pub struct IterationsArgs {
     pub force: bool,
 }
 
-/// `memspy dump`.
-#[derive(Debug, Args)]
-#[command(override_usage = "memspy dump [OPTIONS] -p PID\n       memspy dump [OPTIONS] CORE")]
-pub struct DumpArgs {
-    /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, allow_negative_numbers = true, required_unless_present_any = ["core", "core_option"])]
-    pub pid: Option<u32>,
-    /// Core file of a job that crashed, instead of a process
-    #[arg(value_name = "CORE", conflicts_with = "pid")]
-    pub core: Option<PathBuf>,
-    /// Same as CORE; py-spy's spelling
-    #[arg(long = "core", value_name = "CORE", conflicts_with_all = ["pid", "core"])]
-    pub core_option: Option<PathBuf>,
-    /// Include every process of the job that uses CUDA: this one and its descendants, one after the
-    /// other
-    #[arg(short, long, requires = "pid")]
-    pub subprocesses: bool,
-    /// Print JSON; with --subprocesses one document after the other
-    #[arg(short, long)]
-    pub json: bool,
-    /// Only this device, as the job numbers it
-    #[arg(long, value_name = "N", value_parser = gpu)]
-    pub gpu: Option<u32>,
-    /// Show full file names
-    #[arg(long)]
-    pub full_filenames: bool,
-    /// Also print the full stacks of idle threads
-    #[arg(short, long)]
-    pub idle: bool,
-    /// Also print the frames of C, C++ and Rust between those of Python; stops the job for some
-    /// milliseconds
-    #[arg(short, long)]
-    pub native: bool,
-    /// Also print the cached free blocks by size
-    #[arg(long)]
-    pub cache: bool,
-    /// List each storage instead of groups
-    #[arg(long, conflicts_with = "json")]
-    pub each: bool,
-    /// What reading its tensors may cost
-    #[command(flatten)]
-    pub cost: SnapshotArgs,
-}
-
-/// `memspy doctor`.
-#[derive(Debug, Args)]
-pub struct DoctorArgs {
-    /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
-    pub pid: u32,
-    /// Print JSON
-    #[arg(short, long)]
-    pub json: bool,
-}
-
 /// `memspy completions`.
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
@@ -362,8 +321,14 @@ mod tests {
 
     #[test]
     fn summary_options_may_precede_the_pid() {
-        for line in ["memspy -s -p 31", "memspy -p 31 -s", "memspy --json -s -p31", "memspy -p 31"]
-        {
+        for line in [
+            "memspy -s -p 31",
+            "memspy -p 31 -s",
+            "memspy --json -s -p31",
+            "memspy -p 31",
+            "memspy --color never -v -p 31",
+            "memspy -p 31 --quiet --color=always",
+        ] {
             let words = line.split(' ');
             let Command::Summary(summary) = CliArgs::from_words(words).unwrap().command else {
                 panic!("{line}")
@@ -486,6 +451,19 @@ mod tests {
                 number.strip_prefix("0.").is_some_and(|rest| rest.len() == 2)
             });
             assert_eq!(figure, None, "{}", command.get_name());
+        }
+    }
+
+    /// clap wraps: a line that ends by itself would be wrapped twice.
+    #[test]
+    fn a_paragraph_of_the_help_is_one_line() {
+        for command in CliArgs::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let is_prose = |line: &&str| !line.is_empty() && !line.starts_with("  ");
+            for paragraph in help.split("\n\n") {
+                let prose = paragraph.lines().filter(is_prose).count();
+                assert!(prose <= 1, "'{}': {paragraph}", command.get_name());
+            }
         }
     }
 

@@ -70,7 +70,7 @@ pub(super) fn join(args: &JoinArgs) -> Result<()> {
         let _ = std::fs::remove_file(&path);
         return Err(anyhow!("the segments in {} have no whole block", args.ring.display()));
     }
-    let (mut err, profile) = (output::errors(), reported.reports.profile());
+    let (mut err, profile) = (output::notes(), reported.reports.profile());
     let path = path.display().to_string();
     render::summary(&mut err, profile, &path, reported.bytes)?;
     render::next_steps(&mut err, profile, &path)?;

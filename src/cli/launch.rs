@@ -1,6 +1,8 @@
 //! Starts the program to record, and waits for it.
 
-use std::process::{Child, Command};
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use signal_hook::low_level::signal_name;
 
 use super::signals::ProgramSignals;
 
@@ -49,14 +52,14 @@ impl LaunchedProgram {
         has_exited(&self.child.lock())
     }
 
-    /// Returns its exit code; memspy never ends the program.
-    pub(super) fn wait(self) -> Result<u8> {
+    /// How it ended; memspy never ends the program.
+    pub(super) fn wait(self) -> Result<ProgramEnd> {
         loop {
             let mut child = self.child.lock();
             if has_exited(&child) {
                 let status = child.wait();
                 return status
-                    .map(exit_code)
+                    .map(ProgramEnd)
                     .with_context(|| format!("cannot wait for {}", self.name));
             }
             drop(child);
@@ -87,9 +90,55 @@ fn has_exited(child: &Child) -> bool {
     }
 }
 
-/// As in a shell: 128 plus a fatal signal's number.
-fn exit_code(status: std::process::ExitStatus) -> u8 {
-    use std::os::unix::process::ExitStatusExt;
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    code as u8
+/// How a program ended: `ended with exit code 5`, `was ended by SIGKILL (signal 9)`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProgramEnd(ExitStatus);
+
+/// A shell adds it to a fatal signal's number.
+const SIGNALED: i32 = 128;
+
+impl ProgramEnd {
+    /// As in a shell.
+    pub(super) fn code(self) -> u8 {
+        let signaled = self.0.signal().map(|signal| SIGNALED + signal);
+        self.0.code().or(signaled).unwrap_or(1) as u8
+    }
+
+    pub(super) fn is_by_signal(self) -> bool {
+        self.0.signal().is_some()
+    }
+}
+
+impl fmt::Display for ProgramEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(signal) = self.0.signal() {
+            let core = if self.0.core_dumped() { ", core dumped" } else { "" };
+            return match signal_name(signal) {
+                Some(name) => write!(f, "was ended by {name} (signal {signal}{core})"),
+                None => write!(f, "was ended by signal {signal}{core}"),
+            };
+        }
+        let code = i32::from(self.code());
+        // A shell around the program passes its signal on as a code.
+        match signal_name(code - SIGNALED).filter(|_| code > SIGNALED) {
+            Some(name) => write!(f, "ended with exit code {code} (as after {name})"),
+            None => write!(f, "ended with exit code {code}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_named() {
+        let end = |status| ProgramEnd(ExitStatus::from_raw(status));
+        assert_eq!(end(5 << 8).to_string(), "ended with exit code 5");
+        assert_eq!((end(5 << 8).code(), end(9).code()), (5, 137));
+        assert_eq!(end(9).to_string(), "was ended by SIGKILL (signal 9)");
+        assert_eq!(end(11 | 0x80).to_string(), "was ended by SIGSEGV (signal 11, core dumped)");
+        assert_eq!(end(143 << 8).to_string(), "ended with exit code 143 (as after SIGTERM)");
+        assert_eq!(end(255 << 8).to_string(), "ended with exit code 255");
+    }
 }

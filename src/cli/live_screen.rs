@@ -10,6 +10,7 @@ use anyhow::{Result, anyhow};
 use parking_lot::Mutex;
 
 use super::output;
+use super::verbosity::is_quiet;
 use crate::sampler::Worker;
 
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
@@ -38,8 +39,9 @@ enum Place {
 
 /// What the screen shows of some work.
 pub(super) trait Watched {
-    /// The text so far, in lines no wider than the terminal; `None` where nothing was added.
-    fn lines(&mut self, width: usize) -> Option<Vec<String>>;
+    /// The text so far, in lines no wider than the terminal (columns, rows); `None` where nothing
+    /// was added.
+    fn lines(&mut self, size: (usize, usize)) -> Option<Vec<String>>;
 
     /// The present phase: "reading owners".
     fn doing(&self) -> String;
@@ -89,7 +91,7 @@ pub(super) fn watch(
 fn place(is_json: bool) -> Place {
     let is_dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
     match (io::stdout().is_terminal() && !is_json, io::stderr().is_terminal()) {
-        _ if is_dumb => Place::Nowhere,
+        _ if is_dumb || is_quiet() => Place::Nowhere,
         (true, _) => Place::Output,
         (false, true) => Place::Errors,
         (false, false) => Place::Nowhere,
@@ -104,12 +106,12 @@ fn show(place: Place, watched: &mut dyn Watched, lines: &mut Vec<String>, began:
     };
     let Some((width, height)) = size else { return };
     if place == Place::Output
-        && let Some(newer) = watched.lines(width)
+        && let Some(newer) = watched.lines((width, height))
     {
         *lines = newer;
     }
-    // More rows would scroll away, and could not be rewritten.
-    let room = height.saturating_sub(2);
+    // More rows would scroll away, and could not be rewritten. The command stays above them.
+    let room = height.saturating_sub(3);
     let has_text = room > 0 && !lines.is_empty();
     if !has_text && began.elapsed() < QUIET {
         return;
@@ -134,7 +136,10 @@ fn show(place: Place, watched: &mut dyn Watched, lines: &mut Vec<String>, began:
 pub(super) fn clear() {
     let mut shown = SHOWN.lock();
     if let Some(old) = shown.take() {
-        write(&format!("{}\x1b[J", to_top(Some(&old))), old.on_errors);
+        // Row by row: some terminals keep a screen that is cleared as a whole for scrolling back.
+        let rows = vec!["\x1b[2K"; old.rows].join("\n");
+        let top = to_top(Some(&old));
+        write(&format!("{top}{rows}{top}"), old.on_errors);
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, bail};
 use crate::model::AllocatorBackend;
 use crate::sampler::{ProcessTree, RankProcess, TargetReaders};
 
-use super::{eprint_line, hints, in_one_line};
+use super::{eprint_error, hints, in_one_line};
 
 const MAX_NAMED: usize = 8;
 
@@ -36,7 +36,7 @@ pub(super) fn for_each_member(
             writeln!(io::stdout(), "== {label} ==")?;
         }
         if let Err(error) = read(*member) {
-            eprint_line(&format!("{label}: {}", in_one_line(&error)));
+            eprint_error(&format!("{label}: {}", in_one_line(&error)));
             failed.push(label.as_str());
         }
         if !json {

@@ -29,6 +29,7 @@ mod live_screen;
 mod man;
 mod mcp;
 mod members;
+mod messages;
 mod mode;
 mod modules;
 mod observe;
@@ -45,10 +46,10 @@ mod summary;
 mod terminal_host;
 mod top;
 mod usage_error;
+mod verbosity;
 mod what_if;
 mod why;
 
-use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -58,10 +59,10 @@ use anyhow::Result;
 use clap::CommandFactory;
 
 use crate::analysis::{Profile, ThreadChoice};
-use crate::render::visible;
-use crate::sampler;
+use crate::sampler::{self, TargetReaders};
 
 use args::{CliArgs, Command};
+use messages::{eprint_detail, eprint_error, eprint_line, eprint_progress, set_line_prefix};
 
 /// Runs the program.
 ///
@@ -80,6 +81,9 @@ pub fn run() -> ExitCode {
         Ok(args) => args,
         Err(answer) => return print_answer(&answer),
     };
+    verbosity::set(&args.console);
+    output::set_colors(args.console.color);
+    eprint_detail(|| format!("memspy {}", env!("CARGO_PKG_VERSION")));
     if let Some(mode) = args.file_mode {
         output::set_mode(mode);
     }
@@ -93,7 +97,7 @@ pub fn run() -> ExitCode {
     match run_command(&args.command) {
         Ok(code) => code,
         Err(error) => {
-            eprint_line(&format!("error: {}", in_one_line(&error)));
+            eprint_error(&format!("error: {}", in_one_line(&error)));
             ExitCode::FAILURE
         }
     }
@@ -104,7 +108,7 @@ fn print_answer(answer: &clap::Error) -> ExitCode {
     if answer.use_stderr() {
         let words: Vec<_> = std::env::args_os().collect();
         match usage_error::line(answer, &CliArgs::command(), &words) {
-            Some(line) => eprint_line(&line),
+            Some(line) => eprint_error(&line),
             None => answer.exit(),
         }
         return ExitCode::from(2);
@@ -112,7 +116,7 @@ fn print_answer(answer: &clap::Error) -> ExitCode {
     // Failing to print it is an error.
     match answer.print() {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprint_line(&format!("error: cannot write to standard output: {error}"));
+            eprint_error(&format!("error: cannot write to standard output: {error}"));
             ExitCode::FAILURE
         }
         _ => ExitCode::SUCCESS,
@@ -157,7 +161,7 @@ fn keep_probes() -> ExitCode {
     match sampler::keep_probes() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprint_line(&format!("error: memspy itself starts this, for its probes: {error}"));
+            eprint_error(&format!("error: memspy itself starts this, for its probes: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -168,6 +172,18 @@ fn completions(args: &args::CompletionsArgs) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut CliArgs::command(), "memspy", &mut text);
     output::write(Path::new("-"), false, |out| out.write_all(&text))
+}
+
+/// What memspy attached to, and how fast.
+fn attached_to(readers: &TargetReaders) -> String {
+    let python = readers.python_version();
+    let python = python.map_or("no Python".to_owned(), |version| format!("Python {version}"));
+    let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
+    format!(
+        "attached to process {} ({python}{torch}) in {:.0} ms",
+        readers.pid(),
+        readers.attach_time().as_secs_f64() * 1e3,
+    )
 }
 
 fn filtered_profile(stacks: &args::StackArgs) -> Profile {
@@ -189,22 +205,4 @@ fn in_one_line(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-thread_local! {
-    static SUBJECT: RefCell<String> = const { RefCell::new(String::new()) };
-}
-
-fn set_line_prefix(subject: &str) {
-    SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
-}
-
-/// Prints an escaped line to standard error, wrapped on a narrow terminal. A closed standard error
-/// is no failure.
-fn eprint_line(line: &str) {
-    use io::Write;
-    let subject = SUBJECT.with(|of| of.borrow().clone());
-    let line = format!("memspy: {}{}\n", visible(&subject), visible(line));
-    live_screen::clear();
-    let _ = output::errors().write_all(line.as_bytes());
 }

@@ -1,6 +1,6 @@
 //! Output files: names, and what must stay.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -13,7 +13,9 @@ use crate::model::RecordingStart;
 use crate::render::{FittingWriter, OutputError};
 use crate::sampler::host_name;
 
+use super::args::ColorArg;
 use super::eprint_line;
+use super::verbosity::is_quiet;
 
 /// The requested mode for all files of this run; global, like the umask.
 static MODE: OnceLock<u32> = OnceLock::new();
@@ -39,7 +41,12 @@ pub(super) fn host() -> String {
 
 /// Columns of standard output, if it is a terminal.
 pub(super) fn width() -> Option<usize> {
-    width_of(io::stdout())
+    size().map(|(width, _)| width)
+}
+
+/// Columns and rows of standard output, if it is a terminal.
+pub(super) fn size() -> Option<(usize, usize)> {
+    size_of(io::stdout())
 }
 
 pub(super) fn width_of(stream: impl AsFd) -> Option<usize> {
@@ -52,9 +59,23 @@ pub(super) fn size_of(stream: impl AsFd) -> Option<(usize, usize)> {
     Some((usize::from(width.0), usize::from(height.0)))
 }
 
-/// By the rule of no-color.org.
+static COLORS: OnceLock<ColorArg> = OnceLock::new();
+
+pub(super) fn set_colors(colors: ColorArg) {
+    let _ = COLORS.set(colors);
+}
+
+/// Whether text on standard output has colours.
 pub(super) fn wants_colors() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    match COLORS.get().copied().unwrap_or(ColorArg::Auto) {
+        ColorArg::Always => true,
+        ColorArg::Never => false,
+        // By the rule of no-color.org.
+        ColorArg::Auto => {
+            let allows = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            allows && io::stdout().is_terminal()
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -223,6 +244,11 @@ pub(super) fn errors() -> Box<dyn Write> {
         Some(width) => Box::new(FittingWriter::new(io::stderr(), width)),
         None => Box::new(io::stderr()),
     }
+}
+
+/// Of what was done: nothing with --quiet.
+pub(super) fn notes() -> Box<dyn Write> {
+    if is_quiet() { Box::new(io::sink()) } else { errors() }
 }
 
 pub(super) fn print(content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {

@@ -17,7 +17,7 @@ use super::args::{GraphArgs, PeerTool, ReadArgs, TensorsArgs};
 use super::members::{for_each_member, refuse_launcher};
 use super::output::into_io;
 use super::signals::StopSignals;
-use super::{eprint_line, hints, output};
+use super::{attached_to, eprint_detail, eprint_line, hints, output};
 
 pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     if args.read_args.subprocesses {
@@ -202,7 +202,9 @@ pub(super) fn of_members(
 }
 
 pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
-    attach(pid, stop).map_err(|error| hints::attach(error, pid))
+    let readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
+    eprint_detail(|| attached_to(&readers));
+    Ok(readers)
 }
 
 /// Prints the stop to standard error if the output is for programs.

@@ -8,7 +8,7 @@ use crate::analysis::{Profile, peak};
 use crate::render;
 
 use super::device_choice::device;
-use super::replay::StoredRecording;
+use super::replay::{self, StoredRecording};
 
 pub(super) struct RankTrace {
     /// `rank 3`, or `process 1234` without a rank.
@@ -39,8 +39,12 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     let labels: Vec<String> = ranks.iter().map(|rank| rank.label.clone()).collect();
     for rank in &mut ranks {
         if labels.iter().filter(|label| **label == rank.label).count() > 1 {
-            rank.label =
-                render::visible(&format!("{} ({})", rank.label, rank.trace.display())).into_owned();
+            let file = match replay::redacts() {
+                true => rank.trace.file_name().map(Path::new).unwrap_or(&rank.trace),
+                false => &rank.trace,
+            };
+            let label = format!("{} ({})", rank.label, file.display());
+            rank.label = render::visible(&label).into_owned();
         }
     }
     Ok(ranks)

@@ -6,17 +6,19 @@ use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
 use crate::analysis::{FirstReading, OomBuilder, Profile};
-use crate::model::RecordSink;
-use crate::render::{file_word, in_sentence, suggestion};
+use crate::model::{RecordSink, RedactingSink};
+use crate::render::{bytes, file_word, in_sentence, number, suggestion};
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
-use super::{eprint_line, output};
+use super::verbosity::shows_progress;
+use super::{eprint_detail, eprint_line, output};
 
 /// Shorter traces are read before a bar could be seen.
 const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
@@ -33,6 +35,18 @@ pub(super) fn limit(profile: &mut Profile, bytes: u64) {
 static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// Whether the answer shows warnings on the same terminal.
 static IN_ANSWER: AtomicBool = AtomicBool::new(false);
+
+/// Whether recordings are read without what tells of user, machine and program.
+static REDACTS: AtomicBool = AtomicBool::new(false);
+
+/// From here on recordings are read as `record --redact` writes them.
+pub(super) fn redact() {
+    REDACTS.store(true, Ordering::Relaxed);
+}
+
+pub(super) fn redacts() -> bool {
+    REDACTS.load(Ordering::Relaxed)
+}
 
 /// Prints warnings only once if `output` shows them on the same terminal.
 pub(super) fn warn_in_answer(output: Option<&Path>) {
@@ -155,16 +169,29 @@ impl StoredRecording<'_> {
     }
 
     fn pass_to(&self, sink: &mut dyn RecordSink) -> Result<Vec<String>> {
+        if redacts() {
+            return self.pass_all_to(&mut RedactingSink::new(sink));
+        }
+        self.pass_all_to(sink)
+    }
+
+    fn pass_all_to(&self, sink: &mut dyn RecordSink) -> Result<Vec<String>> {
         let path = self.path;
         if self.is_ring {
             return Ok(trace::join(&found(path)?, sink)?.warnings);
         }
         readable(path)?;
         let mut reader = TraceReader::open(path)?;
-        let bar = bar(reader.length().unwrap_or(0));
+        let (length, began) = (reader.length().unwrap_or(0), Instant::now());
+        let bar = bar(length);
         let summary =
             reader.replay_ahead(sink, &mut |progress| bar.set_position(progress.bytes))?;
         bar.finish_and_clear();
+        eprint_detail(|| {
+            let seconds = began.elapsed().as_secs_f64();
+            let (path, records) = (path.display(), number(summary.records, "record"));
+            format!("read {path}: {records}, {} in {seconds:.2} s", bytes(length))
+        });
         if summary.records == 0
             && let Some(damage) = &summary.first_damage
         {
@@ -243,7 +270,7 @@ fn damage(summary: &ReplaySummary) -> Vec<String> {
 }
 
 fn bar(length: u64) -> ProgressBar {
-    if length < MIN_PROGRESS_BAR_BYTES || !io::stderr().is_terminal() {
+    if length < MIN_PROGRESS_BAR_BYTES || !shows_progress() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(length);

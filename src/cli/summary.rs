@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::analysis::{FindingFacts, HostUse, RankHolding, findings, odd_rank, owner_groups};
 use crate::model::OwnershipSnapshot;
-use crate::render::{self, FindingText, GrowthKeeper, JobSummary, SummaryStyle};
+use crate::render::{self, FindingText, GrowthKeeper, JobSummary, LinesSource, SummaryStyle};
 use crate::sampler::{MANY_PROCESSORS, SnapshotOptions, TargetReaders, processors, read_referrers};
 
 use super::args::{GrowthArgs, ReadArgs, SnapshotArgs, SummaryArgs};
@@ -22,7 +22,7 @@ use super::observe::{JobObservation, ObserveOptions, ObservedJob, observe};
 use super::output::into_io;
 use super::owners::attached;
 use super::signals::StopSignals;
-use super::{eprint_line, hints, in_one_line, output};
+use super::{eprint_detail, eprint_error, hints, in_one_line, output};
 
 const SUMMARY_SNAPSHOTS: u32 = 3;
 /// With the 2 s that it observes, the answer comes in 3 s, or 8 s where the job needs all
@@ -159,7 +159,7 @@ fn show_each(jobs: &[Arc<ObservedJob>], show: &dyn Fn(&ObservedJob) -> Result<()
         let shown = error.map_or_else(|| show(job), Err);
         match (&job.label, shown) {
             (Some(label), Err(error)) => {
-                eprint_line(&format!("{label}: {}", in_one_line(&error)));
+                eprint_error(&format!("{label}: {}", in_one_line(&error)));
                 failed.push(label.as_str());
             }
             (_, shown) => shown?,
@@ -209,7 +209,7 @@ impl Partial {
 }
 
 impl Watched for Partial {
-    fn lines(&mut self, width: usize) -> Option<Vec<String>> {
+    fn lines(&mut self, size: (usize, usize)) -> Option<Vec<String>> {
         let jobs = self.jobs.lock().clone();
         let changes = jobs.iter().map(|job| job.state().changes).sum();
         if !self.has_text || changes == std::mem::replace(&mut self.changes, changes) {
@@ -218,7 +218,7 @@ impl Watched for Partial {
         let mut text = Vec::new();
         for job in &jobs {
             // It fails at the end, if it does.
-            let _ = write_job(&mut text, false, job, Some(width), true);
+            let _ = write_job(&mut text, false, job, Some(size), true);
         }
         Some(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
     }
@@ -234,7 +234,10 @@ fn print(is_json: bool, job: &ObservedJob) -> Result<()> {
     if job.state().process.is_none() {
         bail!("process {} could not be read in this time: --for 60s gives more", job.pid);
     }
-    output::write(Path::new("-"), false, |out| write_job(out, is_json, job, output::width(), false))
+    if let LinesSource::Sampled { why, .. } = &job.state().lines.source {
+        eprint_detail(|| format!("process {}: lines by {why}", job.pid));
+    }
+    output::write(Path::new("-"), false, |out| write_job(out, is_json, job, output::size(), false))
 }
 
 /// `memspy why` without a name: what stands out, the largest first.
@@ -243,17 +246,20 @@ pub(super) fn largest_findings(args: &ReadArgs) -> Result<()> {
     let (observer, times) = Observer::in_time(which, OBSERVED, &args.cost)?;
     observer.watch(&mut Partial::of(&observer, false), args.json, times)?;
     show_each(&observer.jobs(), &|job| {
-        let texts = finding_texts(&job.state(), job.pid);
+        let state = job.state();
+        let texts = finding_texts(&state, job.pid);
+        let unchecked = render::unchecked(state.last.as_ref(), &state.growth);
         if args.json {
             return output::print(|out| {
-                render::findings_json(out, job.pid, &texts).map_err(into_io)
+                render::findings_json(out, job.pid, &texts, unchecked).map_err(into_io)
             });
         }
         output::print(|out| {
             if let Some(label) = &job.label {
                 writeln!(out, "== {} ==", render::visible(label))?;
             }
-            render::findings_text(out, job.pid, &texts, output::width()).map_err(into_io)
+            render::findings_text(out, job.pid, &texts, &unchecked, output::width())
+                .map_err(into_io)
         })
     })
 }
@@ -285,7 +291,7 @@ fn write_job(
     out: &mut dyn Write,
     is_json: bool,
     job: &ObservedJob,
-    width: Option<usize>,
+    size: Option<(usize, usize)>,
     is_partial: bool,
 ) -> io::Result<()> {
     let state = job.state();
@@ -314,8 +320,8 @@ fn write_job(
     if let Some(label) = &job.label {
         writeln!(out, "== {} ==", render::visible(label))?;
     }
-    let color = width.is_some() && output::wants_colors();
-    let style = SummaryStyle { width, color };
+    let (width, height) = size.unzip();
+    let style = SummaryStyle { width, height, color: output::wants_colors() };
     render::job_summary_text(out, &summary, job.label.is_some(), style).map_err(into_io)?;
     if job.label.is_some() { writeln!(out) } else { Ok(()) }
 }

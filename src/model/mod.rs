@@ -25,6 +25,7 @@ mod ownership;
 mod quantity;
 mod record;
 mod record_size;
+mod redaction;
 mod retained;
 mod run_marks;
 mod sink_error;
@@ -86,6 +87,7 @@ pub use record::{
     RecordingGap, RecordingStart, RecordingTotals, SourceText, StackSample, StepSource,
     TargetRuntime, ThreadSample, TrainingStep,
 };
+pub use redaction::{BaseNames, RedactingSink, without_paths};
 pub use retained::{FreedBytes, KeptWay, RetainedReference, WayStep};
 pub use run_marks::{RunMark, RunMarkKind};
 pub use sink_error::{SinkError, SinkResult};

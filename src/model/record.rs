@@ -335,6 +335,20 @@ pub trait RecordSink {
     fn hurry(&mut self, _hurries: bool) {}
 }
 
+impl<T: RecordSink + ?Sized> RecordSink for &mut T {
+    fn record(&mut self, record: &Record) -> SinkResult {
+        (**self).record(record)
+    }
+
+    fn sync(&mut self) -> SinkResult {
+        (**self).sync()
+    }
+
+    fn hurry(&mut self, hurries: bool) {
+        (**self).hurry(hurries);
+    }
+}
+
 impl RecordSink for Vec<Record> {
     fn record(&mut self, record: &Record) -> SinkResult {
         self.push(record.clone());

@@ -12,10 +12,16 @@ pub fn is_library(file: &str) -> bool {
         || GENERATED_PREFIXES.iter().any(|made| file.starts_with(made))
 }
 
+const STANDARD_LIBRARY: &str = "/lib/python3.";
+
+/// Where `/lib/python3.N/` begins.
+pub(super) fn standard_library_root(file: &str) -> Option<usize> {
+    in_standard_library(file).and_then(|_| file.rfind(STANDARD_LIBRARY))
+}
+
 /// The part after `lib/python3.N/`.
 pub(crate) fn in_standard_library(file: &str) -> Option<&str> {
-    const ROOT: &str = "/lib/python3.";
-    let rest = &file[file.rfind(ROOT)? + ROOT.len()..];
+    let rest = &file[file.rfind(STANDARD_LIBRARY)? + STANDARD_LIBRARY.len()..];
     let (minor, rest) = rest.split_once('/')?;
     // Free-threaded: python3.13t.
     let minor = minor.strip_suffix('t').unwrap_or(minor);

@@ -70,6 +70,6 @@ pub use shared::{
 pub use summary::{
     FindingText, GrowthKeeper, JobSummary, LineBytes, LinesSource, ObservedLines, SummaryStyle,
     finding_text, findings_json, findings_text, growth_json, growth_text, job_summary_json,
-    job_summary_text, odd_rank_text,
+    job_summary_text, odd_rank_text, unchecked,
 };
 pub use what_if::{WhatIfAnswer, setting_name, what_if_json, what_if_page, what_if_text};

@@ -46,7 +46,7 @@ mod worker;
 
 pub use crate::owners::{OwnerError, SnapshotOptions, StopPolicy};
 pub use crate::probe::PlacementError;
-pub use crate::target::{CommandPattern, host_name, ignored_signals};
+pub use crate::target::{CommandPattern, MachineFacts, host_name, ignored_signals};
 pub use crate::torch::AllocatorError;
 pub use attach::{attach, attach_when_python};
 pub use attached_recorder::AttachedRecorder;

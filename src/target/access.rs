@@ -68,7 +68,7 @@ pub fn has_no_more_rights(process: &Process) -> bool {
     same_namespace && users.iter().all(|user| *user == own.euid) && own.capprm & !job.capprm == 0
 }
 
-fn effective_capabilities() -> Result<u64, ProcessError> {
+pub(super) fn effective_capabilities() -> Result<u64, ProcessError> {
     let pid = std::process::id();
     let error = |why: String| ProcessError::Other { action: "read the capabilities of", pid, why };
     let status = proc_files::fields("self", "status").map_err(|e| error(e.to_string()))?;
@@ -92,7 +92,7 @@ pub fn host_name() -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-fn in_container() -> bool {
+pub(super) fn in_container() -> bool {
     ["/.dockerenv", "/run/.containerenv"].iter().any(|p| fs::exists(p).unwrap_or(false))
         || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
         || proc_files::fields("self", "status").is_ok_and(|s| {

@@ -57,6 +57,8 @@ pub struct Orphan {
 /// Of torchrun, Open MPI, MPICH, Slurm.
 const RANK_VARIABLES: [&str; 5] =
     ["TORCHELASTIC_RUN_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
+/// Of Jupyter's server, in its kernels and terminals.
+const INHERITED: [&str; 1] = ["JPY_PARENT_PID"];
 /// Of `multiprocessing`; these have a parent.
 const STARTED_BY_PYTHON: [&str; 2] = ["multiprocessing.spawn", "multiprocessing.forkserver"];
 /// They adopt orphans, besides process 1.
@@ -133,7 +135,12 @@ fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<
     let is_pid = is_pid.iter().any(|end| upper.ends_with(end));
     // Without suffix PID any number is possible, unless the parent did end.
     let is_bare = || upper.ends_with("LAUNCHER") || upper.ends_with("PARENT");
-    let is_named = is_pid || is_bare() && is_adopted(proc, own);
+    // A terminal of Jupyter outlives its server, and its programs inherit the variable.
+    let is_inherited = INHERITED.contains(&name);
+    let is_named = match is_pid && !is_inherited {
+        true => true,
+        false => (is_inherited || is_bare()) && is_adopted(proc, own),
+    };
     let pid: u32 = value.parse().ok().filter(|pid| *pid > 1 && is_named)?;
     let is_gone = relations(proc, pid)
         .is_none_or(|found| matches!(found.state, 'Z' | 'X') || found.started > own.started);
@@ -289,8 +296,14 @@ mod tests {
         // Its variable names a launcher that has ended, but a shell started it.
         process(proc, 51, "S 52 51 51", &[]);
         process(proc, 52, "S 1 52 52", &[]);
-        file(51, "environ", "JPY_PARENT_PID=39\0");
+        file(51, "environ", "RANK_LAUNCHER_PID=39\0");
         assert_eq!(orphan_in(proc, 51).map(|orphan| orphan.is_adopted), Some(false));
+        // A program in a terminal of Jupyter is none, though the server has ended; its kernel is.
+        file(51, "environ", "JPY_PARENT_PID=39\0");
+        assert_eq!(orphan_in(proc, 51), None);
+        process(proc, 53, "S 1 53 53", &[]);
+        file(53, "environ", "JPY_PARENT_PID=39\0");
+        assert_eq!(orphan_in(proc, 53).and_then(|orphan| orphan.launcher), Some(39));
         assert_eq!(orphan_in(proc, 45).map(|orphan| orphan.is_adopted), Some(true));
         let all = [40, 41, 42, 43, 44, 45, 46, 50, 3].map(found);
         let known = |launcher| Some(Some(launcher));

@@ -106,7 +106,8 @@ fn values_that_decide_sizes_and_other_failures_are_told() {
 #[test]
 fn the_largest_batch_that_fits_is_found() {
     let program = [python(), script()];
-    let options = ["--card", "2GiB", "--fit", "n=10..18", "--"];
+    // Progress is for a terminal, unless one asks.
+    let options = ["-v", "--card", "2GiB", "--fit", "n=10..18", "--"];
     let done = run(command(&options).args(&program).args(["--scale", "{n}"])).ok();
     let first = done.out.lines().next().unwrap();
     has(first, &["is the largest that fits"]);
@@ -137,6 +138,32 @@ fn what_is_missing_is_told() {
     done.refused(&["no-such-program", "spelled right"]);
     let done = run(command(&["--"]).args([&python(), "-c", "import torch"]));
     done.refused(&["no GPU memory of PyTorch"]);
+}
+
+#[test]
+fn the_end_of_a_program_is_named() {
+    let kill = "import os, torch; torch.zeros(9, device='cuda'); os.kill(os.getpid(), 9)";
+    let done = run(command(&["--"]).args([&python(), "-c", kill]));
+    done.refused(&["the program was ended by SIGKILL (signal 9), before"]);
+}
+
+#[test]
+fn wrong_words_are_one_line() {
+    let done = run(command(&["--fit", "n=1..9", "--"]).args([python(), script()]));
+    assert_eq!(done.status.code(), Some(2), "{}", done.err);
+    assert_eq!(done.err.lines().count(), 1, "{}", done.err);
+    has(&done.err, &["no {n} to put numbers in"]);
+    let options = ["--module", "torch.nn:NoSuchModule", "--input", "3x3", "--", &python()];
+    run(&mut command(&options)).refused(&["torch.nn:NoSuchModule", "AttributeError"]);
+}
+
+#[test]
+fn a_tensor_larger_than_any_card_has_no_odd_figures() {
+    let tensor = "import torch; torch.empty(1 << 50, dtype=torch.uint8, device='cuda')";
+    let done = run(command(&["--card", "24GiB", "--"]).args([&python(), "-c", tensor]));
+    assert_eq!(done.status.code(), Some(3), "{}{}", done.out, done.err);
+    has(&done.out, &["it needs more than 1024.00 TiB, the card has 24.00 GiB", "Until it ran out"]);
+    assert!(!done.out.contains("0 B are"), "{}", done.out);
 }
 
 #[test]

@@ -25,6 +25,13 @@ fn recorded(kind: &str, is_exact: bool) -> (Option<String>, Value) {
     (sentence.map(str::to_owned), truth)
 }
 
+/// The sizes in a sentence, in MiB.
+fn figures(said: &str) -> Vec<f64> {
+    let words: Vec<&str> = said.split(' ').collect();
+    let sizes = words.windows(2).filter(|pair| pair[1] == "MiB");
+    sizes.map(|pair| pair[0].parse().unwrap()).collect()
+}
+
 fn words(phase: &str) -> &'static str {
     match phase {
         "forward" => "the forward pass:",
@@ -46,6 +53,12 @@ fn phase_of_an_exact_peak_is_the_job_s() {
             assert!(said.contains(&figure) && said.contains("foreach=False"), "{said}; {truth}");
         } else {
             assert!(!said.contains("foreach"), "{said}");
+            if kind != "single" {
+                // The job keeps nothing of a pass but a work space of cuBLAS.
+                let [there, temporary] = figures(&said)[..] else { panic!("{said}") };
+                assert!([0.0, 32.0].contains(&(there - temporary)), "{kind}: {said}");
+                assert!(temporary > 0.0, "{kind}: {said}");
+            }
         }
     }
 }

@@ -46,6 +46,8 @@ fn a_fatal_signal_becomes_a_shells_exit_code() {
     let kill = "import time, os, signal; time.sleep(0.5); os.kill(os.getpid(), signal.SIGTERM)";
     let ran = record(&[], &["python3", "-c", kill]);
     assert_eq!(ran.done.status.code(), Some(128 + 15), "{}", ran.done.err);
+    let said = "the program was ended by SIGTERM (signal 15)";
+    assert!(ran.done.err.contains(said), "{}", ran.done.err);
 }
 
 #[test]

@@ -1,11 +1,12 @@
-"""The magics %memspy and %%memspy: the kernel is recorded from outside while the cell runs."""
+"""The magics %memspy and %%memspy: the kernel is read, or recorded while a cell runs, from outside."""
 import html
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import HTML, display
 
-from .recording import MemspyError, Recording
+from .kernel import owners_text
+from .recording import MemspyError, Recording, own_tensors
 
 # What `memspy lines` shows when no columns are named, and pytorch_memlab too.
 DEFAULT_COLUMNS = ["active_bytes.all.peak", "reserved_bytes.all.peak"]
@@ -14,7 +15,10 @@ NOTHING = "no memory"
 
 @magics_class
 class MemspyMagics(Magics):
-    """Which lines of a cell take GPU memory."""
+    """What keeps the kernel's GPU memory, and which lines of a cell take it."""
+
+    # This kernel's owner may not have exact stacks: known after the first try.
+    _has_no_rights = False
 
     @magic_arguments()
     @argument("-f", "--function", action="append", default=[], metavar="NAME",
@@ -23,7 +27,8 @@ class MemspyMagics(Magics):
               help="A further column: a key of torch.cuda.memory_stats (again for more); with the source of the functions")
     @argument("-D", "--no_default_columns", "--no-default-columns", action="store_true", help="Only the columns of -c")
     @argument("-g", "--gpu", type=int, help="Only this device")
-    @argument("-e", "--exact", action="store_true", help="Every allocation and free with its exact line (the kernel needs root)")
+    @argument("-e", "--exact", action="store_true", help="Insist on exact stacks, also of frees: an error where the kernel's owner may not have them")
+    @argument("-n", "--no-exact", action="store_true", help="Follow the allocator, also where exact stacks are possible")
     @argument("-q", "--quiet", action="store_true", help="Show nothing")
     @argument("-T", "--dump-profile", metavar="FILE", help="Write the table into this file")
     @argument("-t", "--trace", metavar="FILE", help="Keep the trace in this file")
@@ -32,10 +37,14 @@ class MemspyMagics(Magics):
     @argument("statement", nargs="*", help="What to run, for %%memspy in one line")
     @line_cell_magic
     def memspy(self, line, cell=None):
-        """Records this kernel while a statement or a cell runs, and shows the lines that hold most and a flamegraph."""
+        """Alone: what keeps this kernel's GPU memory, and what frees it. With a statement, or as %%memspy above a cell:
+        records the kernel while that runs, and shows the lines that hold most and the page of the recording."""
         options, statement = self._options(line)
         code = statement if cell is None else cell
         if not code.strip():
+            if cell is None and not line.strip():
+                print(owners_text(own_tensors()), end="")
+                return None
             raise MemspyError("there is nothing to run: %memspy STATEMENT, or %%memspy above the code of a cell")
         recording = self._start(options)
         try:
@@ -51,17 +60,25 @@ class MemspyMagics(Magics):
         return None
 
     def _start(self, options):
-        """A recording under way. A cell is short, so an exact one has the stacks of frees as well."""
-        if options.exact:
-            recording = Recording(trace=options.trace, exact=True, options=["--frees", "stacks"])
+        """A recording under way: exact where the kernel's owner may have that. A cell is short, so it has the stacks of
+        frees as well."""
+        exact = options.exact or not (options.no_exact or MemspyMagics._has_no_rights)
+        # Where the kernel takes no programs there are exact sizes, and no stacks of frees.
+        ways = [["--frees", "stacks"], []] if exact else []
+        for more in ways:
+            recording = Recording(trace=options.trace, exact=True, options=more)
             try:
                 recording.start()
                 return recording
             except MemspyError as error:
-                # Where the kernel takes no programs there are exact sizes, and no stacks of frees.
-                if "--frees stacks" not in str(error):
+                recording.close()
+                if more and "--frees stacks" in str(error):
+                    continue
+                if options.exact:
                     raise
-        recording = Recording(trace=options.trace, exact=options.exact)
+                MemspyMagics._has_no_rights = True
+                break
+        recording = Recording(trace=options.trace)
         recording.start()
         return recording
 
@@ -92,13 +109,13 @@ class MemspyMagics(Magics):
             return
         print(table, end="" if table.endswith("\n") else "\n")
         try:
-            picture = recording.flamegraph(*gpu)
+            page = recording.page()
         except MemspyError as error:
             if NOTHING not in str(error):
                 raise
             return
-        # In a frame of its own: what stands in the picture comes out of names, and cannot reach the notebook.
-        frame = f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(picture)}" width="100%" height="420" style="border:0"></iframe>'
+        # In a frame of its own: what stands in the page comes out of names, and cannot reach the notebook.
+        frame = f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(page)}" width="100%" height="640" style="border:0"></iframe>'
         display(HTML(frame))
 
 

@@ -1,16 +1,30 @@
 """`@pytest.mark.gpu_memory("2 GiB")`: a test fails when this process allocates more GPU memory in PyTorch while it runs.
 
 memspy records the test's process from outside. The peak is the allocator's own high-water mark of the greatest device.
+At the end of the session the tests with the highest peaks are listed, if any used a GPU.
 """
 import re
 import sys
 
 import pytest
 
+from .kernel import size
 from .recording import MemspyError, Recording
 
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 ROWS = 10
+
+
+# How a test's figures reach the process that prints the list: pytest-xdist passes them on with the report.
+PEAK = "gpu_memory_peak"
+HIGHEST = 10
+
+
+def pytest_addoption(parser):
+    """--gpu-memory-top"""
+    group = parser.getgroup("memspy")
+    group.addoption("--gpu-memory-top", type=int, default=HIGHEST, metavar="N",
+                    help="list the N tests with the highest peaks of GPU memory in PyTorch (default: %(default)s; 0: no list)")
 
 
 def pytest_configure(config):
@@ -45,6 +59,64 @@ def _marker(item):
     return parse_size(marker.args[0])
 
 
+def _devices():
+    cuda = _cuda()
+    return [(cuda, device) for device in range(cuda.device_count() if cuda else 0)]
+
+
+def _reset_peaks(item):
+    """From here on the counters tell of this test alone; what they told before is kept."""
+    _keep_peak(item)
+    for cuda, device in _devices():
+        cuda.reset_peak_memory_stats(device)
+
+
+def _keep_peak(item):
+    peak = max((cuda.max_memory_allocated(device) for cuda, device in _devices()), default=None)
+    if peak is not None and getattr(item, "_memspy_began", False):
+        item._memspy_peak = max(peak, getattr(item, "_memspy_peak", 0))
+
+
+def _lists(config):
+    return config.getoption("--gpu-memory-top", 0) > 0
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_setup(item):
+    """A test's peak begins with its fixtures."""
+    if _lists(item.config):
+        # What stood before this test is not its own.
+        _reset_peaks(item)
+        item._memspy_began = True
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item):
+    """Its end, before the report of this phase is made."""
+    yield
+    if _lists(item.config):
+        _keep_peak(item)
+        if getattr(item, "_memspy_peak", 0) > 0:
+            item.user_properties.append((PEAK, item._memspy_peak))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """The tests with the highest peaks."""
+    peaks = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, peak in getattr(report, "user_properties", ()):
+                if name == PEAK:
+                    peaks[report.nodeid] = peak
+    if not peaks or not _lists(config):
+        return
+    highest = sorted(peaks.items(), key=lambda test: (-test[1], test[0]))[: config.getoption("--gpu-memory-top")]
+    terminalreporter.section("highest GPU memory")
+    for test, peak in highest:
+        terminalreporter.line(f"{size(peak):>11}  {test}")
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item):
     """Records the test, and fails it where its peak is too high."""
@@ -52,10 +124,7 @@ def pytest_runtest_call(item):
     if limit is None:
         yield
         return
-    cuda = _cuda()
-    for device in range(cuda.device_count() if cuda else 0):
-        # A test before this one may have gone higher.
-        cuda.reset_peak_memory_stats(device)
+    _reset_peaks(item)
     recording = Recording()
     try:
         recording.start()

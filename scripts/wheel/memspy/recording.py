@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,12 @@ class MemspyError(RuntimeError):
 
 def find_program():
     """Path of the program memspy: $MEMSPY, the one installed with this package, or the first on the PATH."""
+    machine = platform.machine()
+    if machine not in ("x86_64", "AMD64", "amd64"):
+        raise MemspyError(
+            f"memspy runs on x86-64 Linux only, and this Python on {machine}: for that processor it lacks the unwinding of native stacks, "
+            "the clock that orders events, and the program in the kernel for exact stacks"
+        )
     named = os.environ.get("MEMSPY")
     if named:
         return named
@@ -51,6 +58,26 @@ def find_program():
 
 def _let_trace(pid):
     ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+
+
+def _run(words, on_self=False):
+    command = [find_program(), *words]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+    if on_self:
+        _let_trace(child.pid)
+    try:
+        out, said = child.communicate()
+    finally:
+        if on_self:
+            _let_trace(0)
+    if child.returncode != 0:
+        raise MemspyError(said.strip() or f"memspy {words[0]} ended with {child.returncode}")
+    return out
+
+
+def own_tensors():
+    """The tensors of this process with their owners: the JSON of `memspy tensors`, as a dict."""
+    return json.loads(_run(["tensors", "--json", "--pid", str(os.getpid())], on_self=True))
 
 
 class Recording:
@@ -134,10 +161,7 @@ class Recording:
 
     def run(self, *words):
         """What `memspy WORDS` prints, for example `recording.run("lines", recording.trace)`."""
-        done = subprocess.run([find_program(), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        if done.returncode != 0:
-            raise MemspyError(done.stderr.strip() or f"memspy {words[0]} ended with {done.returncode}")
-        return done.stdout
+        return _run(words)
 
     def lines(self, *words):
         """The JSON of `memspy lines`, as a dict."""
@@ -150,6 +174,10 @@ class Recording:
     def flamegraph(self, *words):
         """The flamegraph of the peak as SVG."""
         return self.run("flame", "--output", "-", *words, "--", self.trace)
+
+    def page(self):
+        """The page of `memspy report`: every moment by stack, line and owner."""
+        return self.run("report", "--output", "-", "--", self.trace)
 
     def close(self):
         """Deletes the trace, unless it was named."""

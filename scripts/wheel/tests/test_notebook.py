@@ -65,12 +65,49 @@ def ready(kernel):
     return kernel
 
 
-def test_a_cell_shows_its_lines_and_a_flamegraph(ready):
+def test_a_bare_magic_shows_what_keeps_the_kernels_memory_and_what_frees_it(kernel):
+    """Each change is made, and PyTorch's own counter falls by what was said of it."""
+    told = run(kernel, """
+%load_ext memspy
+import torch
+def bytes_of(mib):
+    return torch.zeros(mib << 20, dtype=torch.uint8, device="cuda")
+def fail():
+    kept = bytes_of(64)
+    raise ValueError("to be kept")
+one = bytes_of(30)
+two = same = bytes_of(200)
+""")
+    assert told["error"] is None, told
+    for cell in ("bytes_of(100)", "bytes_of(50)", "fail()"):
+        run(kernel, cell)
+    told = run(kernel, "%memspy")
+    assert told["error"] is None, told
+    lines = told["text"].splitlines()
+    rows = {row[27:].strip(): (row[13:25].strip(), change.strip()) for row, change in zip(lines, lines[1:])}
+    expected = {
+        "the frames of the last error": "64.00 MiB",
+        "same, two: the same memory": "≤200.00 MiB",
+        "Out: results of earlier cells": "150.00 MiB",
+        "one": "30.00 MiB",
+    }
+    for name, frees in expected.items():
+        said, change = rows[name]
+        assert said == frees, told["text"]
+        before = value(kernel, "torch.cuda.memory_allocated()")
+        for cell in change.split(" ; then "):
+            assert run(kernel, cell)["error"] is None, change
+        freed = before - value(kernel, "torch.cuda.memory_allocated()")
+        assert freed == float(frees.strip("≤").split()[0]) * (1 << 20), (name, change, freed)
+    assert "no tensor is on a GPU" in run(kernel, "%memspy")["text"]
+
+
+def test_a_cell_shows_its_lines_and_the_page(ready):
     told = run(ready, "%%memspy\nheld = work(96)\nprint('ran')")
     assert told["error"] is None, told
     assert "ran" in told["text"] and "MiB" in told["text"], told["text"]
     assert len(told["html"]) == 1 and 'sandbox="allow-scripts"' in told["html"][0]
-    assert "&lt;svg" in told["html"][0] and "<svg" not in told["html"][0]
+    assert "&lt;html" in told["html"][0] and "<html" not in told["html"][0]
     assert value(ready, "held.numel()") == 96 << 20, "the cell ran in the namespace of the notebook"
 
 
@@ -82,6 +119,13 @@ def test_a_line_returns_the_recording_quietly_and_its_peak_is_the_allocators(rea
     lines = value(ready, "recording.lines()")
     assert lines["peak_allocated"]["bytes"] == truth
     assert lines["device"] == 0
+
+
+def test_stacks_are_exact_where_the_kernel_may_have_them(ready):
+    """As root, which these tests run as, unless the user declines."""
+    for words, exact in (("", True), ("-n", False)):
+        run(ready, f"recording = %memspy -q -r {words} held = work(16, 20)")
+        assert ("exact" in value(ready, "recording.table()").splitlines()[0]) == exact, value(ready, "recording.table()")
 
 
 def test_functions_columns_devices_and_a_file_are_as_asked_for(ready, tmp_path):

@@ -85,6 +85,28 @@ pub(crate) struct SiteUsage {
     pub(crate) statistics: BlockStatistics,
 }
 
+/// Events by who allocated: PyTorch, or the driver.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EventCounts {
+    pub allocations: u64,
+    pub frees: u64,
+    pub driver_allocations: u64,
+    pub driver_frees: u64,
+}
+
+impl EventCounts {
+    fn add(&mut self, change: EventKind) {
+        *match change {
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(_), .. } => &mut self.allocations,
+            EventKind::Allocated { .. } => &mut self.driver_allocations,
+            EventKind::Freed { memory_kind: AddressSpace::Torch, .. } => &mut self.frees,
+            EventKind::Freed { .. } => &mut self.driver_frees,
+            EventKind::Failed { .. } | EventKind::Marked(_) => return,
+        } += 1;
+    }
+}
+
 /// The result of exact events.
 #[derive(Debug)]
 pub struct ExactProfile {
@@ -109,6 +131,7 @@ pub struct ExactProfile {
     starts_empty: bool,
     early: EarlyEvents,
     events: u64,
+    counts: EventCounts,
     with_stack: u64,
     last: Nanos,
     /// Records are missing since the last event.
@@ -139,6 +162,7 @@ impl ExactProfile {
             starts_empty: exact.starts_empty,
             early: EarlyEvents::default(),
             events: 0,
+            counts: EventCounts::default(),
             with_stack: 0,
             last: Nanos(0),
             interrupted: false,
@@ -188,6 +212,7 @@ impl ExactProfile {
         self.last = self.last.max(event.time);
         self.interrupted = false;
         self.events += 1;
+        self.counts.add(event.change);
         if let EventKind::Allocated { size, block, .. } = event.change
             && size.max(block.unwrap_or(0)) > MAX_ALLOCATION
         {

@@ -6,8 +6,8 @@ use super::fold::fit;
 use super::line_levels::{LineLevels, StackPeak};
 use super::live_blocks::{OWNED, SITES};
 use super::{
-    ByteBalance, CounterAgreement, ExactProfile, ExecutionTable, MemoryGroup, RefusalTotals,
-    SiteUsage,
+    ByteBalance, CounterAgreement, EventCounts, ExactProfile, ExecutionTable, MemoryGroup,
+    RefusalTotals, SiteUsage,
 };
 use crate::analysis::exact::warning::RecordingWarning;
 use crate::model::{
@@ -24,6 +24,11 @@ impl ExactProfile {
     /// Number of events.
     pub fn events(&self) -> u64 {
         self.events
+    }
+
+    /// Allocations and frees in the events.
+    pub fn counts(&self) -> EventCounts {
+        self.counts
     }
 
     /// Comparison with a device's counters.

@@ -28,7 +28,11 @@ fn outputs(snapshot: &OwnershipSnapshot) -> Option<Finding> {
     };
     let problem = format!("the notebook's Out keeps {what}, {}", bytes(frees));
     let found = Finding::new("notebook outputs", frees, problem)
-        .change("%reset -f out frees them; end a cell with ; to keep nothing")
+        // %reset leaves the last three in names that IPython hides.
+        .change(
+            "%reset -f out, then get_ipython().user_ns_hidden.update(_=0, __=0, ___=0) free them; \
+             end a cell with ; to keep nothing",
+        )
         .frees(frees);
     (frees >= MIN_BYTES && !kept.rows.is_empty()).then_some(found)
 }

@@ -12,8 +12,8 @@ use super::values::{pid, size, time};
   memspy pause -p 12345             until 'memspy resume -p 12345'
   memspy pause --for 10min -p 12345 for ten minutes; Ctrl-C resumes the job earlier
 
-The CUDA driver (570 or newer) does the work: it lets the job's kernels end, makes its next CUDA
-calls wait, copies its GPU memory to the host and gives the GPU back. Addresses and contents are the
+The CUDA driver (570 or newer) does the work: it lets the job's kernels end, makes its next CUDA \
+calls wait, copies its GPU memory to the host and gives the GPU back. Addresses and contents are the \
 same afterwards. The driver may refuse jobs that share GPU memory with other processes (CUDA IPC).")]
 pub struct PauseArgs {
     /// Process id of the job (decimal or 0x…)

@@ -18,9 +18,10 @@ const STEPS: u32 = 3;
   memspy dry-run --card l4 --max-peak 20GiB -- pytest tests/test_step.py
 
 Exit code 0: it fits; 3: it does not, or the peak is above --max-peak; 1: no answer.
-The program, its PyTorch and PyTorch's allocator are real; the CUDA libraries below are simulated, so
-kernels compute nothing and every value reads as zero. The libraries are built on first use (this needs
-a C compiler) and kept in $XDG_CACHE_HOME/memspy/dry-run; delete that folder to clear them.
+
+The program, its PyTorch and PyTorch's allocator are real; the CUDA libraries below are simulated, so \
+kernels compute nothing and every value reads as zero. The libraries are built on first use (this needs \
+a C compiler) and kept in $XDG_CACHE_HOME/memspy/dry-run; delete that folder to clear them. \
 What the program writes is real: a checkpoint that it saves holds zeros. Let it write elsewhere.")]
 pub struct DryRunArgs {
     /// The card: its memory (24GiB), or t4, v100, v100-32g, a10, a100, a100-80g, l4, l40s,
@@ -113,10 +114,12 @@ impl FitRange {
         program.iter().map(|word| word.replace(&name, &value.to_string())).collect()
     }
 
-    /// Whether the command has a place for the number.
-    pub fn is_in(&self, program: &[String]) -> bool {
+    /// What is wrong with a command that has no place for the number.
+    pub fn missing_in(&self, program: &[String]) -> Option<String> {
         let name = format!("{{{}}}", self.name);
-        program.iter().any(|word| word.contains(&name))
+        let is_there = program.iter().any(|word| word.contains(&name));
+        let why = "to put numbers in: write it where the number belongs";
+        (!is_there).then(|| format!("the command has no {name} {why}"))
     }
 }
 
@@ -129,7 +132,8 @@ mod tests {
         let range = FitRange::parse("batch=1..512").unwrap();
         assert_eq!((range.low, range.high), (1, 512));
         let program = ["python", "t.py", "--batch={batch}"].map(str::to_owned);
-        assert!(range.is_in(&program));
+        assert_eq!(range.missing_in(&program), None);
+        assert!(range.missing_in(&program[..2]).unwrap().contains("no {batch} to put"));
         assert_eq!(range.filled(&program, 8), ["python", "t.py", "--batch=8"]);
         for wrong in ["batch", "batch=3", "=1..2", "b=2..1", "b=a..b"] {
             assert!(FitRange::parse(wrong).is_err(), "{wrong}");

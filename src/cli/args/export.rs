@@ -16,6 +16,7 @@ use super::values::gpu;
   memspy export trace.bin -f perfetto -o counters.json       open it in ui.perfetto.dev
   memspy export rank-*.bin -f parquet -o tables              a folder per table, a file per rank
   memspy export trace.bin -f csv -o -                        a row for every stack
+  memspy export trace.bin -f memory-viz --redact             without paths and the host's name
 
 '--at end' exports everything that was live then, also memory older than the recording.")]
 pub struct ExportArgs {
@@ -35,6 +36,10 @@ pub struct ExportArgs {
     /// Only this device, as the job numbers it [default: all, each at its own moment]
     #[arg(long, value_name = "N", value_parser = gpu)]
     pub gpu: Option<u32>,
+    /// Leave out the host's name, and paths outside of libraries; names of functions, files and
+    /// variables stay
+    #[arg(long)]
+    pub redact: bool,
     /// Overwrite the output file
     #[arg(long)]
     pub force: bool,

@@ -13,9 +13,9 @@ use super::values::pid;
   memspy history -p 12345 --trace -o trace.bin
   memspy history -p 12345 --json -o - | jq '.device_traces[0][-1]'
 
-The job has to record: torch.cuda.memory._record_memory_history(stacks=\"python\") once, at its start.
-memspy then reads what torch.cuda.memory._snapshot() would give, also of a job that hangs or is
-stopped (SIGSTOP), and changes nothing in it. Frames of C++ and TorchScript are left out; memspy
+The job has to record: torch.cuda.memory._record_memory_history(stacks=\"python\") once, at its start. \
+memspy then reads what torch.cuda.memory._snapshot() would give, also of a job that hangs or is \
+stopped (SIGSTOP), and changes nothing in it. Frames of C++ and TorchScript are left out; memspy \
 prints their number.")]
 pub struct HistoryArgs {
     /// Process id of the job (decimal or 0x…)

@@ -89,6 +89,10 @@ pub struct RecordArgs {
     /// Do not store source text in the trace
     #[arg(long)]
     pub no_source: bool,
+    /// Leave out source text, the command line, the host's name, and paths outside of libraries;
+    /// names of functions, files and variables stay
+    #[arg(long)]
+    pub redact: bool,
     /// Print the table of lines at this interval (10s, 5min) and at the end: for the recording so
     /// far, or with --keep for the time since the last table. With --exact also after this many
     /// calls of a function (train_step:20): a call ends at the first allocation of its thread

@@ -14,9 +14,9 @@ use crate::model::Card;
   memspy what-if trace.bin --alloc-conf expandable_segments:True --alloc-conf max_split_size_mb:128
   memspy what-if trace.bin --limit 24GiB --html what-if.html
 
-The trace is one of 'record --exact', 'dry-run -o' or 'history --trace'. Its allocations and frees are
-replayed in their order through the allocator of an installed PyTorch, on a simulated card; no kernel runs. The first
-replay has the recording's own settings, and is compared with what the recording says.
+The trace is one of 'record --exact', 'dry-run -o' or 'history --trace'. Its allocations and frees are \
+replayed in their order through the allocator of an installed PyTorch, on a simulated card; no kernel runs. The first \
+replay has the recording's own settings, and is compared with what the recording says. \
 The simulated CUDA libraries are built on first use, as for dry-run.")]
 pub struct WhatIfArgs {
     /// Trace to replay

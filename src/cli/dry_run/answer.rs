@@ -120,13 +120,13 @@ pub(super) fn answer(
     max_peak: Option<u64>,
 ) -> Option<(u32, DryRunAnswer)> {
     let mut processes = ProcessView::all(&trial.observed);
-    let ran_out = trial.code != 0 && processes.iter().any(ProcessView::ran_out);
+    let ran_out = trial.code() != 0 && processes.iter().any(ProcessView::ran_out);
     processes.sort_by_key(|it| {
         (std::cmp::Reverse(ran_out && it.ran_out()), std::cmp::Reverse(it.peaks.allocated))
     });
     let shown = processes.first()?;
     // An exit code of the program's own choice is no failure; an exception is.
-    let has_failed = trial.code != 0 && processes.iter().any(ProcessView::tells_of_failure);
+    let has_failed = trial.code() != 0 && processes.iter().any(ProcessView::tells_of_failure);
     let fit = match max_peak {
         _ if ran_out => FitAnswer::OutOfMemory,
         _ if has_failed => FitAnswer::Failed,
@@ -146,7 +146,8 @@ pub(super) fn answer(
         torch: report.torch.clone(),
         steps: report.steps,
         was_ended: report.event == "step",
-        code: trial.code,
+        code: trial.code(),
+        end: trial.end.to_string(),
         processes: processes
             .iter()
             .map(|it| RunProcess { name: it.name(), peaks: it.peaks })
@@ -175,11 +176,11 @@ fn notes(
 ) -> Vec<String> {
     let report = &shown.last.report;
     let mut notes = Vec::new();
-    if fit != FitAnswer::OutOfMemory && trial.code != 0 {
+    if fit != FitAnswer::OutOfMemory && trial.code() != 0 {
         let why = report.error.as_deref().and_then(|text| text.lines().next());
         notes.push(format!(
-            "the program ended with exit code {}{}",
-            trial.code,
+            "the program {}{}",
+            trial.end,
             why.map(|why| format!(": {why}")).unwrap_or_default()
         ));
     }
@@ -236,7 +237,7 @@ fn advice(moment: &RunMoment, peaks: RunPeaks) -> Vec<String> {
     let sum = |wanted: &dyn Fn(&RunOwner) -> bool| -> u64 {
         moment.holders.iter().filter(|it| wanted(&it.owner)).map(|it| it.bytes).sum()
     };
-    let is_large = |part: u64| part as f64 >= LARGE_PART * moment.allocated as f64;
+    let is_large = |part: u64| part > 0 && part as f64 >= LARGE_PART * moment.allocated as f64;
     let mut next = Vec::new();
     let activations = sum(&|it| matches!(it, RunOwner::Line(_, RunPhase::Forward)));
     if is_large(activations) {

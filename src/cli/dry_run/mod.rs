@@ -20,7 +20,7 @@ use crate::render::{
 use super::args::{DryRunArgs, FitRange};
 use super::output::{self, NameFields};
 use super::simulated_device::{BOUNDLESS, SimulatedLibraries, TorchPython};
-use super::{eprint_line, in_one_line};
+use super::{eprint_error, eprint_progress, in_one_line};
 
 use answer::answer;
 use fit::{FitProbe, largest_that_fits};
@@ -29,8 +29,8 @@ use trial::{ProgramTrial, TrialSetting};
 
 /// The program does not fit, or needs more than allowed.
 const DOES_NOT_FIT: u8 = 3;
-/// As a shell tells it: with the signal's number added.
-const SIGNALED: u8 = 128;
+/// As clap's.
+const WRONG_ARGUMENTS: u8 = 2;
 
 pub(super) fn run(args: &DryRunArgs) -> Result<ExitCode> {
     output::check_requested(args.output.as_deref(), args.force)?;
@@ -38,13 +38,9 @@ pub(super) fn run(args: &DryRunArgs) -> Result<ExitCode> {
         bail!("a trace cannot be written to standard output: name a file with -o");
     }
     let program = args.command();
-    if let Some(range) = &args.fit
-        && !range.is_in(&program)
-    {
-        bail!(
-            "the command has no {{{}}} to put numbers in: write it where the number belongs",
-            range.name
-        );
+    if let Some(line) = args.fit.as_ref().and_then(|range| range.missing_in(&program)) {
+        eprint_error(&format!("error: dry-run: {line}; see 'memspy dry-run --help'"));
+        return Ok(WRONG_ARGUMENTS.into());
     }
     let python = TorchPython::of(&program)?;
     let libraries = SimulatedLibraries::prepare(&python)?;
@@ -70,7 +66,9 @@ fn once(args: &DryRunArgs, setting: &TrialSetting<'_>) -> Result<ExitCode> {
     let trial = ProgramTrial::run(setting)?;
     let (pid, mut answer) = answered(&trial, setting, args.max_peak)?;
     if answer.fit == FitAnswer::OutOfMemory {
-        eprint_line("it does not fit: running it again, on a larger card, to see what it needs");
+        eprint_progress(
+            "it does not fit: running it again, on a larger card, to see what it needs",
+        );
         look_further(&mut answer, setting)?;
     }
     write_traces(args, &trial.observed, pid, &mut answer)?;
@@ -79,7 +77,7 @@ fn once(args: &DryRunArgs, setting: &TrialSetting<'_>) -> Result<ExitCode> {
         false => dry_run_text(out, &answer),
     })?;
     Ok(match answer.fit {
-        FitAnswer::Fits if args.pass_exit => trial.code.into(),
+        FitAnswer::Fits if args.pass_exit => trial.code().into(),
         FitAnswer::Fits => ExitCode::SUCCESS,
         FitAnswer::OutOfMemory | FitAnswer::AboveLimit(_) => DOES_NOT_FIT.into(),
         FitAnswer::Failed => ExitCode::FAILURE,
@@ -94,15 +92,18 @@ fn answered(
     if let Some(found) = answer(trial, setting, max_peak) {
         return Ok(found);
     }
-    match trial.code {
+    if let Some(refusal) = trial.refusal() {
+        bail!("{refusal}");
+    }
+    match trial.code() {
         0 => bail!(
             "the program told of no GPU memory of PyTorch's: it uses no device='cuda', ended by \
              os._exit(), or runs with Python's options -I, -E or -S, which hide it from memspy"
         ),
-        code => bail!(
-            "the program ended with exit code {code}{}, before it used GPU memory of PyTorch's or \
-             without Python's own end (os._exit(), a signal){}{}",
-            if code > SIGNALED { format!(" (signal {})", code - SIGNALED) } else { String::new() },
+        _ => bail!(
+            "the program {}, before it used GPU memory of PyTorch's or without Python's own end \
+             (os._exit(), a signal){}{}",
+            trial.end,
             if trial.last_line().is_empty() { "" } else { ": " },
             trial.last_line()
         ),
@@ -202,15 +203,12 @@ fn probe(
     let (word, probe) = match answer.fit {
         FitAnswer::Fits => ("fits", FitProbe::Fits(needs)),
         FitAnswer::OutOfMemory | FitAnswer::AboveLimit(_) => ("does not fit", FitProbe::TooLarge),
-        FitAnswer::Failed => bail!(
-            "the program failed with {} = {value} (exit code {}): {}",
-            range.name,
-            trial.code,
-            trial.last_line()
-        ),
+        FitAnswer::Failed => {
+            bail!("the program {} with {} = {value}: {}", trial.end, range.name, trial.last_line())
+        }
     };
     let took = trial.took.as_secs_f64();
-    eprint_line(&format!("{} = {value} {word} ({took:.1} s)", range.name));
+    eprint_progress(&format!("{} = {value} {word} ({took:.1} s)", range.name));
     Ok(probe)
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::observer::{ObservedProcess, ReportListener};
-use crate::cli::launch::LaunchedProgram;
+use crate::cli::launch::{LaunchedProgram, ProgramEnd};
 use crate::cli::signals::StopSignals;
 use crate::cli::simulated_device::{RunFolder, SimulatedLibraries, before, set_allocator};
 use crate::model::Card;
@@ -36,8 +36,7 @@ pub(super) struct TrialSetting<'a> {
 
 /// The result of a run.
 pub(super) struct ProgramTrial {
-    /// The program's exit code.
-    pub(super) code: u8,
+    pub(super) end: ProgramEnd,
     pub(super) took: Duration,
     pub(super) observed: Vec<ObservedProcess>,
     /// The end of its output, if that went to a file.
@@ -62,14 +61,25 @@ impl ProgramTrial {
         }
         let (StopSignals { stop }, passed_on) = StopSignals::watch_for_program()?;
         let program = LaunchedProgram::start_command(command, &setting.program[0], passed_on)?;
-        let code = program.wait()?;
+        let end = program.wait()?;
         let observed = listener.finish();
         if stop.load(Ordering::Relaxed) {
             bail!("interrupted: no answer");
         }
         let last_words = std::fs::read(&log).unwrap_or_default();
         let last_words = String::from_utf8_lossy(&last_words).trim().to_owned();
-        Ok(ProgramTrial { code, took: began.elapsed(), observed, last_words })
+        Ok(ProgramTrial { end, took: began.elapsed(), observed, last_words })
+    }
+
+    /// The program's exit code.
+    pub(super) fn code(&self) -> u8 {
+        self.end.code()
+    }
+
+    /// What was wrong with the words that name a module.
+    pub(super) fn refusal(&self) -> Option<&str> {
+        let refused = self.observed.iter().find(|it| it.report.event == "refused")?;
+        refused.report.error.as_deref()
     }
 
     /// The line that most likely says why the program failed.

@@ -32,6 +32,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format != ExportFormat::Parquet {
         output::check_requested(args.output.as_deref(), args.force)?;
     }
+    if args.redact {
+        replay::redact();
+    }
     let empty = || match args.format {
         ExportFormat::Perfetto => Profile::new().without_line_statistics().with_event_timelines(),
         _ => Profile::new().without_line_statistics(),

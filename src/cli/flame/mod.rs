@@ -5,7 +5,7 @@ mod streams;
 
 pub(in crate::cli) use moment::{inside, oom_time, read_part};
 
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -275,7 +275,7 @@ fn name_style(args: &FlameArgs, functions_only: bool) -> NameStyle {
 fn picture(args: &FlameArgs) -> FlamePicture {
     FlamePicture {
         text: args.picture.text,
-        color: is_terminal_with_colors(args),
+        color: is_printed(args) && output::wants_colors(),
         inverted: args.picture.inverted,
         min_width: args.picture.min_width,
         title: args.picture.title.clone(),
@@ -283,10 +283,8 @@ fn picture(args: &FlameArgs) -> FlamePicture {
     }
 }
 
-fn is_terminal_with_colors(args: &FlameArgs) -> bool {
+fn is_printed(args: &FlameArgs) -> bool {
     args.output.as_deref().is_none_or(|path| path == Path::new("-"))
-        && io::stdout().is_terminal()
-        && output::wants_colors()
 }
 
 impl From<FlameMoment> for MomentArg {

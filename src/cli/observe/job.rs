@@ -8,6 +8,7 @@ use crate::analysis::{
     GpuFacts, GrowthWatch, LastingCopies, LastingGradients, ObservedDevice, OwnerGroup,
     ProcessSnapshot,
 };
+use crate::cli::eprint_detail;
 use crate::model::{GpuNeighbour, HostReading, JobThreads, OwnershipSnapshot, StopTotals};
 use crate::render::{GrowthKeeper, ObservedLines};
 
@@ -39,6 +40,8 @@ impl ObservedJob {
 
     pub(in crate::cli) fn begin(&self, phase: &'static str) {
         self.state.lock().doing = phase;
+        let (pid, seconds) = (self.pid, self.began.elapsed().as_secs_f64());
+        eprint_detail(|| format!("process {pid}: {phase}, after {seconds:.2} s"));
     }
 }
 

@@ -17,7 +17,7 @@ use crate::model::{CudaIndex, SinkResult};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, CostWatch, ExactOptions, ExactRecorder,
-    RecordOptions, Recorder, StopSignal, TargetIdentity, Worker,
+    RecordOptions, Recorder, StopSignal, TargetIdentity, Worker, check_exact_rights,
 };
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -260,5 +260,6 @@ fn without_exact(
     let common = CommonOptions::default();
     let wanted = RecordOptions { rate: follow.rate, duration: None, follow: follow.budget, common };
     let recorder = AttachedRecorder::Samples(Box::new(Recorder::new(readers, wanted)));
-    Ok((recorder, LinesSource::Sampled { why }))
+    let lacks_rights = check_exact_rights().is_err();
+    Ok((recorder, LinesSource::Sampled { why, lacks_rights }))
 }

@@ -1,6 +1,5 @@
 //! One attempt to record a process.
 
-use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +9,9 @@ use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 
 use crate::flight::{RankContext, SinkChain};
-use crate::model::{FollowTotals, FreeTracking, ProbeBackend, RecordSink, SinkResult};
+use crate::model::{
+    FollowTotals, FreeTracking, ProbeBackend, RecordSink, RedactingSink, SinkResult,
+};
 use crate::render;
 use crate::sampler::{
     AttachedRecorder, BackgroundSink, CommonOptions, CostNews, CostWatch, ExactOptions,
@@ -23,6 +24,7 @@ use crate::cli::args::{FreesArg, ProbesArg, RecordArgs};
 use crate::cli::eprint_line;
 use crate::cli::following::FollowChoice;
 use crate::cli::mode::cost_line;
+use crate::cli::verbosity::shows_progress;
 
 /// A recording of several days restarts its numbers at this many stacks: some 30 MiB.
 const MAX_IDS: usize = 1 << 17;
@@ -127,7 +129,10 @@ impl Attempt {
             cost.iter().for_each(say_cost);
             show(&bar, progress);
         };
-        let (sinks, result, followed) = if args.no_source {
+        let (sinks, result, followed) = if args.redact {
+            let sink = RedactingSink::new(sink);
+            drive(recorder, sink, host, stop, &mut observe, RedactingSink::into_inner)?
+        } else if args.no_source {
             drive(recorder, sink, host, stop, &mut observe, |s| s)?
         } else {
             let sink = SourceEmbedder::new(sink, sources);
@@ -208,7 +213,7 @@ fn opening(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>
 
 fn progress_bar(args: &RecordArgs) -> ProgressBar {
     // Parallel recordings would overwrite each other's line.
-    if !io::stderr().is_terminal() || args.subprocesses {
+    if !shows_progress() || args.subprocesses {
         return ProgressBar::hidden();
     }
     match args.duration {
@@ -234,8 +239,9 @@ fn show(bar: &ProgressBar, progress: &RecordingProgress) {
     bar.set_position(progress.elapsed.as_secs());
     if let Some(exact) = &progress.totals.exact {
         bar.set_message(format!(
-            "{} allocations, {} frees, {} lost; {sizes}",
-            exact.allocations, exact.frees, exact.lost
+            "{} events, {} lost; {sizes}",
+            exact.allocations + exact.frees,
+            exact.lost
         ));
         return bar.tick();
     }

@@ -21,7 +21,7 @@ use super::mode::{ExactOutlook, ModeChoice};
 use super::output::NameFields;
 
 use super::signals::StopSignals;
-use super::{eprint_line, hints, in_one_line, output, privileges};
+use super::{attached_to, eprint_error, eprint_line, hints, in_one_line, output, privileges};
 use attempt::Attempt;
 use outputs::RecordedTrace;
 
@@ -118,9 +118,13 @@ fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<Exit
         Some(program) => {
             // A failed recording never ends the program.
             if let Err(error) = &recorded {
-                eprint_line(&format!("error: {}", in_one_line(error)));
+                eprint_error(&format!("error: {}", in_one_line(error)));
             }
-            let code = program.wait()?;
+            let end = program.wait()?;
+            if end.is_by_signal() {
+                eprint_line(&format!("the program {end}"));
+            }
+            let code = end.code();
             // The program's own failure code takes precedence.
             Ok(if recorded.is_err() && code == 0 { ExitCode::FAILURE } else { code.into() })
         }
@@ -146,8 +150,8 @@ fn record(
 ) -> Result<Option<RecordedTrace>> {
     check_outputs(args, &path)?;
     let identity = readers.identity();
-    let attached = attached(&readers);
-    if let (false, Some(error)) = (args.no_source, readers.source_refusal()) {
+    let attached = format!("{}; Ctrl-C ends the recording", attached_to(&readers));
+    if let (false, Some(error)) = (args.no_source || args.redact, readers.source_refusal()) {
         eprint_line(&format!("no source text is read from files: {error}"));
     }
     if let (Some(error), Some(condition)) = (
@@ -231,17 +235,6 @@ fn first_attempt(
     let mut attempt = Attempt::of_samples(args, args.duration, readers, &follow)?;
     attempt.lines.insert(0, line);
     Ok(attempt)
-}
-
-fn attached(readers: &TargetReaders) -> String {
-    let python = readers.python_version();
-    let python = python.map_or("no Python".to_owned(), |version| format!("Python {version}"));
-    let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
-    format!(
-        "attached to process {} ({python}{torch}) in {:.0} ms; Ctrl-C ends the recording",
-        readers.pid(),
-        readers.attach_time().as_secs_f64() * 1e3,
-    )
 }
 
 #[cfg(test)]

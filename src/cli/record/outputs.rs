@@ -120,7 +120,7 @@ struct Ended {
 
 /// Prints what was recorded; of the only recording also what to do next.
 fn say(profile: &Profile, path: &Path, size: u64, is_only: bool) -> Result<()> {
-    let (mut err, path) = (output::errors(), path.display().to_string());
+    let (mut err, path) = (output::notes(), path.display().to_string());
     render::summary(&mut err, profile, &path, size)?;
     if is_only {
         render::next_steps(&mut err, profile, &path)?;

@@ -14,7 +14,7 @@ use crate::cli::args::{ModeArg, RecordArgs, RecordFormat};
 use crate::cli::launch::LaunchedProgram;
 use crate::cli::mode::ModeChoice;
 use crate::cli::output::NameFields;
-use crate::cli::{eprint_line, hints, in_one_line, output, set_line_prefix};
+use crate::cli::{eprint_error, eprint_line, hints, in_one_line, output, set_line_prefix};
 use crate::render;
 
 use super::outputs::RecordedTrace;
@@ -135,7 +135,7 @@ impl RankRecordings {
                 Ok(trace) => self.traces.extend(trace.map(|trace| (label, trace))),
                 Err(error) => {
                     let error = in_one_line(&error);
-                    eprint_line(&format!("{label}: error: {error}"));
+                    eprint_error(&format!("{label}: error: {error}"));
                     self.failed.push(format!("{label}: {error}"));
                 }
             }
@@ -158,7 +158,7 @@ impl RankRecordings {
             self.traces.iter().map(|(_, trace)| trace.path.display().to_string()).collect();
         let first = self.ended_first();
         let first = first.as_ref().map(|(label, before)| (label.as_str(), *before));
-        Ok(render::ranks_summary(&mut output::errors(), &peaks, first, &files)?)
+        Ok(render::ranks_summary(&mut output::notes(), &peaks, first, &files)?)
     }
 
     /// The process that ended first, and how long before the next: all others may have followed.

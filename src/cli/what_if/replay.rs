@@ -12,7 +12,7 @@ use crate::analysis::what_if::{
     RecordedAllocations, ReplayCounts, ReplayEvent, ReplayMoment, ReplayOutcome, ReplayedSegment,
     ReplayedSetting,
 };
-use crate::cli::eprint_line;
+use crate::cli::eprint_progress;
 use crate::cli::simulated_device::{RunFolder, SimulatedLibraries, TorchPython, set_allocator};
 use crate::model::{BlockState, Card};
 use crate::render::{setting_name, visible};
@@ -86,7 +86,7 @@ fn replay(
     let read: PrintedOutcome = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("the replay of {name} gave no figures"))?;
     let seconds = read.seconds;
-    eprint_line(&format!("replayed {name} ({seconds:.1} s)"));
+    eprint_progress(&format!("replayed {name} ({seconds:.1} s)"));
     Ok(ReplayedSetting {
         settings: setting.settings.clone(),
         empties_at_steps: setting.empties_at_steps,

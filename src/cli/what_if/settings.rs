@@ -52,7 +52,10 @@ pub(super) fn tried(
         }
     };
     for settings in &args.alloc_conf {
-        add(settings.trim(), args.empty_cache_every_step);
+        add(settings.trim(), false);
+        if args.empty_cache_every_step {
+            add(settings.trim(), true);
+        }
     }
     if args.empty_cache_every_step {
         add(&recorded.settings, true);
@@ -70,4 +73,44 @@ pub(super) fn tried(
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::what_if::{OlderMemory, ReplayGaps};
+    use crate::cli::args::{CliArgs, Command};
+    use crate::model::CudaIndex;
+
+    #[test]
+    fn each_setting_has_a_row_of_its_own() {
+        let words =
+            "memspy what-if t.bin --alloc-conf max_split_size_mb:128 --empty-cache-every-step";
+        let parsed = CliArgs::from_words(words.split(' ')).unwrap().command;
+        let Command::WhatIf(args) = parsed else { panic!("{words}") };
+        let recorded = RecordedAllocations {
+            device: CudaIndex(0),
+            torch: None,
+            settings: String::new(),
+            start: Vec::new(),
+            start_with_cache: Vec::new(),
+            events: Vec::new(),
+            allocations: 0,
+            blocks: 0,
+            streams: 1,
+            segments: Vec::new(),
+            steps: 2,
+            reserved_peak: 1,
+            allocated_peak: 1,
+            older: OlderMemory::default(),
+            memory: None,
+            outside: None,
+            gaps: ReplayGaps::default(),
+        };
+        let rows = tried(&args, &recorded, &Card::with_memory(1 << 30));
+        let rows: Vec<(&str, bool)> =
+            rows.iter().map(|row| (&*row.settings, row.empties_at_steps)).collect();
+        let split = "max_split_size_mb:128";
+        assert_eq!(rows, [("", false), (split, false), (split, true), ("", true)]);
+    }
 }

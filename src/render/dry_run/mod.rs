@@ -92,6 +92,8 @@ pub struct DryRunAnswer {
     pub was_ended: bool,
     /// The program's exit code.
     pub code: u8,
+    /// `ended with exit code 5`, `was ended by SIGTERM (signal 15)`.
+    pub end: String,
     /// The largest process first.
     pub processes: Vec<RunProcess>,
     /// The largest process at its peak, or when it ran out of memory.
@@ -148,11 +150,9 @@ fn verdict(answer: &DryRunAnswer) -> String {
     let left = answer.memory.saturating_sub(peaks.process);
     let share = 100.0 * left as f64 / answer.memory.max(1) as f64;
     match answer.fit {
-        FitAnswer::Fits if answer.code != 0 => format!(
-            "FITS as far as it ran: it ended with exit code {}; {} ({share:.0} %) left",
-            answer.code,
-            bytes(left)
-        ),
+        FitAnswer::Fits if answer.code != 0 => {
+            format!("FITS as far as it ran: it {}; {} ({share:.0} %) left", answer.end, bytes(left))
+        }
         FitAnswer::Fits if is_close(answer, left) => format!(
             "FITS, but only just: {} are left, less than such a run may be off",
             bytes(left)
@@ -169,10 +169,20 @@ fn verdict(answer: &DryRunAnswer) -> String {
                 bytes(needed.process),
                 bytes(answer.memory)
             ),
-            None => format!("DOES NOT FIT in {}", bytes(answer.memory)),
+            // Not even the largest card that is simulated has as much.
+            None => format!(
+                "DOES NOT FIT: it needs more than {}, the card has {}",
+                bytes(peaks.process.saturating_add(asked(answer))),
+                bytes(answer.memory)
+            ),
         },
         FitAnswer::Failed => "NO ANSWER: the program failed; until then:".to_owned(),
     }
+}
+
+/// At its out-of-memory error.
+fn asked(answer: &DryRunAnswer) -> u64 {
+    answer.moment.as_ref().and_then(|moment| moment.asked).unwrap_or(0)
 }
 
 /// Whether the error may be larger than what is left.
@@ -192,6 +202,9 @@ fn shown_peaks(answer: &DryRunAnswer) -> RunPeaks {
 
 fn figures(out: &mut dyn Write, answer: &DryRunAnswer) -> io::Result<()> {
     writeln!(out)?;
+    if answer.fit == FitAnswer::OutOfMemory && answer.needed.is_none() {
+        writeln!(out, "Until it ran out of memory:")?;
+    }
     let note = match answer.context_is_estimated {
         true => "as nvidia-smi shows it; the context is an estimate",
         false => "as nvidia-smi shows it",

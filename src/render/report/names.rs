@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::analysis::{Profile, StackLabel};
-use crate::model::{FunctionId, is_library};
+use crate::model::{BaseNames, FunctionId, is_library, without_paths};
 use crate::render::shared::{FrameLabels, short_file, visible};
 
 /// In characters.
@@ -31,7 +31,7 @@ pub(super) struct PageNames {
     frame_numbers: FxHashMap<PageFrame, u32>,
     files: Vec<PageFile>,
     file_numbers: FxHashMap<String, usize>,
-    base_names: FxHashMap<String, u32>,
+    base_names: BaseNames,
     source: Vec<BTreeMap<u32, String>>,
     source_left: [usize; 2],
     functions: FxHashMap<(usize, FunctionId), ()>,
@@ -77,24 +77,12 @@ impl PageNames {
         }
         let name = match self.redact {
             false => visible(short_file(file, directory)).into_owned(),
-            true => self.base_name(file),
+            true => visible(&self.base_names.of(file)).into_owned(),
         };
         self.files.push(PageFile { name, library: is_library(file), source: Vec::new() });
         self.source.push(BTreeMap::new());
         self.file_numbers.insert(file.to_owned(), self.files.len() - 1);
         self.files.len() - 1
-    }
-
-    /// Equal names get a number.
-    fn base_name(&mut self, file: &str) -> String {
-        let base = file.rsplit(['/', '\\']).next().unwrap_or_default();
-        let base = visible(base).into_owned();
-        let count = self.base_names.entry(base.clone()).or_default();
-        *count += 1;
-        match count {
-            1 => base,
-            number => format!("{base} ({number})"),
-        }
     }
 
     fn add_source(
@@ -138,12 +126,5 @@ impl PageNames {
 /// Without paths if `redact`.
 pub(super) fn sentence(text: &str, redact: bool) -> String {
     let text = visible(text);
-    if !redact {
-        return text.into_owned();
-    }
-    let word = |word: &str| match word.contains('/') && word.len() > 1 {
-        true => "[path]".to_owned(),
-        false => word.to_owned(),
-    };
-    text.split(' ').map(word).collect::<Vec<String>>().join(" ")
+    if redact { without_paths(&text) } else { text.into_owned() }
 }

@@ -4,7 +4,7 @@ use super::header::time_range;
 use super::label::one_line;
 use crate::analysis::{ExactProfile, MemoryGroup, Profile};
 use crate::model::{CudaIndex, EventTotals, FreeTracking, ProbeBackend, ReaderKind};
-use crate::model::{bytes, count};
+use crate::model::{bytes, count, number};
 
 /// How events are obtained.
 pub fn way(way: ProbeBackend) -> &'static str {
@@ -26,18 +26,30 @@ pub fn memory_name(kind: MemoryGroup) -> &'static str {
     }
 }
 
-/// Only the trailer counts allocations and frees separately.
+/// A segment of PyTorch's is an allocation of the driver's.
 fn counts(profile: &Profile, exact: &ExactProfile) -> String {
-    match profile.end().and_then(|end| end.totals.exact) {
-        Some(totals) => {
-            let native = match totals.native + totals.native_lost {
-                0 => String::new(),
-                _ => format!(" ({} with native frames)", count(totals.native)),
-            };
+    let Some(totals) = profile.end().and_then(|end| end.totals.exact) else {
+        return format!("{} events", count(exact.events()));
+    };
+    let native = match totals.native + totals.native_lost {
+        0 => String::new(),
+        _ => format!(" ({} with native frames)", count(totals.native)),
+    };
+    let counts = exact.counts();
+    let of_driver = [counts.driver_allocations, counts.driver_frees].map(count);
+    match (counts.allocations + counts.frees, counts.driver_allocations + counts.driver_frees) {
+        (1.., 1..) => {
+            let allocations = number(counts.allocations, "allocation");
+            let frees = number(counts.frees, "free");
+            let [more, freed] = of_driver;
+            format!(
+                "{allocations}{native} and {frees} by PyTorch, {more} and {freed} by the driver"
+            )
+        }
+        _ => {
             let [allocations, frees] = [totals.allocations, totals.frees].map(count);
             format!("{allocations} allocations{native}, {frees} frees")
         }
-        None => format!("{} events", count(exact.events())),
     }
 }
 

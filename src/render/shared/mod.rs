@@ -47,5 +47,5 @@ pub use sleep_tags::SleepTagJson;
 pub(crate) use sleep_tags::tag_rows;
 pub use suggestion::{file_word, in_sentence, suggestion, suggestion_on};
 pub use warnings::warnings;
-pub(crate) use wrap::{COMMENT, indented, wrapped};
+pub(crate) use wrap::{COMMENT, cut, indented, wrapped};
 pub use wrap::{FittingWriter, words_wrapped};

@@ -24,10 +24,22 @@ fn place(phase: RunPhase) -> &'static str {
     }
 }
 
-fn sentence(PeakPhase { phase, allocated_in_it, foreach }: PeakPhase) -> String {
+fn sentence(PeakPhase { phase, allocated_in_it, temporary, foreach }: PeakPhase) -> String {
     let place = place(phase);
     match foreach {
-        0 => format!("The peak lies in {place}: {} were allocated there.", bytes(allocated_in_it)),
+        0 => {
+            let temporary =
+                temporary.filter(|freed| *freed > 0).map_or_else(String::new, |freed| {
+                    format!(
+                        ", at least {} of them are temporary: freed before the end",
+                        bytes(freed)
+                    )
+                });
+            format!(
+                "The peak lies in {place}: {} were allocated there{temporary}.",
+                bytes(allocated_in_it)
+            )
+        }
         _ => format!(
             "The peak lies in {place}: {} are temporary there; fused=True or foreach=False avoids them.",
             bytes(foreach)
@@ -41,10 +53,15 @@ mod tests {
 
     #[test]
     fn temporaries_of_an_optimizer_come_with_the_change() {
-        let peak = PeakPhase { phase: RunPhase::Backward, allocated_in_it: 3 << 20, foreach: 0 };
+        let (phase, allocated_in_it) = (RunPhase::Backward, 3 << 20);
+        let peak = PeakPhase { phase, allocated_in_it, temporary: None, foreach: 0 };
         assert_eq!(
             sentence(peak),
             "The peak lies in the backward pass: 3.00 MiB were allocated there."
+        );
+        assert_eq!(
+            sentence(PeakPhase { temporary: Some(2 << 20), ..peak }),
+            "The peak lies in the backward pass: 3.00 MiB were allocated there, at least 2.00 MiB of them are temporary: freed before the end."
         );
         let peak = PeakPhase { phase: RunPhase::Optimizer, foreach: 2 << 20, ..peak };
         assert_eq!(

@@ -24,6 +24,23 @@ pub(crate) fn indented(line: &str, width: usize, indent: &str) -> Vec<String> {
     split(line, Options::new(width).subsequent_indent(indent).word_separator(pieces))
 }
 
+/// Its first columns, with a mark where something is left out.
+pub(crate) fn cut(line: &str, width: usize) -> String {
+    if display_width(line) <= width {
+        return line.to_owned();
+    }
+    let mut kept = String::new();
+    for c in line.chars() {
+        kept.push(c);
+        if display_width(&kept) >= width {
+            kept.pop();
+            break;
+        }
+    }
+    kept.push('…');
+    kept
+}
+
 /// Wraps inside commands, too.
 pub fn words_wrapped(line: &str, width: usize) -> Vec<String> {
     split(line, Options::new(width).word_separator(WordSeparator::AsciiSpace))

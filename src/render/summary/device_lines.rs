@@ -6,16 +6,17 @@ use crate::render::shared::{bytes, count, percent, rough_length};
 
 const MAX_DEVICES: usize = 3;
 /// Later than a month is not reported.
-const MAX_SECONDS: f64 = 30.0 * 86_400.0;
+pub(super) const MAX_SECONDS: f64 = 30.0 * 86_400.0;
 
-pub(super) fn peaks(summary: &JobSummary<'_>) -> Vec<String> {
+/// In short, without what the part of the device is counted from.
+pub(super) fn peaks(summary: &JobSummary<'_>, is_short: bool) -> Vec<String> {
     let mut lines = Vec::new();
     // A rank sees the GPUs of all, and uses one.
     let is_used = |device: &&ObservedDevice| device.peak.is_none_or(|peak| peak.bytes > 0);
     let used: Vec<&ObservedDevice> = summary.devices.iter().filter(is_used).collect();
     for device in used.iter().take(MAX_DEVICES) {
         let gpu = summary.gpus.iter().find(|gpu| gpu.gpu == device.gpu);
-        lines.extend(peak(device, gpu, used.len() > 1));
+        lines.extend(peak(device, gpu, used.len() > 1, is_short));
         lines.extend(failures(device));
     }
     lines
@@ -29,6 +30,7 @@ fn peak(
     device: &ObservedDevice,
     gpu: Option<&GpuFacts>,
     is_one_of_several: bool,
+    is_short: bool,
 ) -> Option<String> {
     let peak = device.peak?;
     let (highest, when) = match peak.older() {
@@ -40,7 +42,11 @@ fn peak(
     };
     let highest = highest.max(0) as u64;
     let of = gpu.and_then(capacity).map_or(String::new(), |whole| {
-        format!(", {:.1} % of the {} that PyTorch can have", percent(highest, whole), bytes(whole))
+        let of = format!(", {:.1} % of", percent(highest, whole));
+        match is_short {
+            true => format!("{of} {}", bytes(whole)),
+            false => format!("{of} the {} that PyTorch can have", bytes(whole)),
+        }
     });
     let on = if is_one_of_several { format!(" on GPU {}", device.gpu) } else { String::new() };
     Some(format!("peak{on}: {} allocated ({when}){of}", bytes(highest)))
@@ -143,14 +149,14 @@ mod tests {
         let mark = HighWater::first(1 << 30, 3 << 30, Nanos(1));
         let observed = ObservedDevice { peak: Some(mark), ..device() };
         assert_eq!(
-            peak(&observed, Some(&gpu), false).unwrap(),
+            peak(&observed, Some(&gpu), false, false).unwrap(),
             "peak: 3.00 GiB allocated (before memspy attached), 75.0 % of the 4.00 GiB that PyTorch can have"
         );
         let mut mark = mark;
         mark.next(3 << 30, 7 << 29, 1 << 30, Nanos(1), Nanos(2_500_000_000));
         let observed = ObservedDevice { peak: Some(mark), ..device() };
         assert_eq!(
-            peak(&observed, None, true).unwrap(),
+            peak(&observed, None, true, false).unwrap(),
             "peak on GPU 0: 3.50 GiB allocated (6.5 s ago)"
         );
     }

@@ -2,8 +2,10 @@
 
 use std::io::Write;
 
+use super::text::MIN_SNAPSHOTS;
 pub(super) use crate::analysis::growth_rate as rate;
-use crate::analysis::{Finding, FindingCommand};
+use crate::analysis::{Finding, FindingCommand, GrowthWatch};
+use crate::model::OwnershipSnapshot;
 use crate::render::shared::{
     EscapeGuard, OutputError, bytes, number, one_line, suggestion, suggestion_on, wrapped,
 };
@@ -52,6 +54,29 @@ impl FindingText {
     }
 }
 
+/// What findings could not be looked for: in what was not read, and by growth.
+pub fn unchecked(snapshot: Option<&OwnershipSnapshot>, watch: &GrowthWatch) -> Vec<String> {
+    let mut parts: Vec<String> = match snapshot {
+        None => vec!["owners, and what they keep".to_owned()],
+        Some(snapshot) => {
+            let missing = snapshot.incomplete.iter().flat_map(|incomplete| &incomplete.missing);
+            missing.map(|part| (*part).to_owned()).collect()
+        }
+    };
+    if watch.snapshots() < MIN_SNAPSHOTS {
+        parts.push("what grows (too few snapshots)".to_owned());
+    }
+    parts
+}
+
+/// `no findings`, and where none could be found.
+pub(super) fn no_findings(unchecked: &[String]) -> String {
+    match unchecked {
+        [] => "no findings".to_owned(),
+        parts => format!("no findings; not checked: {}", parts.join(", ")),
+    }
+}
+
 /// Findings as lines: the first `most` of them, and how many more there are, with what shows them.
 pub(super) fn finding_lines(
     findings: &[FindingText],
@@ -72,11 +97,14 @@ pub fn findings_text(
     out: &mut dyn Write,
     pid: u32,
     findings: &[FindingText],
+    unchecked: &[String],
     width: Option<usize>,
 ) -> Result<(), OutputError> {
     let out = &mut EscapeGuard::text(out);
     if findings.is_empty() {
-        writeln!(out, "no findings")?;
+        for line in wrapped(&no_findings(unchecked), width) {
+            writeln!(out, "{line}")?;
+        }
     }
     let all = suggestion_on(pid, "why", &["--json"]);
     for line in finding_lines(findings, LARGEST, all).iter().flat_map(|line| wrapped(line, width)) {

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::json::{GrowthJson, KeeperJson, ObservedGrowthJson, TimeToFullJson};
-use super::text::{LinesSource, ObservedLines, PROVEN, SAMPLED, stops_text};
+use super::text::{ObservedLines, evidence_text, stops_text};
 use crate::analysis::{GrowthWatch, TimeToFull};
 use crate::model::{StopTotals, TensorReferrers};
 use crate::render::owners::{COLLECT_NOTE, frees_text, group_label};
@@ -119,11 +119,7 @@ fn growing_lines(
     lines: &ObservedLines,
 ) -> std::io::Result<()> {
     let grown = watch.lines();
-    let how = match &lines.source {
-        LinesSource::Exact => PROVEN,
-        LinesSource::Sampled { .. } => SAMPLED,
-        LinesSource::None => return Ok(()),
-    };
+    let Some(how) = evidence_text(&lines.source, false) else { return Ok(()) };
     if grown.is_empty() {
         writeln!(out, "\nno line owned more and more ({how})")?;
         return Ok(());

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 
 use super::device_lines::seconds_to_full;
-use super::findings::{FindingText, rate};
+use super::findings::{FindingText, rate, unchecked};
 use super::text::{JobSummary, LineBytes, LinesSource, ObservedLines};
 use crate::analysis::{GpuFacts, GrowthWatch, HighWater, HostUse, OwnerKind, TimeToFull};
 use crate::model::Nanos;
@@ -36,6 +36,8 @@ pub struct SummaryJson {
     pub host: HostUseJson,
     /// The findings, those whose change gives back most first.
     pub findings: Vec<SummaryFindingJson>,
+    /// What findings could not be looked for.
+    pub not_checked: Vec<String>,
     /// Of a process that was forked after CUDA had begun: the tensors on GPUs that are another
     /// process's, and not counted; else `null`.
     pub copied: Option<CopiedTensorsJson>,
@@ -316,6 +318,8 @@ pub struct FindingsJson {
     pub pid: u32,
     /// All findings, those whose change gives back most first.
     pub findings: Vec<SummaryFindingJson>,
+    /// What findings could not be looked for.
+    pub not_checked: Vec<String>,
 }
 
 impl JsonFormat for FindingsJson {
@@ -328,9 +332,10 @@ pub fn findings_json(
     out: &mut dyn Write,
     pid: u32,
     findings: &[FindingText],
+    not_checked: Vec<String>,
 ) -> Result<(), OutputError> {
     let findings = findings.iter().map(SummaryFindingJson::new).collect();
-    JsonDocument::new(FindingsJson { pid, findings }).write(out, true)
+    JsonDocument::new(FindingsJson { pid, findings, not_checked }).write(out, true)
 }
 
 impl SummaryFindingJson {
@@ -382,7 +387,7 @@ impl From<&ObservedLines> for ObservedLinesJson {
         let (source, why_not_exact) = match &lines.source {
             LinesSource::None => ("none", None),
             LinesSource::Exact => ("exact", None),
-            LinesSource::Sampled { why } => ("sampled", Some(why.clone())),
+            LinesSource::Sampled { why, .. } => ("sampled", Some(why.clone())),
         };
         let line = |line: &LineBytes| LineBytesJson { line: line.line.clone(), bytes: line.bytes };
         let gpus = lines.gpus.iter().map(|(gpu, allocated, lines)| GpuLinesJson {
@@ -439,6 +444,7 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
         lines: summary.lines.into(),
         host: HostUseJson::new(summary.host),
         findings: summary.findings.iter().map(SummaryFindingJson::new).collect(),
+        not_checked: unchecked(summary.snapshot.ok(), summary.growth),
         copied: summary.snapshot.ok().and_then(copied),
         snapshot_error: summary.snapshot.err().map(str::to_owned),
         incomplete: summary.snapshot.ok().and_then(incomplete),

@@ -141,6 +141,7 @@ pub const HANDED_ON: &[(&str, &str)] = &[
     ("probe", "PlacementError"),
     ("target", "AccessFacts"),
     ("target", "CommandPattern"),
+    ("target", "MachineFacts"),
     ("target", "host_name"),
     ("target", "ignored_signals"),
     ("target", "ProcessError"),

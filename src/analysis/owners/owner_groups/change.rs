@@ -85,5 +85,9 @@ mod tests {
         assert_eq!(changes(&keyed, &more).len(), 1);
         assert_eq!(changes(&keyed, &more)[0].2, 4);
         assert_eq!(changes(&two, &two), []);
+        let some = [("f: small", 8), ("f: gone", 64)];
+        let then = [("f: small", 8), ("f: new", 16), ("f: large", 128)];
+        let sizes: Vec<i64> = changes(&some, &then).iter().map(|change| change.2).collect();
+        assert_eq!(sizes, [128, -64, 16], "the largest first, come or gone");
     }
 }

@@ -1,5 +1,7 @@
 //! `memspy doctor`: what works with a process, and why the rest fails.
 
+mod bug_report;
+
 use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -31,18 +33,12 @@ struct DoctorReport<W: Write> {
 
 impl<W: Write> DoctorReport<W> {
     fn line(&mut self, what: &str, is: FindingStatus, text: &str) -> io::Result<()> {
+        let finding = FindingJson { about: what.to_owned(), status: is, text: text.to_owned() };
         if self.json {
-            let finding = FindingJson { about: what.to_owned(), status: is, text: text.to_owned() };
             self.findings.push(finding);
             return Ok(());
         }
-        let mark = match is {
-            FindingStatus::Works => "yes",
-            FindingStatus::Fails => "NO ",
-            FindingStatus::Warning => "!  ",
-            FindingStatus::Fact => "-  ",
-        };
-        writeln!(self.out, "{mark}  {what:<18} {}", render::visible(text))
+        writeln!(self.out, "{}", finding_line(&finding))
     }
 
     fn finish(mut self, pid: u32, recordable: bool) -> io::Result<()> {
@@ -54,28 +50,45 @@ impl<W: Write> DoctorReport<W> {
     }
 }
 
-/// Prints one line per finding; fails if the process cannot be recorded at all.
+fn finding_line(finding: &FindingJson) -> String {
+    let mark = match finding.status {
+        FindingStatus::Works => "yes",
+        FindingStatus::Fails => "NO ",
+        FindingStatus::Warning => "!  ",
+        FindingStatus::Fact => "-  ",
+    };
+    format!("{mark}  {:<18} {}", finding.about, render::visible(&finding.text))
+}
+
 pub(super) fn run(args: &DoctorArgs) -> Result<()> {
+    match (&args.report, args.pid) {
+        (Some(path), _) => bug_report::write(args, path),
+        (None, pid) => findings(args, pid.unwrap_or_default()),
+    }
+}
+
+/// Prints one line per finding; fails if the process cannot be recorded at all.
+fn findings(args: &DoctorArgs, pid: u32) -> Result<()> {
     let out: Box<dyn Write> = match output::width().filter(|_| !args.json) {
         Some(width) => Box::new(FittingWriter::new(io::stdout().lock(), width)),
         None => Box::new(io::stdout().lock()),
     };
     let mut report = DoctorReport { out, findings: Vec::new(), json: args.json };
-    let process = TargetIdentity::open(args.pid).map_err(|e| hints::attach(e, args.pid))?;
+    let process = TargetIdentity::open(pid).map_err(|e| hints::attach(e, pid))?;
     about_process(&mut report, &process).context("cannot write to standard output")?;
-    let attached = attach(args.pid, &AtomicBool::new(false));
+    let attached = attach(pid, &AtomicBool::new(false));
     let recordable = attached.is_ok();
     match attached {
         Ok(mut readers) => about_readers(&mut report, &mut readers),
         Err(error) => {
-            let error = hints::attach(error, args.pid);
+            let error = hints::attach(error, pid);
             report.line("recording", FindingStatus::Fails, &in_one_line(&error))
         }
     }
-    .and_then(|()| report.finish(args.pid, recordable))
+    .and_then(|()| report.finish(pid, recordable))
     .context("cannot write to standard output")?;
     if !recordable {
-        bail!("process {} cannot be recorded", args.pid);
+        bail!("process {} cannot be recorded", pid);
     }
     Ok(())
 }
@@ -95,6 +108,14 @@ fn about_process<W: Write>(
             &format!("its pids from here inwards: {}", pids.join(" > ")),
         )?;
     }
+    about_rights(report, process)
+}
+
+fn about_rights<W: Write>(
+    report: &mut DoctorReport<W>,
+    process: &TargetIdentity,
+) -> io::Result<()> {
+    let access = process.access();
     let scope = access.ptrace_scope.map_or("not there".to_owned(), |s| s.to_string());
     let rights = format!(
         "memspy runs as user {}{}, the process as {}; ptrace_scope {scope}",
