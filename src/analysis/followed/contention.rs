@@ -28,6 +28,11 @@ impl Contention {
         if several {
             self.contested = self.contested.saturating_add(allocations);
         }
+        self.is_usual()
+    }
+
+    /// Whether more than one thread can have allocated, as a rule.
+    pub(super) fn is_usual(&self) -> bool {
         self.contested > FEW + self.allocations / CONTESTED_IN
     }
 }

@@ -230,8 +230,16 @@ impl FollowedSteps {
         let is_usual = self.contention.add(change, is_several);
         // A thread that seldom allocates leaves no doubt where the decoder has none.
         let is_sure = || !decoded.is_empty() && decoded.iter().all(DecodedPart::is_sure);
-        let contested = is_usual || is_several && !is_sure();
+        let contested = match self.are_of_threads() {
+            true => decoded.is_empty() || decoded.iter().any(|part| part.probable().is_none()),
+            false => is_usual || is_several && !is_sure(),
+        };
         NewChange { change, proven, seen, decoded, below, contested }
+    }
+
+    /// Whether it is decoded which of several threads allocated.
+    fn are_of_threads(&self) -> bool {
+        self.decoded.as_ref().is_some_and(|decoded| decoded.are_of_threads())
     }
 
     /// Keeps a change. `true`: the last map may show it.
@@ -246,7 +254,8 @@ impl FollowedSteps {
         let pools = [change.small, change.large];
         let site = free_site(&new.seen.origins, stacks);
         let level = live_before(change.live, &pools);
-        let is_burst = change.allocations().saturating_add(change.frees()) > 1 && !open;
+        let is_several = change.allocations().saturating_add(change.frees()) > 1;
+        let is_burst = is_several && !open && !self.are_of_threads();
         let parts = is_burst.then(|| self.past.divide(level, &pools)).flatten();
         let parts = parts.or_else(|| {
             let decoded = Some(decoded).filter(|_| !open)?;

@@ -1,0 +1,356 @@
+//! What all threads may have done up to a delta, and the search for the likeliest of it.
+
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+
+use super::bursts::Explanations;
+use super::stays::{ContestedDelta, Passages, StaySpan, ThreadStays};
+use super::tables::{Slot, ThreadTables};
+use super::{Label, PlacedAllocation};
+
+/// Allocations of a stay that are told apart.
+const MOST_SLOTS: u8 = 6;
+/// Sizes remembered of a thread.
+const MOST_SIZES: usize = 8;
+/// Hypotheses kept.
+const BEAM: usize = 8;
+/// Less likely ones than the best by this are dropped, as a logarithm.
+const FAR_BEHIND: f64 = 12.0;
+/// How likely a thread made a delta that is not listed or was elsewhere, beside those listed;
+/// and where polls say that this is possible.
+const ELSEWHERE: [f64; 2] = [0.004, 0.03];
+/// No chance is lower.
+const LEAST: f64 = 1e-9;
+/// The least chance that a stay makes no further allocation.
+const LEAST_END: f64 = 1e-4;
+
+/// Where a thread is, in a hypothesis.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ThreadState {
+    pub(super) stay: usize,
+    /// Allocations in this stay; `None` if not known.
+    pub(super) made: Option<usize>,
+    /// Its last allocation, if known.
+    pub(super) slot: Option<Slot>,
+    /// The last size at each slot, the latest at the end.
+    sizes: Vec<(Slot, u64)>,
+    /// States with one key are alike.
+    pub(super) key: u64,
+}
+
+pub(super) fn mix(a: u64, b: u64) -> u64 {
+    let product = (a ^ b.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (product ^ (product >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+impl ThreadState {
+    pub(super) fn size(&self, slot: Slot) -> Option<u64> {
+        self.sizes.iter().find(|it| it.0 == slot).map(|it| it.1)
+    }
+
+    pub(super) fn sizes(&self) -> &[(Slot, u64)] {
+        &self.sizes
+    }
+
+    pub(super) fn put(&mut self, slot: Slot, size: u64) {
+        self.sizes.retain(|it| it.0 != slot);
+        if self.sizes.len() >= MOST_SIZES {
+            self.sizes.remove(0);
+        }
+        self.sizes.push((slot, size));
+        self.slot = Some(slot);
+    }
+
+    fn with_key(mut self) -> ThreadState {
+        let number = |slot: Slot| (u64::from(slot.0) << 8) + u64::from(slot.1) + 1;
+        let place = mix(self.stay as u64, self.made.map_or(0, |made| made as u64 + 1));
+        let place = mix(place, self.slot.map_or(0, number));
+        let sizes = self.sizes.iter().map(|&(slot, size)| mix(number(slot), size));
+        self.key = sizes.fold(place, |sum, size| sum ^ size);
+        self
+    }
+
+    pub(super) fn after(&self, next: &NextAllocation, size: u64) -> ThreadState {
+        let mut new = self.clone();
+        (new.stay, new.made) = (next.stay, next.made);
+        new.put(next.slot, size);
+        new.with_key()
+    }
+
+    /// It is somewhere in its stays up to this one.
+    fn lost(&self, stay: usize) -> ThreadState {
+        let stay = self.stay.max(stay);
+        ThreadState { stay, made: None, slot: None, ..self.clone() }.with_key()
+    }
+}
+
+/// An allocation that a thread can make next.
+pub(super) struct NextAllocation {
+    pub(super) slot: Slot,
+    pub(super) stay: usize,
+    /// Allocations of the stay after it.
+    made: Option<usize>,
+    pub(super) log: f64,
+}
+
+/// What explains a delta: allocations, and where that leaves their threads.
+#[derive(Debug, Default)]
+pub(super) struct Explanation {
+    pub(super) log: f64,
+    pub(super) made: Vec<PlacedAllocation>,
+    pub(super) states: Vec<(usize, Rc<ThreadState>)>,
+}
+
+/// What a search knows.
+pub(super) struct ThreadSearch<'a> {
+    pub(super) tables: &'a ThreadTables,
+    passages: &'a Passages,
+    threads: &'a [ThreadStays],
+    /// By thread: the logarithm of the chance that stays up to each allocate nothing.
+    idle: Vec<Vec<f64>>,
+    /// Longer bursts are not explained.
+    pub(super) longest: usize,
+}
+
+impl<'a> ThreadSearch<'a> {
+    pub(super) fn new(
+        tables: &'a ThreadTables,
+        passages: &'a Passages,
+        threads: &'a [ThreadStays],
+        longest: usize,
+    ) -> ThreadSearch<'a> {
+        let idle = |stays: &ThreadStays| {
+            let sums = stays.sites().scan(0.0, |sum, site| {
+                *sum += (1.0 - tables.chance(site, 0) + LEAST_END).ln();
+                Some(*sum)
+            });
+            std::iter::once(0.0).chain(sums).collect()
+        };
+        let idle = threads.iter().map(idle).collect();
+        ThreadSearch { tables, passages, threads, idle, longest }
+    }
+
+    /// The logarithm of the chance that a thread made no more before it came to this stay.
+    fn leaving(&self, thread: usize, state: &ThreadState, stay: usize) -> f64 {
+        if stay <= state.stay {
+            return 0.0;
+        }
+        let site = self.threads[thread].site(state.stay);
+        let end = |made| (1.0 - self.tables.chance(site, made) + LEAST_END).ln();
+        let idle = &self.idle[thread];
+        state.made.map_or(0.0, end) + idle[stay] - idle[state.stay + 1]
+    }
+
+    /// Moves a thread on to a delta. Gives the logarithm of the chance of that, too.
+    fn moved(&self, span: &StaySpan, state: &Rc<ThreadState>) -> (Rc<ThreadState>, f64) {
+        if state.stay >= span.first {
+            return (Rc::clone(state), 0.0);
+        }
+        let log = self.leaving(span.thread, state, span.first);
+        let new = ThreadState { stay: span.first, made: Some(0), ..(**state).clone() };
+        (Rc::new(new.with_key()), log)
+    }
+
+    /// How likely the thread of a span made a delta, whatever it did before.
+    pub(super) fn weight(&self, span: &StaySpan) -> f64 {
+        let sites = (span.first..=span.last).map(|stay| self.threads[span.thread].site(stay));
+        span.weight() * sites.map(|site| self.tables.chance(site, 0)).sum::<f64>()
+    }
+
+    /// What a thread can allocate next, within its stays around a delta.
+    pub(super) fn next(&self, span: &StaySpan, state: &ThreadState) -> Vec<NextAllocation> {
+        let stays = &self.threads[span.thread];
+        let weight = span.weight();
+        let nth = |site: Label, stay: usize| match state.slot {
+            Some((last, nth)) if last == site && stay == state.stay => (nth + 1).min(MOST_SLOTS),
+            _ => 1,
+        };
+        let mut found = Vec::new();
+        for stay in span.first.max(state.stay)..=span.last {
+            let (made, left) = match stay == state.stay {
+                true => (state.made, 0.0),
+                false => (Some(0), self.leaving(span.thread, state, stay)),
+            };
+            let site = stays.site(stay);
+            let chance = self.tables.chance(site, made.unwrap_or(0));
+            let log = left + (weight * chance + LEAST).ln();
+            let made = made.map(|made| made + 1);
+            found.push(NextAllocation { slot: (site, nth(site, stay)), stay, made, log });
+            // Sites that no poll saw, before this stay allocated.
+            let is_new = stay > span.first && (stay > state.stay || state.made == Some(0));
+            let before = is_new.then(|| self.passages.between(stays.site(stay - 1), site));
+            for &(site, share) in before.into_iter().flatten() {
+                let slot = (site, nth(site, stay));
+                let chance = self.tables.chance(site, usize::from(slot.1 - 1));
+                let log = left + (weight * share * chance + LEAST).ln();
+                found.push(NextAllocation { slot, stay, made: Some(0), log });
+            }
+        }
+        found
+    }
+}
+
+/// Where all threads are, and how likely that is.
+#[derive(Debug, Clone)]
+pub(super) struct Hypothesis {
+    log: f64,
+    pub(super) states: Vec<Rc<ThreadState>>,
+    key: u64,
+}
+
+impl Hypothesis {
+    /// The key with other states of some threads.
+    fn key_with(&self, new: &[(usize, Rc<ThreadState>)]) -> u64 {
+        let key = |thread: usize, state: &ThreadState| mix(thread as u64 + 1, state.key);
+        let change = new.iter().map(|(of, state)| key(*of, &self.states[*of]) ^ key(*of, state));
+        change.fold(self.key, |sum, change| sum ^ change)
+    }
+
+    fn put(&mut self, new: &[(usize, Rc<ThreadState>)]) {
+        self.key = self.key_with(new);
+        new.iter().for_each(|(thread, state)| self.states[*thread] = Rc::clone(state));
+    }
+}
+
+/// A hypothesis that goes on with an explanation.
+struct Continuation {
+    from: usize,
+    log: f64,
+    key: u64,
+    explanation: Rc<Explanation>,
+}
+
+/// A hypothesis, and from which ones before the delta it comes by which explanations.
+#[derive(Debug)]
+struct LatticeNode {
+    hypothesis: Hypothesis,
+    edges: Vec<(usize, f64, Rc<Explanation>)>,
+}
+
+/// One way in which a hypothesis follows from another.
+pub(super) struct LatticeEdge<'a> {
+    pub(super) from: &'a Hypothesis,
+    pub(super) to: &'a Hypothesis,
+    pub(super) explanation: &'a Rc<Explanation>,
+    /// Its probability, by all deltas of the lattice.
+    pub(super) chance: f64,
+}
+
+/// The likeliest hypotheses after each delta, and how they follow from each other.
+#[derive(Debug)]
+pub(super) struct ThreadLattice {
+    /// First the one before all deltas.
+    steps: Vec<Vec<LatticeNode>>,
+}
+
+impl ThreadLattice {
+    pub(super) fn new(threads: usize) -> ThreadLattice {
+        let start = Rc::new(ThreadState::default().with_key());
+        let states = vec![start; threads];
+        let hypothesis = Hypothesis { log: 0.0, states, key: 0 };
+        ThreadLattice { steps: vec![vec![LatticeNode { hypothesis, edges: Vec::new() }]] }
+    }
+
+    /// How many deltas it has.
+    pub(super) fn len(&self) -> usize {
+        self.steps.len().saturating_sub(1)
+    }
+
+    /// Takes the next delta.
+    pub(super) fn push(&mut self, delta: &ContestedDelta, search: &ThreadSearch<'_>) {
+        let last = self.steps.last().into_iter().flatten();
+        let mut hypotheses: Vec<Hypothesis> = last.map(|node| node.hypothesis.clone()).collect();
+        let mut moved = FxHashMap::default();
+        for hypothesis in &mut hypotheses {
+            for span in &delta.spans {
+                let state = &hypothesis.states[span.thread];
+                let known = moved.entry((span.thread, state.key));
+                let (new, log): &(Rc<ThreadState>, f64) =
+                    known.or_insert_with(|| search.moved(span, state));
+                hypothesis.log += log;
+                hypothesis.put(&[(span.thread, Rc::clone(new))]);
+            }
+        }
+        let all: f64 = delta.spans.iter().map(|span| search.weight(span)).sum();
+        let elsewhere = ELSEWHERE[usize::from(delta.others_possible)] * all + LEAST;
+        let mut explanations = Explanations::new(delta, search);
+        let mut next = Vec::new();
+        for (from, hypothesis) in hypotheses.iter().enumerate() {
+            let mut go_on = |log: f64, explanation: Rc<Explanation>| {
+                let key = hypothesis.key_with(&explanation.states);
+                next.push(Continuation { from, log: hypothesis.log + log, key, explanation });
+            };
+            for explanation in explanations.of(&hypothesis.states) {
+                go_on(explanation.log, explanation);
+            }
+            let mut unknown = Explanation::default();
+            if delta.count() > 1 {
+                // It is not known who moved.
+                let lost = delta.spans.iter().map(|span| {
+                    let state = hypothesis.states[span.thread].lost(span.last);
+                    (span.thread, Rc::new(state))
+                });
+                unknown.states = lost.collect();
+            }
+            go_on(delta.count() as f64 * elsewhere.ln(), Rc::new(unknown));
+        }
+        self.keep_best(&hypotheses, next);
+    }
+
+    /// Joins hypotheses that are alike and keeps the likeliest.
+    fn keep_best(&mut self, before: &[Hypothesis], all: Vec<Continuation>) {
+        let mut numbers: FxHashMap<u64, usize> = FxHashMap::default();
+        let mut alike: Vec<(f64, Vec<Continuation>)> = Vec::new();
+        for one in all {
+            let at = *numbers.entry(one.key).or_insert(alike.len());
+            if at == alike.len() {
+                alike.push((f64::NEG_INFINITY, Vec::new()));
+            }
+            let (log, of) = &mut alike[at];
+            let most = log.max(one.log);
+            *log = most + ((*log - most).exp() + (one.log - most).exp()).ln();
+            of.push(one);
+        }
+        alike.sort_by(|a, b| b.0.total_cmp(&a.0));
+        alike.truncate(BEAM);
+        let best = alike.first().map_or(0.0, |it| it.0);
+        alike.retain(|it| it.0 > best - FAR_BEHIND);
+        let node = |(log, of): (f64, Vec<Continuation>)| {
+            let first = of.first()?;
+            let mut hypothesis = before[first.from].clone();
+            hypothesis.put(&first.explanation.states);
+            hypothesis.log = log - best;
+            let edge = |one: Continuation| (one.from, one.log - best, one.explanation);
+            Some(LatticeNode { hypothesis, edges: of.into_iter().map(edge).collect() })
+        };
+        self.steps.push(alike.into_iter().filter_map(node).collect());
+    }
+
+    /// Gives all ways in which hypotheses follow from each other, from the last delta to the first,
+    /// with the delta's number in the lattice.
+    pub(super) fn edges(&self, mut take: impl FnMut(usize, LatticeEdge<'_>)) {
+        let [.., last] = &self.steps[..] else { return };
+        let mut here: Vec<f64> = last.iter().map(|node| node.hypothesis.log.exp()).collect();
+        for (number, pair) in self.steps.windows(2).enumerate().rev() {
+            let [sources, nodes] = pair else { continue };
+            let sum: f64 = here.iter().sum();
+            let mut before = vec![0.0; sources.len()];
+            for (node, weight) in nodes.iter().zip(&here) {
+                let to = &node.hypothesis;
+                for (from, log, explanation) in &node.edges {
+                    let chance = weight / sum * (log - to.log).exp();
+                    before[*from] += chance;
+                    let from = &sources[*from].hypothesis;
+                    take(number, LatticeEdge { from, to, explanation, chance });
+                }
+            }
+            here = before;
+        }
+    }
+
+    /// Forgets the first deltas.
+    pub(super) fn drop_first(&mut self, count: usize) {
+        self.steps.drain(..count.min(self.len()));
+    }
+}

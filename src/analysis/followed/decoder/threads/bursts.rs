@@ -1,0 +1,214 @@
+//! What explains a delta: allocations of threads that have its counts and bytes together.
+
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+
+use super::PlacedAllocation;
+use super::beam::{Explanation, ThreadSearch, ThreadState, mix};
+use super::stays::{ContestedDelta, StaySpan};
+use crate::analysis::followed::pool_change::MAX_SMALL_BLOCK;
+
+/// Threads that can have part in a burst, the likeliest.
+const MOST_THREADS: usize = 4;
+/// Ways that are kept in which one thread makes so many allocations.
+const MOST_CHAINS: usize = 8;
+/// Explanations of a burst, and those of which the same threads have the same bytes.
+const MOST_EXPLANATIONS: usize = 15;
+const MOST_ALIKE: usize = 3;
+
+/// Allocations, and their bytes, of the small and of the large pool.
+type Amounts = ([u32; 2], [u64; 2]);
+
+fn sum(a: &Amounts, b: &Amounts) -> Amounts {
+    ([0, 1].map(|pool| a.0[pool] + b.0[pool]), [0, 1].map(|pool| a.1[pool] + b.1[pool]))
+}
+
+/// Allocations that one thread can make, one after the other.
+struct ThreadChain {
+    amounts: Amounts,
+    explanation: Rc<Explanation>,
+}
+
+/// Chains of two threads.
+struct ChainPair {
+    amounts: Amounts,
+    log: f64,
+    chains: [usize; 2],
+}
+
+/// The explanations of a delta, for all hypotheses.
+pub(super) struct Explanations<'a> {
+    delta: &'a ContestedDelta,
+    search: &'a ThreadSearch<'a>,
+    /// The spans of the likeliest threads.
+    spans: Vec<&'a StaySpan>,
+    /// By thread and state.
+    chains: FxHashMap<(usize, u64), Rc<Vec<ThreadChain>>>,
+    /// By all states.
+    joined: FxHashMap<u64, Vec<Rc<Explanation>>>,
+}
+
+impl<'a> Explanations<'a> {
+    pub(super) fn new(delta: &'a ContestedDelta, search: &'a ThreadSearch<'a>) -> Self {
+        let mut spans: Vec<&StaySpan> = delta.spans.iter().collect();
+        if delta.count() > 1 {
+            spans.sort_by(|a, b| search.weight(b).total_cmp(&search.weight(a)));
+            spans.truncate(MOST_THREADS);
+        }
+        let (chains, joined) = (FxHashMap::default(), FxHashMap::default());
+        Explanations { delta, search, spans, chains, joined }
+    }
+
+    /// What explains the delta, if the threads are there.
+    pub(super) fn of(&mut self, states: &[Rc<ThreadState>]) -> Vec<Rc<Explanation>> {
+        let Explanations { delta, search, spans, chains, joined } = self;
+        if delta.count() > search.longest {
+            return Vec::new();
+        }
+        let chains: Vec<Rc<Vec<ThreadChain>>> = spans
+            .iter()
+            .map(|span| {
+                let state = &states[span.thread];
+                let known = chains.entry((span.thread, state.key));
+                known.or_insert_with(|| Rc::new(chains_of(search, delta, span, state))).clone()
+            })
+            .collect();
+        if delta.count() == 1 {
+            let alone = chains.iter().flat_map(|chains| &chains[1..]);
+            return alone.map(|chain| Rc::clone(&chain.explanation)).collect();
+        }
+        let key = spans.iter().fold(0, |key, span| mix(key, states[span.thread].key));
+        joined.entry(key).or_insert_with(|| join(delta, &chains)).clone()
+    }
+}
+
+/// What a thread can have part in a delta with: nothing, one allocation, two...
+fn chains_of(
+    search: &ThreadSearch<'_>,
+    delta: &ContestedDelta,
+    span: &StaySpan,
+    state: &Rc<ThreadState>,
+) -> Vec<ThreadChain> {
+    let nothing = ThreadChain { amounts: Amounts::default(), explanation: Rc::default() };
+    let mut all = vec![nothing];
+    let mut begin = 0;
+    for _ in 0..delta.count() {
+        let end = all.len();
+        let mut longer = Vec::new();
+        for (at, chain) in all.iter().enumerate().skip(begin) {
+            let last = chain.explanation.states.first().map_or(state, |(_, state)| state);
+            for next in search.next(span, last) {
+                for (size, fit) in fitting_sizes(search, delta, chain, (last, next.slot)) {
+                    let log = chain.explanation.log + next.log + fit.ln();
+                    let made = PlacedAllocation {
+                        thread: span.thread,
+                        stay: next.stay,
+                        slot: next.slot,
+                        size,
+                    };
+                    longer.push((log, at, made, last.after(&next, size)));
+                }
+            }
+        }
+        longer.sort_by(|a, b| b.0.total_cmp(&a.0));
+        if delta.count() > 1 {
+            longer.truncate(MOST_CHAINS);
+        }
+        for (log, at, one, state) in longer {
+            let large = usize::from(one.is_large());
+            let mut own = Amounts::default();
+            (own.0[large], own.1[large]) = (1, one.size);
+            let amounts = sum(&all[at].amounts, &own);
+            let made = [&all[at].explanation.made[..], &[one]].concat();
+            let states = vec![(span.thread, Rc::new(state))];
+            let explanation = Rc::new(Explanation { log, made, states });
+            all.push(ThreadChain { amounts, explanation });
+        }
+        begin = end;
+    }
+    all
+}
+
+/// Sizes that the next allocation of a chain can have, and how well they fit. The only one of a
+/// pool is known.
+fn fitting_sizes(
+    search: &ThreadSearch<'_>,
+    delta: &ContestedDelta,
+    chain: &ThreadChain,
+    (state, slot): (&ThreadState, super::tables::Slot),
+) -> Vec<(u64, f64)> {
+    let mut found = Vec::new();
+    for pool in 0..2 {
+        if delta.counts[pool] == 1 && chain.amounts.0[pool] == 0 {
+            let size = delta.sums[pool];
+            found.push((size, search.tables.fit(state, slot, size)));
+        }
+    }
+    if delta.counts.iter().any(|count| *count > 1) {
+        for (size, chance) in search.tables.expected(state, slot).0 {
+            let pool = usize::from(size > MAX_SMALL_BLOCK);
+            let fits = delta.counts[pool] > 1
+                && chain.amounts.0[pool] < delta.counts[pool]
+                && chain.amounts.1[pool] + size <= delta.sums[pool];
+            if fits {
+                found.push((size, search.tables.fit_of_expected(size, chance)));
+            }
+        }
+    }
+    found
+}
+
+/// Chains of all threads that have the delta's counts and bytes together.
+fn join(delta: &ContestedDelta, chains: &[Rc<Vec<ThreadChain>>]) -> Vec<Rc<Explanation>> {
+    let nobody = [ThreadChain { amounts: Amounts::default(), explanation: Rc::default() }];
+    let of = |at: usize| chains.get(at).map_or(&nobody[..], |chains| &chains[..]);
+    let first = pairs(delta, of(0), of(1));
+    let mut second: FxHashMap<Amounts, Vec<&ChainPair>> = FxHashMap::default();
+    let others = pairs(delta, of(2), of(3));
+    for pair in &others {
+        let alike = second.entry(pair.amounts).or_default();
+        if alike.len() < MOST_ALIKE {
+            alike.push(pair);
+        }
+    }
+    let mut found: Vec<(f64, [usize; 4])> = Vec::new();
+    for a in &first {
+        let counts = [0, 1].map(|pool| delta.counts[pool] - a.amounts.0[pool]);
+        let sums = [0, 1].map(|pool| delta.sums[pool] - a.amounts.1[pool]);
+        for b in second.get(&(counts, sums)).into_iter().flatten() {
+            found.push((a.log + b.log, [a.chains[0], a.chains[1], b.chains[0], b.chains[1]]));
+        }
+    }
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    found.truncate(MOST_EXPLANATIONS);
+    let explanation = |(log, numbers): (f64, [usize; 4])| {
+        let mut whole = Explanation { log, ..Explanation::default() };
+        for (at, number) in numbers.into_iter().enumerate() {
+            let part = &of(at)[number].explanation;
+            whole.made.extend_from_slice(&part.made);
+            whole.states.extend(part.states.iter().cloned());
+        }
+        Rc::new(whole)
+    };
+    found.into_iter().map(explanation).collect()
+}
+
+/// The chains of two threads that a delta has room for, the likeliest first.
+fn pairs(delta: &ContestedDelta, a: &[ThreadChain], b: &[ThreadChain]) -> Vec<ChainPair> {
+    let mut found = Vec::new();
+    for (of_a, x) in a.iter().enumerate() {
+        for (of_b, y) in b.iter().enumerate() {
+            let amounts = sum(&x.amounts, &y.amounts);
+            let fits = |pool: usize| {
+                amounts.0[pool] <= delta.counts[pool] && amounts.1[pool] <= delta.sums[pool]
+            };
+            if fits(0) && fits(1) {
+                let log = x.explanation.log + y.explanation.log;
+                found.push(ChainPair { amounts, log, chains: [of_a, of_b] });
+            }
+        }
+    }
+    found.sort_by(|a, b| b.log.total_cmp(&a.log));
+    found
+}
