@@ -34,7 +34,9 @@ pub(super) struct ThreadState {
     /// Its last allocation, if known.
     pub(super) slot: Option<Slot>,
     /// The last size at each slot, the latest at the end.
-    sizes: Vec<(Slot, u64)>,
+    sizes: [(Slot, u64); MOST_SIZES],
+    /// How many of them are known.
+    known: usize,
     /// States with one key are alike.
     pub(super) key: u64,
 }
@@ -46,19 +48,21 @@ pub(super) fn mix(a: u64, b: u64) -> u64 {
 
 impl ThreadState {
     pub(super) fn size(&self, slot: Slot) -> Option<u64> {
-        self.sizes.iter().find(|it| it.0 == slot).map(|it| it.1)
+        self.sizes().iter().find(|it| it.0 == slot).map(|it| it.1)
     }
 
     pub(super) fn sizes(&self) -> &[(Slot, u64)] {
-        &self.sizes
+        &self.sizes[..self.known]
     }
 
-    pub(super) fn put(&mut self, slot: Slot, size: u64) {
-        self.sizes.retain(|it| it.0 != slot);
-        if self.sizes.len() >= MOST_SIZES {
-            self.sizes.remove(0);
-        }
-        self.sizes.push((slot, size));
+    fn put(&mut self, slot: Slot, size: u64) {
+        let all = self.sizes().len();
+        let old = self.sizes().iter().position(|it| it.0 == slot);
+        // If it is new, it takes the place of the oldest.
+        let old = old.or((all == MOST_SIZES).then_some(0)).unwrap_or(all);
+        self.known = all.max(old + 1);
+        self.sizes[old..self.known].rotate_left(1);
+        self.sizes[self.known - 1] = (slot, size);
         self.slot = Some(slot);
     }
 
@@ -66,7 +70,7 @@ impl ThreadState {
         let number = |slot: Slot| (u64::from(slot.0) << 8) + u64::from(slot.1) + 1;
         let place = mix(self.stay as u64, self.made.map_or(0, |made| made as u64 + 1));
         let place = mix(place, self.slot.map_or(0, number));
-        let sizes = self.sizes.iter().map(|&(slot, size)| mix(number(slot), size));
+        let sizes = self.sizes().iter().map(|&(slot, size)| mix(number(slot), size));
         self.key = sizes.fold(place, |sum, size| sum ^ size);
         self
     }
@@ -86,6 +90,7 @@ impl ThreadState {
 }
 
 /// An allocation that a thread can make next.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct NextAllocation {
     pub(super) slot: Slot,
     pub(super) stay: usize,
@@ -166,7 +171,7 @@ impl<'a> ThreadSearch<'a> {
             Some((last, nth)) if last == site && stay == state.stay => (nth + 1).min(MOST_SLOTS),
             _ => 1,
         };
-        let mut found = Vec::new();
+        let mut found = Vec::with_capacity(2 * (span.last + 1 - span.first));
         for stay in span.first.max(state.stay)..=span.last {
             let (made, left) = match stay == state.stay {
                 true => (state.made, 0.0),
@@ -274,26 +279,27 @@ impl ThreadLattice {
         }
         let all: f64 = delta.spans.iter().map(|span| search.weight(span)).sum();
         let elsewhere = ELSEWHERE[usize::from(delta.others_possible)] * all + LEAST;
+        let log = delta.count() as f64 * elsewhere.ln();
+        let unknown = Rc::new(Explanation { log, ..Explanation::default() });
         let mut explanations = Explanations::new(delta, search);
         let mut next = Vec::new();
         for (from, hypothesis) in hypotheses.iter().enumerate() {
-            let mut go_on = |log: f64, explanation: Rc<Explanation>| {
+            let mut go_on = |explanation: Rc<Explanation>| {
                 let key = hypothesis.key_with(&explanation.states);
-                next.push(Continuation { from, log: hypothesis.log + log, key, explanation });
+                let log = hypothesis.log + explanation.log;
+                next.push(Continuation { from, log, key, explanation });
             };
-            for explanation in explanations.of(&hypothesis.states) {
-                go_on(explanation.log, explanation);
-            }
-            let mut unknown = Explanation::default();
-            if delta.count() > 1 {
+            explanations.of(&hypothesis.states).into_iter().for_each(&mut go_on);
+            if delta.count() == 1 {
+                go_on(Rc::clone(&unknown));
+            } else {
                 // It is not known who moved.
                 let lost = delta.spans.iter().map(|span| {
                     let state = hypothesis.states[span.thread].lost(span.last);
                     (span.thread, Rc::new(state))
                 });
-                unknown.states = lost.collect();
+                go_on(Rc::new(Explanation { log, made: Vec::new(), states: lost.collect() }));
             }
-            go_on(delta.count() as f64 * elsewhere.ln(), Rc::new(unknown));
         }
         self.keep_best(&hypotheses, next);
     }
@@ -301,30 +307,41 @@ impl ThreadLattice {
     /// Joins hypotheses that are alike and keeps the likeliest.
     fn keep_best(&mut self, before: &[Hypothesis], all: Vec<Continuation>) {
         let mut numbers: FxHashMap<u64, usize> = FxHashMap::default();
-        let mut alike: Vec<(f64, Vec<Continuation>)> = Vec::new();
-        for one in all {
-            let at = *numbers.entry(one.key).or_insert(alike.len());
-            if at == alike.len() {
-                alike.push((f64::NEG_INFINITY, Vec::new()));
+        // Of each group: its first continuation, and how likely all of it are.
+        let mut groups: Vec<(usize, f64)> = Vec::new();
+        let mut group_of = Vec::with_capacity(all.len());
+        for (at, one) in all.iter().enumerate() {
+            let group = *numbers.entry(one.key).or_insert(groups.len());
+            group_of.push(group);
+            match groups.get_mut(group) {
+                Some((_, log)) => {
+                    let [less, more] = [log.min(one.log), log.max(one.log)];
+                    *log = more + (less - more).exp().ln_1p();
+                }
+                None => groups.push((at, one.log)),
             }
-            let (log, of) = &mut alike[at];
-            let most = log.max(one.log);
-            *log = most + ((*log - most).exp() + (one.log - most).exp()).ln();
-            of.push(one);
         }
-        alike.sort_by(|a, b| b.0.total_cmp(&a.0));
-        alike.truncate(BEAM);
-        let best = alike.first().map_or(0.0, |it| it.0);
-        alike.retain(|it| it.0 > best - FAR_BEHIND);
-        let node = |(log, of): (f64, Vec<Continuation>)| {
-            let first = of.first()?;
-            let mut hypothesis = before[first.from].clone();
-            hypothesis.put(&first.explanation.states);
+        let mut order: Vec<usize> = (0..groups.len()).collect();
+        order.sort_by(|a, b| groups[*b].1.total_cmp(&groups[*a].1));
+        order.truncate(BEAM);
+        let best = order.first().map_or(0.0, |group| groups[*group].1);
+        order.retain(|group| groups[*group].1 > best - FAR_BEHIND);
+        let node = |group: &usize| {
+            let (first, log) = groups[*group];
+            let Continuation { from, explanation, .. } = &all[first];
+            let mut hypothesis = before[*from].clone();
+            hypothesis.put(&explanation.states);
             hypothesis.log = log - best;
-            let edge = |one: Continuation| (one.from, one.log - best, one.explanation);
-            Some(LatticeNode { hypothesis, edges: of.into_iter().map(edge).collect() })
+            LatticeNode { hypothesis, edges: Vec::new() }
         };
-        self.steps.push(alike.into_iter().filter_map(node).collect());
+        let mut nodes: Vec<LatticeNode> = order.iter().map(node).collect();
+        for (one, group) in all.into_iter().zip(group_of) {
+            let node = order.iter().position(|kept| *kept == group);
+            if let Some(at) = node.filter(|_| one.log > best - FAR_BEHIND) {
+                nodes[at].edges.push((one.from, one.log - best, one.explanation));
+            }
+        }
+        self.steps.push(nodes);
     }
 
     /// Gives all ways in which hypotheses follow from each other, from the last delta to the first,

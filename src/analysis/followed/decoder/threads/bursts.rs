@@ -5,7 +5,7 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 
 use super::PlacedAllocation;
-use super::beam::{Explanation, ThreadSearch, ThreadState, mix};
+use super::beam::{Explanation, NextAllocation, ThreadSearch, ThreadState, mix};
 use super::stays::{ContestedDelta, StaySpan};
 use crate::analysis::followed::pool_change::MAX_SMALL_BLOCK;
 
@@ -13,11 +13,11 @@ use crate::analysis::followed::pool_change::MAX_SMALL_BLOCK;
 const MOST_THREADS: usize = 4;
 /// Ways that are kept in which one thread makes so many allocations.
 const MOST_CHAINS: usize = 8;
-/// Explanations of a burst, and those of which the same threads have the same bytes.
+/// The same for several threads, before they have all of its bytes, and then.
+const MOST_WAYS: usize = 400;
 const MOST_EXPLANATIONS: usize = 15;
-const MOST_ALIKE: usize = 3;
 
-/// Allocations, and their bytes, of the small and of the large pool.
+/// Allocations in the small and in the large pool, and their bytes.
 type Amounts = ([u32; 2], [u64; 2]);
 
 fn sum(a: &Amounts, b: &Amounts) -> Amounts {
@@ -28,13 +28,6 @@ fn sum(a: &Amounts, b: &Amounts) -> Amounts {
 struct ThreadChain {
     amounts: Amounts,
     explanation: Rc<Explanation>,
-}
-
-/// Chains of two threads.
-struct ChainPair {
-    amounts: Amounts,
-    log: f64,
-    chains: [usize; 2],
 }
 
 /// The explanations of a delta, for all hypotheses.
@@ -100,14 +93,7 @@ fn chains_of(
             let last = chain.explanation.states.first().map_or(state, |(_, state)| state);
             for next in search.next(span, last) {
                 for (size, fit) in fitting_sizes(search, delta, chain, (last, next.slot)) {
-                    let log = chain.explanation.log + next.log + fit.ln();
-                    let made = PlacedAllocation {
-                        thread: span.thread,
-                        stay: next.stay,
-                        slot: next.slot,
-                        size,
-                    };
-                    longer.push((log, at, made, last.after(&next, size)));
+                    longer.push((chain.explanation.log + next.log + fit.ln(), at, next, size));
                 }
             }
         }
@@ -115,13 +101,17 @@ fn chains_of(
         if delta.count() > 1 {
             longer.truncate(MOST_CHAINS);
         }
-        for (log, at, one, state) in longer {
-            let large = usize::from(one.is_large());
+        for (log, at, next, size) in longer {
+            let chain = &all[at];
+            let NextAllocation { slot, stay, .. } = next;
+            let one = PlacedAllocation { thread: span.thread, stay, slot, size };
             let mut own = Amounts::default();
-            (own.0[large], own.1[large]) = (1, one.size);
-            let amounts = sum(&all[at].amounts, &own);
-            let made = [&all[at].explanation.made[..], &[one]].concat();
-            let states = vec![(span.thread, Rc::new(state))];
+            let large = usize::from(one.is_large());
+            (own.0[large], own.1[large]) = (1, size);
+            let amounts = sum(&chain.amounts, &own);
+            let last = chain.explanation.states.first().map_or(state, |(_, state)| state);
+            let states = vec![(span.thread, Rc::new(last.after(&next, size)))];
+            let made = [&chain.explanation.made[..], &[one]].concat();
             let explanation = Rc::new(Explanation { log, made, states });
             all.push(ThreadChain { amounts, explanation });
         }
@@ -138,7 +128,7 @@ fn fitting_sizes(
     chain: &ThreadChain,
     (state, slot): (&ThreadState, super::tables::Slot),
 ) -> Vec<(u64, f64)> {
-    let mut found = Vec::new();
+    let mut found = Vec::with_capacity(1);
     for pool in 0..2 {
         if delta.counts[pool] == 1 && chain.amounts.0[pool] == 0 {
             let size = delta.sums[pool];
@@ -161,54 +151,35 @@ fn fitting_sizes(
 
 /// Chains of all threads that have the delta's counts and bytes together.
 fn join(delta: &ContestedDelta, chains: &[Rc<Vec<ThreadChain>>]) -> Vec<Rc<Explanation>> {
-    let nobody = [ThreadChain { amounts: Amounts::default(), explanation: Rc::default() }];
-    let of = |at: usize| chains.get(at).map_or(&nobody[..], |chains| &chains[..]);
-    let first = pairs(delta, of(0), of(1));
-    let mut second: FxHashMap<Amounts, Vec<&ChainPair>> = FxHashMap::default();
-    let others = pairs(delta, of(2), of(3));
-    for pair in &others {
-        let alike = second.entry(pair.amounts).or_default();
-        if alike.len() < MOST_ALIKE {
-            alike.push(pair);
+    let mut ways: Vec<(f64, Amounts, Vec<usize>)> = vec![(0.0, Amounts::default(), Vec::new())];
+    for of_thread in chains {
+        let mut longer = Vec::new();
+        for (log, amounts, numbers) in &ways {
+            for (number, chain) in of_thread.iter().enumerate() {
+                let amounts = sum(amounts, &chain.amounts);
+                let fits = |pool: usize| {
+                    amounts.0[pool] <= delta.counts[pool] && amounts.1[pool] <= delta.sums[pool]
+                };
+                if fits(0) && fits(1) {
+                    let numbers = [&numbers[..], &[number]].concat();
+                    longer.push((log + chain.explanation.log, amounts, numbers));
+                }
+            }
         }
+        longer.sort_by(|a, b| b.0.total_cmp(&a.0));
+        longer.truncate(MOST_WAYS);
+        ways = longer;
     }
-    let mut found: Vec<(f64, [usize; 4])> = Vec::new();
-    for a in &first {
-        let counts = [0, 1].map(|pool| delta.counts[pool] - a.amounts.0[pool]);
-        let sums = [0, 1].map(|pool| delta.sums[pool] - a.amounts.1[pool]);
-        for b in second.get(&(counts, sums)).into_iter().flatten() {
-            found.push((a.log + b.log, [a.chains[0], a.chains[1], b.chains[0], b.chains[1]]));
-        }
-    }
-    found.sort_by(|a, b| b.0.total_cmp(&a.0));
-    found.truncate(MOST_EXPLANATIONS);
-    let explanation = |(log, numbers): (f64, [usize; 4])| {
+    ways.retain(|way| way.1 == (delta.counts, delta.sums));
+    ways.truncate(MOST_EXPLANATIONS);
+    let explanation = |(log, _, numbers): (f64, Amounts, Vec<usize>)| {
         let mut whole = Explanation { log, ..Explanation::default() };
-        for (at, number) in numbers.into_iter().enumerate() {
-            let part = &of(at)[number].explanation;
+        for (of_thread, number) in chains.iter().zip(numbers) {
+            let part = &of_thread[number].explanation;
             whole.made.extend_from_slice(&part.made);
             whole.states.extend(part.states.iter().cloned());
         }
         Rc::new(whole)
     };
-    found.into_iter().map(explanation).collect()
-}
-
-/// The chains of two threads that a delta has room for, the likeliest first.
-fn pairs(delta: &ContestedDelta, a: &[ThreadChain], b: &[ThreadChain]) -> Vec<ChainPair> {
-    let mut found = Vec::new();
-    for (of_a, x) in a.iter().enumerate() {
-        for (of_b, y) in b.iter().enumerate() {
-            let amounts = sum(&x.amounts, &y.amounts);
-            let fits = |pool: usize| {
-                amounts.0[pool] <= delta.counts[pool] && amounts.1[pool] <= delta.sums[pool]
-            };
-            if fits(0) && fits(1) {
-                let log = x.explanation.log + y.explanation.log;
-                found.push(ChainPair { amounts, log, chains: [of_a, of_b] });
-            }
-        }
-    }
-    found.sort_by(|a, b| b.log.total_cmp(&a.log));
-    found
+    ways.into_iter().map(explanation).collect()
 }

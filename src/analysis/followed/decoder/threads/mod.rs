@@ -36,8 +36,8 @@ const LEARNED_DELTAS: usize = 3_000;
 const LEARNED_BURST: usize = 1;
 const LONGEST_BURST: usize = 8;
 /// So many deltas are answered at once, by what came up to so many later.
-const ANSWERED: usize = 2_048;
-const LATER: usize = 512;
+const ANSWERED: usize = 256;
+const LATER: usize = 128;
 /// Less likely sites are left out.
 const LEAST: f64 = 1e-3;
 

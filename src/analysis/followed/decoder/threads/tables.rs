@@ -71,16 +71,8 @@ impl ThreadTables {
 
     /// Sizes that the rules expect, with chances, and the chance of another size.
     pub(super) fn expected(&self, state: &ThreadState, slot: Slot) -> (Vec<(u64, f64)>, f64) {
-        let own;
-        let rules = match (self.rules.get(&slot), state.slot) {
-            (Some(rules), _) => &rules[..],
-            (None, Some(last)) => {
-                own = [((last, 1, 1), FIRST_CHANCE)];
-                &own
-            }
-            (None, None) => &[],
-        };
-        let mut found: Vec<(u64, f64)> = Vec::new();
+        let rules = self.rules.get(&slot).map_or(&[][..], Vec::as_slice);
+        let mut found: Vec<(u64, f64)> = Vec::with_capacity(rules.len());
         let mut rest = 1.0;
         for &((slot, times, of), chance) in rules {
             let size = state.size(slot).map(|size| size as f64 * times as f64 / of as f64);
