@@ -11,10 +11,12 @@ use super::{Label, PlacedAllocation};
 
 /// Allocations of a stay that are told apart.
 const MOST_SLOTS: u8 = 6;
+/// Allocations of a stay that are counted.
+const MOST_COUNTED: usize = 12;
 /// Sizes remembered of a thread.
 const MOST_SIZES: usize = 8;
 /// Hypotheses kept.
-const BEAM: usize = 8;
+const BEAM: usize = 12;
 /// Less likely ones than the best by this are dropped, as a logarithm.
 const FAR_BEHIND: f64 = 12.0;
 /// How likely a thread made a delta that is not listed or was elsewhere, beside those listed;
@@ -180,7 +182,7 @@ impl<'a> ThreadSearch<'a> {
             let site = stays.site(stay);
             let chance = self.tables.chance(site, made.unwrap_or(0));
             let log = left + (weight * chance + LEAST).ln();
-            let made = made.map(|made| made + 1);
+            let made = made.map(|made| (made + 1).min(MOST_COUNTED));
             found.push(NextAllocation { slot: (site, nth(site, stay)), stay, made, log });
             // Sites that no poll saw, before this stay allocated.
             let is_new = stay > span.first && (stay > state.stay || state.made == Some(0));
@@ -233,10 +235,19 @@ struct LatticeNode {
     edges: Vec<(usize, f64, Rc<Explanation>)>,
 }
 
+/// The hypotheses after a delta.
+#[derive(Debug)]
+struct LatticeStep {
+    nodes: Vec<LatticeNode>,
+    /// What was too unlikely to go on with: from which hypotheses, and how likely.
+    dropped: Vec<(usize, f64, Rc<Explanation>)>,
+}
+
 /// One way in which a hypothesis follows from another.
 pub(super) struct LatticeEdge<'a> {
     pub(super) from: &'a Hypothesis,
-    pub(super) to: &'a Hypothesis,
+    /// `None` if it was dropped.
+    pub(super) to: Option<&'a Hypothesis>,
     pub(super) explanation: &'a Rc<Explanation>,
     /// Its probability, by all deltas of the lattice.
     pub(super) chance: f64,
@@ -246,7 +257,7 @@ pub(super) struct LatticeEdge<'a> {
 #[derive(Debug)]
 pub(super) struct ThreadLattice {
     /// First the one before all deltas.
-    steps: Vec<Vec<LatticeNode>>,
+    steps: Vec<LatticeStep>,
 }
 
 impl ThreadLattice {
@@ -254,7 +265,8 @@ impl ThreadLattice {
         let start = Rc::new(ThreadState::default().with_key());
         let states = vec![start; threads];
         let hypothesis = Hypothesis { log: 0.0, states, key: 0 };
-        ThreadLattice { steps: vec![vec![LatticeNode { hypothesis, edges: Vec::new() }]] }
+        let nodes = vec![LatticeNode { hypothesis, edges: Vec::new() }];
+        ThreadLattice { steps: vec![LatticeStep { nodes, dropped: Vec::new() }] }
     }
 
     /// How many deltas it has.
@@ -264,7 +276,7 @@ impl ThreadLattice {
 
     /// Takes the next delta.
     pub(super) fn push(&mut self, delta: &ContestedDelta, search: &ThreadSearch<'_>) {
-        let last = self.steps.last().into_iter().flatten();
+        let last = self.steps.last().into_iter().flat_map(|step| &step.nodes);
         let mut hypotheses: Vec<Hypothesis> = last.map(|node| node.hypothesis.clone()).collect();
         let mut moved = FxHashMap::default();
         for hypothesis in &mut hypotheses {
@@ -326,6 +338,7 @@ impl ThreadLattice {
         order.truncate(BEAM);
         let best = order.first().map_or(0.0, |group| groups[*group].1);
         order.retain(|group| groups[*group].1 > best - FAR_BEHIND);
+        let sum: f64 = groups.iter().map(|group| (group.1 - best).exp()).sum();
         let node = |group: &usize| {
             let (first, log) = groups[*group];
             let Continuation { from, explanation, .. } = &all[first];
@@ -335,32 +348,40 @@ impl ThreadLattice {
             LatticeNode { hypothesis, edges: Vec::new() }
         };
         let mut nodes: Vec<LatticeNode> = order.iter().map(node).collect();
+        let mut dropped = Vec::new();
         for (one, group) in all.into_iter().zip(group_of) {
-            let node = order.iter().position(|kept| *kept == group);
-            if let Some(at) = node.filter(|_| one.log > best - FAR_BEHIND) {
-                nodes[at].edges.push((one.from, one.log - best, one.explanation));
+            match order.iter().position(|kept| *kept == group) {
+                _ if one.log < best - FAR_BEHIND => {}
+                Some(at) => nodes[at].edges.push((one.from, one.log - best, one.explanation)),
+                None => dropped.push((one.from, (one.log - best).exp() / sum, one.explanation)),
             }
         }
-        self.steps.push(nodes);
+        self.steps.push(LatticeStep { nodes, dropped });
     }
 
     /// Gives all ways in which hypotheses follow from each other, from the last delta to the first,
-    /// with the delta's number in the lattice.
+    /// with the delta's number in the lattice. What was dropped stays as likely as it was then.
     pub(super) fn edges(&self, mut take: impl FnMut(usize, LatticeEdge<'_>)) {
-        let [.., last] = &self.steps[..] else { return };
-        let mut here: Vec<f64> = last.iter().map(|node| node.hypothesis.log.exp()).collect();
+        let Some(last) = self.steps.last() else { return };
+        let mut here: Vec<f64> = last.nodes.iter().map(|node| node.hypothesis.log.exp()).collect();
         for (number, pair) in self.steps.windows(2).enumerate().rev() {
-            let [sources, nodes] = pair else { continue };
-            let sum: f64 = here.iter().sum();
-            let mut before = vec![0.0; sources.len()];
-            for (node, weight) in nodes.iter().zip(&here) {
+            let [source, step] = pair else { continue };
+            let kept = 1.0 - step.dropped.iter().map(|of| of.1).sum::<f64>();
+            let factor = kept / here.iter().sum::<f64>();
+            let mut before = vec![0.0; source.nodes.len()];
+            let mut give = |from: usize, to, chance: f64, explanation| {
+                before[from] += chance;
+                let from = &source.nodes[from].hypothesis;
+                take(number, LatticeEdge { from, to, explanation, chance });
+            };
+            for (node, weight) in step.nodes.iter().zip(&here) {
                 let to = &node.hypothesis;
                 for (from, log, explanation) in &node.edges {
-                    let chance = weight / sum * (log - to.log).exp();
-                    before[*from] += chance;
-                    let from = &sources[*from].hypothesis;
-                    take(number, LatticeEdge { from, to, explanation, chance });
+                    give(*from, Some(to), weight * factor * (log - to.log).exp(), explanation);
                 }
+            }
+            for (from, chance, explanation) in &step.dropped {
+                give(*from, None, *chance, explanation);
             }
             here = before;
         }

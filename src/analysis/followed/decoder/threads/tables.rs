@@ -192,9 +192,9 @@ impl StayCounts {
     }
 
     fn add(&mut self, edge: &LatticeEdge<'_>, of: &ContestedDelta, threads: &[ThreadStays]) {
-        let one = edge.explanation.made.first();
+        let (one, Some(to)) = (edge.explanation.made.first(), edge.to) else { return };
         for span in &of.spans {
-            let [from, to] = [edge.from, edge.to].map(|it| &it.states[span.thread]);
+            let [from, to] = [edge.from, to].map(|it| &it.states[span.thread]);
             let sites = &threads[span.thread];
             for stay in from.stay..to.stay {
                 let made = if stay == from.stay { from.made } else { Some(0) };

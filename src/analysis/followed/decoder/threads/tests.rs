@@ -107,7 +107,8 @@ fn sizes_and_places_tell_whose_an_allocation_is() {
                 length[thread] = 1 + job.draw(128);
             }
             // The poll may come before it has gone on.
-            seen[thread] = job.lines[[line, 1 - line][job.draw(2) as usize]];
+            let has_gone_on = job.draw(2) == 1;
+            seen[thread] = job.lines[if has_gone_on { 1 - line } else { line }];
         }
         job.delta(&made, [before, seen]);
     }
@@ -119,8 +120,10 @@ fn sizes_and_places_tell_whose_an_allocation_is() {
 fn what_threads_allocate_alike_is_nobodys() {
     let mut job = TwoThreads::new();
     for _ in 0..4_000 {
-        let line = job.lines[job.draw(2) as usize];
-        job.delta(&[(512, line)], [job.lines; 2]);
+        let number = job.draw(2) as usize;
+        let line = job.lines[number];
+        let polls = [job.lines; 2];
+        job.delta(&[(512, line)], polls);
     }
     let [probable, _] = job.judge();
     assert!(probable < 0.02, "{probable:.3} are probable");
@@ -130,8 +133,10 @@ fn what_threads_allocate_alike_is_nobodys() {
 fn a_recording_is_always_decoded_alike() {
     let mut job = TwoThreads::new();
     for nth in 0..600 {
-        let (line, size) = (job.lines[job.draw(2) as usize], 512 * (1 + job.draw(3)));
-        job.delta(&[(size, line)], [job.lines, [job.lines[nth % 2]; 2]]);
+        let (number, size) = (job.draw(2) as usize, 512 * (1 + job.draw(3)));
+        let made = [(size, job.lines[number])];
+        let after = [job.lines[nth % 2]; 2];
+        job.delta(&made, [job.lines, after]);
     }
     let sites = || -> Vec<Vec<_>> {
         let parts = decode(&job.log);
