@@ -35,8 +35,6 @@ pub(in crate::analysis) type FreeSite = [Option<AllocationOrigin>; 2];
 pub(in crate::analysis) struct CheckedFrees {
     right: u32,
     all: u32,
-    /// Of several threads it is not known which of them frees: neither age nor place tells.
-    pub(in crate::analysis) of_threads: bool,
 }
 
 impl CheckedFrees {
@@ -52,8 +50,7 @@ impl CheckedFrees {
 
     pub(in crate::analysis) fn is_reliable(self) -> bool {
         let wrong = self.all - self.right;
-        let is_often = self.right >= wrong.saturating_mul(ALWAYS_RATIO);
-        !self.of_threads && self.all >= MIN_CHECKED && is_often
+        self.all >= MIN_CHECKED && self.right >= wrong.saturating_mul(ALWAYS_RATIO)
     }
 }
 

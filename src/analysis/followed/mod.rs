@@ -6,7 +6,8 @@
 //! 1. *Who made it?* A recording is read twice. The first reading gathers all deltas; `decoder`
 //!    finds the sites of their allocations, with probabilities. While a recording is made, only
 //!    the last ones are decoded; for all others the stacks at the two polls are candidates, of the
-//!    threads that can have made a delta (`change_origins.rs`).
+//!    threads that can have made a delta (`change_origins.rs`). Where several threads allocate
+//!    (`contention.rs`), that tells who made what, but not whose blocks live.
 //! 2. *What is proven?* `proof.rs` alone decides: which deltas, and which blocks of a snapshot.
 //! 3. *Code of `torch.compile`*: its text tells which line made a buffer (`buffer_alignment.rs`).
 //!    The loop that makes an optimizer's state runs only once: its lines take turns
@@ -227,23 +228,12 @@ impl FollowedSteps {
             self.places.works(stack);
         }
         let is_several = seen.threads.len() > 1;
-        let is_usual = self.contention.add(change, is_several);
+        let of_threads = self.decoded.as_ref().is_some_and(|decoded| decoded.are_of_threads());
+        let is_usual = self.contention.add(change, is_several) || of_threads;
         // A thread that seldom allocates leaves no doubt where the decoder has none.
         let is_sure = || !decoded.is_empty() && decoded.iter().all(DecodedPart::is_sure);
-        let contested = match self.are_of_threads() {
-            true => {
-                std::env::var_os("X_LIVE").is_some()
-                    || decoded.is_empty()
-                    || decoded.iter().any(|part| part.probable().is_none())
-            }
-            false => is_usual || is_several && !is_sure(),
-        };
+        let contested = is_usual || is_several && !is_sure();
         NewChange { change, proven, seen, decoded, below, contested }
-    }
-
-    /// Whether it is decoded which of several threads allocated.
-    fn are_of_threads(&self) -> bool {
-        self.decoded.as_ref().is_some_and(|decoded| decoded.are_of_threads())
     }
 
     /// Keeps a change. `true`: the last map may show it.
@@ -258,8 +248,7 @@ impl FollowedSteps {
         let pools = [change.small, change.large];
         let site = free_site(&new.seen.origins, stacks);
         let level = live_before(change.live, &pools);
-        let is_several = change.allocations().saturating_add(change.frees()) > 1;
-        let is_burst = is_several && !open && !self.are_of_threads();
+        let is_burst = change.allocations().saturating_add(change.frees()) > 1 && !open;
         let parts = is_burst.then(|| self.past.divide(level, &pools)).flatten();
         let parts = parts.or_else(|| {
             let decoded = Some(decoded).filter(|_| !open)?;

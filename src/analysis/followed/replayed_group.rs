@@ -158,8 +158,7 @@ impl GroupReplay {
             self.check(at, moment, checked);
         }
         let other = self.other(at);
-        let is_told = told.is_some() && !moment.youngest.of_threads;
-        if let Some(other) = other.filter(|_| !is_told && !moment.youngest.is_reliable()) {
+        if let Some(other) = other.filter(|_| told.is_none() && !moment.youngest.is_reliable()) {
             self.live[other].doubted = true;
         }
         self.remove(at, moment.site, moment.time).is_open = other.is_some();

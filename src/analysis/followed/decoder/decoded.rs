@@ -257,17 +257,7 @@ impl DecodedDeltas {
 
     /// Decodes a log in which several threads allocate.
     pub(in crate::analysis::followed) fn of_threads(log: DeltaLog) -> Self {
-        let mut parts = threads::decode(&log);
-        if let Some(x) = std::env::var_os("X_PATH") {
-            let most: usize = x.to_str().and_then(|x| x.parse().ok()).unwrap_or(8);
-            let path = DecodedSites::of(&log, &WaitingPlaces::default());
-            for (number, of) in parts.iter_mut().enumerate() {
-                if of.is_empty() && log.deltas[number].allocations() > most {
-                    *of = path.parts(number as u64, &log);
-                }
-            }
-        }
-        let decoded = Decoded::Threads(parts);
+        let decoded = Decoded::Threads(threads::decode(&log));
         DecodedDeltas { log, decoded }
     }
 

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::bursts::Explanations;
 use super::stays::{ContestedDelta, Passages, StaySpan, ThreadStays};
 use super::tables::{Slot, ThreadTables};
-use super::{Label, PlacedAllocation};
+use super::{PlacedAllocation, SiteNumber};
 
 /// Allocations of a stay that are told apart.
 const MOST_SLOTS: u8 = 6;
@@ -169,7 +169,7 @@ impl<'a> ThreadSearch<'a> {
     pub(super) fn next(&self, span: &StaySpan, state: &ThreadState) -> Vec<NextAllocation> {
         let stays = &self.threads[span.thread];
         let weight = span.weight();
-        let nth = |site: Label, stay: usize| match state.slot {
+        let nth = |site: SiteNumber, stay: usize| match state.slot {
             Some((last, nth)) if last == site && stay == state.stay => (nth + 1).min(MOST_SLOTS),
             _ => 1,
         };

@@ -151,28 +151,34 @@ fn fitting_sizes(
 
 /// Chains of all threads that have the delta's counts and bytes together.
 fn join(delta: &ContestedDelta, chains: &[Rc<Vec<ThreadChain>>]) -> Vec<Rc<Explanation>> {
-    let mut ways: Vec<(f64, Amounts, Vec<usize>)> = vec![(0.0, Amounts::default(), Vec::new())];
-    for of_thread in chains {
+    let whole = (delta.counts, delta.sums);
+    let mut ways = vec![(0.0, Amounts::default(), [0; MOST_THREADS])];
+    for (at, of_thread) in chains.iter().enumerate() {
+        let is_last = at + 1 == chains.len();
+        let fits = |amounts: &Amounts| match is_last {
+            true => *amounts == whole,
+            false => (0..2).all(|pool| {
+                amounts.0[pool] <= delta.counts[pool] && amounts.1[pool] <= delta.sums[pool]
+            }),
+        };
         let mut longer = Vec::new();
-        for (log, amounts, numbers) in &ways {
-            for (number, chain) in of_thread.iter().enumerate() {
-                let amounts = sum(amounts, &chain.amounts);
-                let fits = |pool: usize| {
-                    amounts.0[pool] <= delta.counts[pool] && amounts.1[pool] <= delta.sums[pool]
-                };
-                if fits(0) && fits(1) {
-                    let numbers = [&numbers[..], &[number]].concat();
+        for (log, before, numbers) in &ways {
+            let room = delta.count() - before.0.iter().sum::<u32>() as usize;
+            let short = of_thread.iter().take_while(|of| of.explanation.made.len() <= room);
+            for (number, chain) in short.enumerate() {
+                let amounts = sum(before, &chain.amounts);
+                if fits(&amounts) {
+                    let mut numbers = *numbers;
+                    numbers[at] = number;
                     longer.push((log + chain.explanation.log, amounts, numbers));
                 }
             }
         }
         longer.sort_by(|a, b| b.0.total_cmp(&a.0));
-        longer.truncate(MOST_WAYS);
+        longer.truncate(if is_last { MOST_EXPLANATIONS } else { MOST_WAYS });
         ways = longer;
     }
-    ways.retain(|way| way.1 == (delta.counts, delta.sums));
-    ways.truncate(MOST_EXPLANATIONS);
-    let explanation = |(log, _, numbers): (f64, Amounts, Vec<usize>)| {
+    let explanation = |(log, _, numbers): (f64, Amounts, [usize; MOST_THREADS])| {
         let mut whole = Explanation { log, ..Explanation::default() };
         for (of_thread, number) in chains.iter().zip(numbers) {
             let part = &of_thread[number].explanation;

@@ -38,15 +38,13 @@ const LONGEST_BURST: usize = 8;
 /// So many deltas are answered at once, by what came up to so many later.
 const ANSWERED: usize = 256;
 const LATER: usize = 128;
-/// Less likely sites are left out.
-const LEAST: f64 = 1e-3;
 
 /// A site: [`NO_SITE`], [`ENGINE`], or the number of a stack behind these.
-type Label = u32;
+type SiteNumber = u32;
 /// A thread without Python.
-const NO_SITE: Label = 0;
+const NO_SITE: SiteNumber = 0;
 /// A thread without Python, while another waits for the autograd engine.
-const ENGINE: Label = 1;
+const ENGINE: SiteNumber = 1;
 
 /// One allocation of an explanation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,7 +74,7 @@ impl SeenThreads {
     fn of(log: &DeltaLog) -> SeenThreads {
         let mut found = SeenThreads::default();
         let mut numbers: FxHashMap<ThreadId, usize> = FxHashMap::default();
-        let mut labels: FxHashMap<StackId, Label> = FxHashMap::default();
+        let mut labels: FxHashMap<StackId, SiteNumber> = FxHashMap::default();
         for delta in &log.deltas {
             let listed = log.threads(delta);
             for seen in listed {
@@ -90,7 +88,7 @@ impl SeenThreads {
                         SeenStack::Stack(stack) | SeenStack::WaitsForEngine(stack) => {
                             *labels.entry(stack).or_insert_with(|| {
                                 found.stacks.push(stack);
-                                ENGINE + found.stacks.len() as Label
+                                ENGINE + found.stacks.len() as SiteNumber
                             })
                         }
                         SeenStack::NoFrames if waits_for_engine(listed, side).is_some() => ENGINE,
@@ -148,7 +146,7 @@ impl SeenThreads {
         explanations: &[(Rc<Explanation>, f64)],
     ) -> Vec<DecodedPart> {
         let placed = |of: &PlacedAllocation| (of.size, self.origin(of, log, delta));
-        let mut ways: Vec<(Vec<(u64, AllocationOrigin)>, f64)> = Vec::new();
+        let mut ways: Vec<(Vec<PlacedSize>, f64)> = Vec::new();
         for (explanation, chance) in explanations {
             let way: Vec<_> = explanation.made.iter().map(placed).collect();
             match ways.iter_mut().find(|known| known.0 == way) {
@@ -160,56 +158,33 @@ impl SeenThreads {
         let Some((best, _)) = explained.max_by(|a, b| a.1.total_cmp(&b.1)) else {
             return Vec::new();
         };
-        let sizes = |way: &[(u64, AllocationOrigin)]| {
-            let mut sizes: Vec<u64> = way.iter().map(|of| of.0).collect();
-            sizes.sort_unstable();
-            sizes
-        };
-        let alike = ways.iter().filter(|way| sizes(&way.0) == sizes(best));
-        let has_sizes = alike.map(|way| way.1).sum::<f64>() >= PROBABLE;
-        let part = |(at, of): (usize, &(u64, AllocationOrigin))| DecodedPart {
-            is_large: of.0 > MAX_SMALL_BLOCK,
-            requested: has_sizes.then_some(of.0),
-            size: of.0 as f64,
-            sites: sites(best, at, &ways),
+        let part = |(at, &(size, origin)): (usize, &PlacedSize)| {
+            let alike = |way: &[PlacedSize]| {
+                way.iter().filter(|of| of.0 == size && is_alike(&of.1, &origin)).count()
+            };
+            let needed = alike(&best[..=at]);
+            let having = ways.iter().filter(|way| alike(&way.0) >= needed);
+            let chance: f64 = having.map(|way| way.1).sum();
+            DecodedPart {
+                is_large: size > MAX_SMALL_BLOCK,
+                requested: (chance >= PROBABLE).then_some(size),
+                size: size as f64,
+                sites: vec![(origin, chance), (AllocationOrigin::NotSeen, 1.0 - chance)],
+            }
         };
         best.iter().enumerate().map(part).collect()
     }
 }
 
-/// The sites of one allocation of the likeliest way in which a delta can have been made.
-fn sites(
-    best: &[(u64, AllocationOrigin)],
-    at: usize,
-    ways: &[(Vec<(u64, AllocationOrigin)>, f64)],
-) -> Vec<(AllocationOrigin, f64)> {
-    // Which of several threads was at a stack is less important than which stack it was.
-    let is_like = |a: &(u64, AllocationOrigin), b: &(u64, AllocationOrigin)| {
-        let stack = |of: &AllocationOrigin| match of {
-            AllocationOrigin::Stack(_, stack) => Some(*stack),
-            _ => None,
-        };
-        a.0 == b.0 && stack(&a.1) == stack(&b.1)
-    };
-    let count =
-        |of: &[(u64, AllocationOrigin)]| of.iter().filter(|it| is_like(it, &best[at])).count();
-    let needed = count(&best[..=at]);
-    let having = ways.iter().filter(|way| count(&way.0) >= needed);
-    let mut found = vec![(best[at].1, having.map(|way| way.1).sum::<f64>())];
-    if let [_] = best {
-        for (way, chance) in ways {
-            let Some(other) = way.first().filter(|it| !is_like(it, &best[at])) else { continue };
-            match found.iter_mut().find(|site| site.0 == other.1) {
-                Some(site) => site.1 += chance,
-                None => found.push((other.1, *chance)),
-            }
-        }
+/// The bytes of an allocation, and where it was made.
+type PlacedSize = (u64, AllocationOrigin);
+
+/// Which of several threads was at a stack matters less than which stack it was.
+fn is_alike(a: &AllocationOrigin, b: &AllocationOrigin) -> bool {
+    match (a, b) {
+        (AllocationOrigin::Stack(_, a), AllocationOrigin::Stack(_, b)) => a == b,
+        _ => a == b,
     }
-    let rest = 1.0 - found.iter().map(|site| site.1).sum::<f64>();
-    found.push((AllocationOrigin::NotSeen, rest));
-    found.retain(|site| site.1 > LEAST);
-    found.sort_by(|a, b| b.1.total_cmp(&a.1));
-    found
 }
 
 /// A thread that waits for the autograd engine at the poll before (0) or after (1).

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::Label;
+use super::SiteNumber;
 
 /// Stays of one thread that a delta can belong to: in more, polls were too far apart.
 const MOST_STAYS: usize = 4;
@@ -23,8 +23,8 @@ const MOST_BETWEEN: usize = 4;
 
 /// Polls in a row that saw a thread at one site.
 #[derive(Debug, Clone, Copy)]
-struct ThreadStay {
-    site: Label,
+struct SiteStay {
+    site: SiteNumber,
     /// Times of the first and the last of them.
     first: u64,
     last: u64,
@@ -32,26 +32,26 @@ struct ThreadStay {
 
 /// A thread's stays, one after the other.
 #[derive(Debug, Default)]
-pub(super) struct ThreadStays(Vec<ThreadStay>);
+pub(super) struct ThreadStays(Vec<SiteStay>);
 
 impl ThreadStays {
     /// Takes what a poll saw. Deltas share polls: one delta ends when a poll ends, and the next
     /// begins when the same poll began.
-    pub(super) fn see(&mut self, time: u64, site: Label) {
+    pub(super) fn see(&mut self, time: u64, site: SiteNumber) {
         match self.0.last_mut() {
             Some(stay) if stay.site == site => {
                 (stay.first, stay.last) = (stay.first.min(time), stay.last.max(time));
             }
             Some(stay) if time <= stay.last => {}
-            _ => self.0.push(ThreadStay { site, first: time, last: time }),
+            _ => self.0.push(SiteStay { site, first: time, last: time }),
         }
     }
 
-    pub(super) fn site(&self, stay: usize) -> Label {
+    pub(super) fn site(&self, stay: usize) -> SiteNumber {
         self.0[stay].site
     }
 
-    pub(super) fn sites(&self) -> impl Iterator<Item = Label> {
+    pub(super) fn sites(&self) -> impl Iterator<Item = SiteNumber> {
         self.0.iter().map(|stay| stay.site)
     }
 
@@ -104,11 +104,11 @@ impl ContestedDelta {
 
 /// Sites that lie between two others: polls can miss them.
 #[derive(Debug, Default)]
-pub(super) struct Passages(FxHashMap<(Label, Label), Vec<(Label, f64)>>);
+pub(super) struct Passages(FxHashMap<(SiteNumber, SiteNumber), Vec<(SiteNumber, f64)>>);
 
 impl Passages {
     pub(super) fn of(threads: &[ThreadStays]) -> Passages {
-        let mut passages: FxHashMap<(Label, Label), (f64, FxHashMap<Label, f64>)> =
+        let mut passages: FxHashMap<(SiteNumber, SiteNumber), (f64, FxHashMap<SiteNumber, f64>)> =
             FxHashMap::default();
         for stays in threads {
             let stays = &stays.0[..stays.0.len().min(LEARNED_STAYS)];
@@ -126,9 +126,10 @@ impl Passages {
                 }
             }
         }
-        let shares = |(ends, (times, seen)): (_, (f64, FxHashMap<Label, f64>))| {
+        let shares = |(ends, (times, seen)): (_, (f64, FxHashMap<SiteNumber, f64>))| {
             let often = seen.into_iter().filter(|it| it.1 >= PASSED.0 && it.1 > PASSED.1 * times);
-            let mut sites: Vec<(Label, f64)> = often.map(|(site, n)| (site, n / times)).collect();
+            let mut sites: Vec<(SiteNumber, f64)> =
+                often.map(|(site, n)| (site, n / times)).collect();
             sites.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             sites.truncate(MOST_BETWEEN);
             (ends, sites)
@@ -137,7 +138,7 @@ impl Passages {
     }
 
     /// Sites between two, and in which share of passages.
-    pub(super) fn between(&self, from: Label, to: Label) -> &[(Label, f64)] {
+    pub(super) fn between(&self, from: SiteNumber, to: SiteNumber) -> &[(SiteNumber, f64)] {
         self.0.get(&(from, to)).map_or(&[], Vec::as_slice)
     }
 }

@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
 
-use super::Label;
+use super::SiteNumber;
 use super::beam::{LatticeEdge, ThreadLattice, ThreadState};
 use super::stays::{ContestedDelta, ThreadStays};
 
 /// Which allocation: its site, and the how-manieth of a stay, from 1 on.
-pub(super) type Slot = (Label, u8);
+pub(super) type Slot = (SiteNumber, u8);
 
 /// How likely a thread allocates once more in a stay, before anything is learned; and at most.
 const FIRST_CHANCE: f64 = 0.3;
@@ -55,7 +55,7 @@ impl SizeBins {
 #[derive(Debug, Default)]
 pub(super) struct ThreadTables {
     /// By site: how likely a stay with 0, 1, 2... allocations makes one more.
-    chances: FxHashMap<Label, Vec<f64>>,
+    chances: FxHashMap<SiteNumber, Vec<f64>>,
     rules: FxHashMap<Slot, Vec<(SizeRule, f64)>>,
     bins: FxHashMap<Slot, SizeBins>,
     all: SizeBins,
@@ -63,7 +63,7 @@ pub(super) struct ThreadTables {
 
 impl ThreadTables {
     /// How likely a stay at a site that made so many allocations makes one more.
-    pub(super) fn chance(&self, site: Label, made: usize) -> f64 {
+    pub(super) fn chance(&self, site: SiteNumber, made: usize) -> f64 {
         let chances = self.chances.get(&site);
         let chance = chances.and_then(|of| of.get(made).or(of.last()));
         chance.copied().unwrap_or(FIRST_CHANCE)
@@ -180,10 +180,10 @@ fn best_rules(mut left: Vec<HoldingRules>) -> Vec<(SizeRule, f64)> {
 
 /// By site and number of allocations: how often a stay made one more, and how often it ended.
 #[derive(Default)]
-struct StayCounts(FxHashMap<Label, Vec<[f64; 2]>>);
+struct StayCounts(FxHashMap<SiteNumber, Vec<[f64; 2]>>);
 
 impl StayCounts {
-    fn count(&mut self, site: Label, made: usize, has_ended: bool, chance: f64) {
+    fn count(&mut self, site: SiteNumber, made: usize, has_ended: bool, chance: f64) {
         let of_site = self.0.entry(site).or_default();
         if of_site.len() <= made {
             of_site.resize(made + 1, [0.0; 2]);
@@ -211,8 +211,8 @@ impl StayCounts {
         }
     }
 
-    fn chances(self) -> FxHashMap<Label, Vec<f64>> {
-        let chances = |(site, counts): (Label, Vec<[f64; 2]>)| {
+    fn chances(self) -> FxHashMap<SiteNumber, Vec<f64>> {
+        let chances = |(site, counts): (SiteNumber, Vec<[f64; 2]>)| {
             let sum = |side: usize| counts.iter().map(|it| it[side]).sum::<f64>();
             let usual = sum(0) / (sum(0) + sum(1)).max(1.0);
             let chance = |[more, ended]: &[f64; 2]| {
