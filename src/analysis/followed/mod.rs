@@ -139,6 +139,8 @@ struct NewChange<'a> {
     /// The call below which its only thread made it, if that is all that is known.
     below: Option<AllocationOrigin>,
     contested: bool,
+    /// Several threads allocate and free: whose blocks live is a guess.
+    of_threads: bool,
 }
 
 impl NewChange<'_> {
@@ -228,12 +230,20 @@ impl FollowedSteps {
             self.places.works(stack);
         }
         let is_several = seen.threads.len() > 1;
-        let of_threads = self.decoded.as_ref().is_some_and(|decoded| decoded.are_of_threads());
-        let is_usual = self.contention.add(change, is_several) || of_threads;
+        let of_threads = self.are_of_threads();
+        let is_usual = self.contention.add(change, is_several);
         // A thread that seldom allocates leaves no doubt where the decoder has none.
         let is_sure = || !decoded.is_empty() && decoded.iter().all(DecodedPart::is_sure);
-        let contested = is_usual || is_several && !is_sure();
-        NewChange { change, proven, seen, decoded, below, contested }
+        let contested = match of_threads {
+            true => decoded.is_empty() || decoded.iter().any(|part| part.probable().is_none()),
+            false => is_usual || is_several && !is_sure(),
+        };
+        NewChange { change, proven, seen, decoded, below, contested, of_threads }
+    }
+
+    /// Whether the recording is decoded as one of several threads.
+    fn are_of_threads(&self) -> bool {
+        self.decoded.as_ref().is_some_and(|decoded| decoded.are_of_threads())
     }
 
     /// Keeps a change. `true`: the last map may show it.
@@ -347,7 +357,7 @@ impl FollowedSteps {
 
 /// Whom a change is charged to.
 fn charge(new: &NewChange<'_>, engine: &EngineFrames, stacks: &StackTable) -> BlockAttribution {
-    let NewChange { change, proven, seen, decoded, below, contested } = new;
+    let NewChange { change, proven, seen, decoded, below, contested, of_threads } = new;
     let held_lock = change.threads.iter().any(|thread| thread.held_lock);
     let left =
         |origin: AllocationOrigin| !held_lock && may_have_left(origin, new.apart(), engine, stacks);
@@ -369,6 +379,6 @@ fn charge(new: &NewChange<'_>, engine: &EngineFrames, stacks: &StackTable) -> Bl
         allocated_at: change.after.0,
         certain: proven.is_some(),
         contested: *contested,
-        doubted: false,
+        doubted: *of_threads,
     }
 }
