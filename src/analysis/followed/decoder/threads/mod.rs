@@ -38,6 +38,8 @@ const LONGEST_BURST: usize = 8;
 /// So many deltas are answered at once, by what came up to so many later.
 const ANSWERED: usize = 256;
 const LATER: usize = 128;
+/// With more threads nothing is decoded: each hypothesis says where all of them are.
+const MOST_THREADS: usize = 256;
 
 /// A site: [`NO_SITE`], [`ENGINE`], or the number of a stack behind these.
 type SiteNumber = u32;
@@ -198,6 +200,10 @@ fn waits_for_engine(listed: &[SeenThread], side: usize) -> Option<AllocationOrig
 /// The allocations of all deltas of a log; none of a delta of which nothing is known.
 pub(super) fn decode(log: &DeltaLog) -> Vec<Vec<DecodedPart>> {
     let seen = SeenThreads::of(log);
+    let mut found = vec![Vec::new(); log.deltas.len()];
+    if seen.stays.len() > MOST_THREADS {
+        return found;
+    }
     let passages = Passages::of(&seen.stays);
     let learned = &seen.deltas[..seen.deltas.len().min(LEARNED_DELTAS)];
     let mut tables = ThreadTables::default();
@@ -209,7 +215,6 @@ pub(super) fn decode(log: &DeltaLog) -> Vec<Vec<DecodedPart>> {
     }
     let search = ThreadSearch::new(&tables, &passages, &seen.stays, LONGEST_BURST);
     let mut lattice = ThreadLattice::new(seen.stays.len());
-    let mut found = vec![Vec::new(); log.deltas.len()];
     let mut answered = 0;
     for (number, delta) in seen.deltas.iter().enumerate() {
         lattice.push(delta, &search);

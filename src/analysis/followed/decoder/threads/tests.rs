@@ -6,7 +6,7 @@ use crate::model::{
     ThreadWait,
 };
 
-/// A few thousand times less than the time between two polls.
+/// Nanoseconds from the poll before a delta to the one after it.
 const POLL: u64 = 10_000;
 
 /// Two threads that polls see at two lines, one after the other.
