@@ -20,6 +20,8 @@ const EARLY: f64 = 1.02;
 const LIBRARIES: [&str; 3] = ["site-packages", "/lib/python", "/torchinductor_"];
 /// Memory older than the recording.
 const OLDER: &str = "[before recording]";
+/// Memory whose stack nobody saw.
+const NOT_SEEN: &str = "[not seen]";
 
 /// Bytes with one kind of evidence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -156,7 +158,10 @@ fn every(profile: &Profile, device: CudaIndex, truth: &Bytes) -> Result<Option<P
             *all -= (*bytes).min(*all);
         }
     }
-    let kinds = [("proven", scaled(proven)), ("not proven", scaled(rest))];
+    let (unknown, rest): (Bytes, Bytes) =
+        rest.into_iter().partition(|of| of.0 == Stack::Mark(NOT_SEEN.into()));
+    let kinds =
+        [("proven", scaled(proven)), ("not proven", scaled(rest)), ("not seen", scaled(unknown))];
     Ok(Some(compare(&kinds, truth, EARLY)))
 }
 
@@ -236,6 +241,9 @@ fn stack_of(profile: &Profile, path: &[StackLabel]) -> Stack {
         }
     }
     let is_below = path.len() > 1 && is(PseudoFrame::NotSeen);
+    if is(PseudoFrame::NotSeen) && !is_below {
+        return Stack::Mark(NOT_SEEN.into());
+    }
     let mut places = Vec::new();
     for label in path.iter().rev().skip(usize::from(is_below)) {
         let StackLabel::Frame(frame) = label else { return Stack::Mark(format!("{label:?}")) };

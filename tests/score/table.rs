@@ -36,18 +36,19 @@ pub fn of_recordings(judged: &[Judged]) -> String {
         "live",
         "all allocated",
         "peak",
-        "bytes live: said / of it right, %; time, memory"
+        "bytes live; all bytes: said / of it right, %; time, memory"
     );
     for one in judged {
         let score = &one.score;
         let _ = writeln!(
             text,
-            "{:<24} {:>15} {:>15} {:>15}  {}; {:.2} s, {} MiB",
+            "{:<24} {:>15} {:>15} {:>15}  {}; {}; {:.2} s, {} MiB",
             one.name,
             pair(&score.live),
             score.every.as_ref().map_or("-".to_owned(), pair),
             pair(&score.peak),
             said(&score.live.known),
+            score.every.as_ref().map_or("-".to_owned(), |part| said(&part.known)),
             score.seconds,
             score.mebibytes,
         );
@@ -64,7 +65,7 @@ fn pair(part: &Part) -> String {
 fn said(known: &BTreeMap<String, Known>) -> String {
     let total: u64 = known.values().map(|known| known.bytes).sum();
     let mut parts = Vec::new();
-    for name in ["proven", "probable", "sampled", "shared", "not seen"] {
+    for name in ["proven", "probable", "not proven", "sampled", "shared", "not seen"] {
         if let Some(known) = known.get(name).filter(|known| known.bytes > 0) {
             let bytes = 100.0 * known.bytes as f64 / total as f64;
             let right = 100.0 * known.right as f64 / known.bytes as f64;

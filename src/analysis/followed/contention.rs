@@ -1,9 +1,10 @@
 //! How often more than one thread can have allocated.
 //!
-//! Where threads allocate at the same time, it is a guess which of them a counter delta belongs to,
-//! and so is which of their blocks a free took. The scored set: of what looks probable in a server
-//! of four threads, a quarter to a half is right; beside a thread that made one allocation in 23,
-//! half; in 46 or fewer, 96 % and more.
+//! Where threads allocate at the same time, `decoder/threads` finds out which of them a counter
+//! delta belongs to, once the whole recording is known. Which of their blocks a free took stays a
+//! guess. The scored set: of the live blocks that would look probable in a server of four threads, a
+//! quarter to four fifths are right; beside a thread that made one allocation in 23, half; in 46 or
+//! fewer, 96 % and more.
 
 use crate::model::FollowedChange;
 
@@ -28,6 +29,11 @@ impl Contention {
         if several {
             self.contested = self.contested.saturating_add(allocations);
         }
+        self.is_usual()
+    }
+
+    /// Whether more than one thread can have allocated, as a rule.
+    pub(super) fn is_usual(&self) -> bool {
         self.contested > FEW + self.allocations / CONTESTED_IN
     }
 }

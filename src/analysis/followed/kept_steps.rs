@@ -96,7 +96,10 @@ impl FollowedSteps {
 
     /// Decodes all deltas, for a second reading of the recording.
     pub(crate) fn decode(self) -> DecodedDeltas {
-        DecodedDeltas::of(self.log, &self.places)
+        match self.contention.is_usual() {
+            true => DecodedDeltas::of_threads(self.log),
+            false => DecodedDeltas::of(self.log, &self.places),
+        }
     }
 
     /// Begins with the blocks of the last map, if they add up to what was alive before the first

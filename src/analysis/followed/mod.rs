@@ -6,7 +6,8 @@
 //! 1. *Who made it?* A recording is read twice. The first reading gathers all deltas; `decoder`
 //!    finds the sites of their allocations, with probabilities. While a recording is made, only
 //!    the last ones are decoded; for all others the stacks at the two polls are candidates, of the
-//!    threads that can have made a delta (`change_origins.rs`).
+//!    threads that can have made a delta (`change_origins.rs`). Where several threads allocate
+//!    (`contention.rs`), that tells who made what, but not whose blocks live.
 //! 2. *What is proven?* `proof.rs` alone decides: which deltas, and which blocks of a snapshot.
 //! 3. *Code of `torch.compile`*: its text tells which line made a buffer (`buffer_alignment.rs`).
 //!    The loop that makes an optimizer's state runs only once: its lines take turns
@@ -138,6 +139,8 @@ struct NewChange<'a> {
     /// The call below which its only thread made it, if that is all that is known.
     below: Option<AllocationOrigin>,
     contested: bool,
+    /// Several threads allocate and free: whose blocks live is a guess.
+    of_threads: bool,
 }
 
 impl NewChange<'_> {
@@ -227,11 +230,20 @@ impl FollowedSteps {
             self.places.works(stack);
         }
         let is_several = seen.threads.len() > 1;
+        let of_threads = self.are_of_threads();
         let is_usual = self.contention.add(change, is_several);
         // A thread that seldom allocates leaves no doubt where the decoder has none.
         let is_sure = || !decoded.is_empty() && decoded.iter().all(DecodedPart::is_sure);
-        let contested = is_usual || is_several && !is_sure();
-        NewChange { change, proven, seen, decoded, below, contested }
+        let contested = match of_threads {
+            true => decoded.is_empty() || decoded.iter().any(|part| part.probable().is_none()),
+            false => is_usual || is_several && !is_sure(),
+        };
+        NewChange { change, proven, seen, decoded, below, contested, of_threads }
+    }
+
+    /// Whether the recording is decoded as one of several threads.
+    fn are_of_threads(&self) -> bool {
+        self.decoded.as_ref().is_some_and(|decoded| decoded.are_of_threads())
     }
 
     /// Keeps a change. `true`: the last map may show it.
@@ -345,7 +357,7 @@ impl FollowedSteps {
 
 /// Whom a change is charged to.
 fn charge(new: &NewChange<'_>, engine: &EngineFrames, stacks: &StackTable) -> BlockAttribution {
-    let NewChange { change, proven, seen, decoded, below, contested } = new;
+    let NewChange { change, proven, seen, decoded, below, contested, of_threads } = new;
     let held_lock = change.threads.iter().any(|thread| thread.held_lock);
     let left =
         |origin: AllocationOrigin| !held_lock && may_have_left(origin, new.apart(), engine, stacks);
@@ -367,6 +379,6 @@ fn charge(new: &NewChange<'_>, engine: &EngineFrames, stacks: &StackTable) -> Bl
         allocated_at: change.after.0,
         certain: proven.is_some(),
         contested: *contested,
-        doubted: false,
+        doubted: *of_threads,
     }
 }

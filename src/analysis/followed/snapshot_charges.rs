@@ -71,7 +71,11 @@ impl FollowedSteps {
             for (group, address) in unexplained {
                 left.entry(group).or_default().push(address);
             }
+            let addresses: Vec<u64> = left.values().flatten().copied().collect();
             until.charge_left(left, lived_on, &mut attributions);
+            for address in addresses.iter().filter(|_| self.are_of_threads()) {
+                attributions.entry(*address).and_modify(|charge| *charge = charge.in_doubt());
+            }
         }
         (attributions, highest.and_then(HighestMoment::add_up))
     }

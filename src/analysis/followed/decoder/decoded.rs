@@ -8,12 +8,13 @@ use super::places::polled_totals;
 use super::posteriors;
 use super::rest::{Rest, rests};
 use super::sites::Posteriors;
+use super::threads;
 use super::visits::{Label, Weights};
 use crate::analysis::attribution::{AllocationOrigin, WaitingPlaces};
 
 /// A site that is at least this likely is *probable*. The decoder is rather too careful: in the
 /// scored set, 98 % of what is this likely or more was right.
-const PROBABLE: f64 = 0.9;
+pub(super) const PROBABLE: f64 = 0.9;
 /// One that is at least this likely is right although other threads ran.
 const SURE: f64 = 0.99;
 
@@ -232,17 +233,37 @@ impl DecodedSites {
     }
 }
 
+/// What was decoded of a log's deltas.
+#[derive(Debug)]
+enum Decoded {
+    /// Of one thread.
+    Path(DecodedSites),
+    /// Of several: by delta.
+    Threads(Vec<Vec<DecodedPart>>),
+}
+
 /// All deltas of a device in a recording, decoded: what a second reading of it needs.
 #[derive(Debug)]
 pub(crate) struct DecodedDeltas {
     log: DeltaLog,
-    sites: DecodedSites,
+    decoded: Decoded,
 }
 
 impl DecodedDeltas {
     pub(in crate::analysis::followed) fn of(log: DeltaLog, waiting: &WaitingPlaces) -> Self {
-        let sites = DecodedSites::of(&log, waiting);
-        DecodedDeltas { log, sites }
+        let decoded = Decoded::Path(DecodedSites::of(&log, waiting));
+        DecodedDeltas { log, decoded }
+    }
+
+    /// Decodes a log in which several threads allocate.
+    pub(in crate::analysis::followed) fn of_threads(log: DeltaLog) -> Self {
+        let decoded = Decoded::Threads(threads::decode(&log));
+        DecodedDeltas { log, decoded }
+    }
+
+    /// Whether it says which of several threads allocated.
+    pub(in crate::analysis::followed) fn are_of_threads(&self) -> bool {
+        matches!(self.decoded, Decoded::Threads(_))
     }
 
     pub(in crate::analysis::followed) fn into_log(self) -> DeltaLog {
@@ -250,6 +271,12 @@ impl DecodedDeltas {
     }
 
     pub(in crate::analysis::followed) fn parts(&self, number: u64) -> Vec<DecodedPart> {
-        self.sites.parts(number, &self.log)
+        match &self.decoded {
+            Decoded::Path(sites) => sites.parts(number, &self.log),
+            Decoded::Threads(parts) => {
+                let at = usize::try_from(number).unwrap_or(usize::MAX);
+                parts.get(at).cloned().unwrap_or_default()
+            }
+        }
     }
 }

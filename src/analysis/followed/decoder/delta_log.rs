@@ -34,8 +34,14 @@ pub(super) struct SeenThread {
     /// Before and after the delta.
     pub(super) sides: [SeenStack; 2],
     pub(super) held_lock: bool,
-    /// It waited all the time.
-    pub(super) waited: bool,
+    pub(super) wait: ThreadWait,
+}
+
+impl SeenThread {
+    /// Whether it waited all the time.
+    pub(super) fn waited(&self) -> bool {
+        self.wait == ThreadWait::Throughout
+    }
 }
 
 /// Growth of a pool's totals: never negative.
@@ -69,7 +75,7 @@ pub(super) struct LoggedDelta {
     pub(super) pools: [PoolGrowth; 2],
     threads: Range<u32>,
     /// A thread that is not listed may have made it, or one elsewhere.
-    others_possible: bool,
+    pub(super) others_possible: bool,
 }
 
 impl LoggedDelta {
@@ -138,7 +144,7 @@ impl DeltaLog {
             thread: thread.thread,
             sides: thread.sides().map(side),
             held_lock: thread.held_lock,
-            waited: thread.wait == ThreadWait::Throughout,
+            wait: thread.wait,
         }));
         self.deltas.push(LoggedDelta {
             before: change.before.0,
@@ -184,7 +190,7 @@ impl DeltaLog {
             return None;
         }
         let mut stood = Vec::new();
-        for seen in self.threads(of).iter().filter(|seen| !seen.waited) {
+        for seen in self.threads(of).iter().filter(|seen| !seen.waited()) {
             for side in seen.sides {
                 let (SeenStack::Stack(stack) | SeenStack::WaitsForEngine(stack)) = side else {
                     return None;

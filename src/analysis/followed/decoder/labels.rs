@@ -80,7 +80,7 @@ impl<'a> ThreadHabits<'a> {
             };
             let is_engine = self.of_engine.contains(&thread.thread);
             let held = self.held(thread.thread);
-            if thread.waited
+            if thread.waited()
                 || self.waiting.has(stack)
                 || log.only_calls(stack)
                 || !self.held.is_empty() && held == 0 && !is_engine

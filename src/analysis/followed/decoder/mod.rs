@@ -6,6 +6,8 @@
 //! allocations of the folded iteration stands what all polls saw there ([`visits`]). Where the job
 //! does not repeat itself, its allocations stand in their own order. A hidden Markov model over
 //! sites finds the most likely path; its counts come from the rounds before ([`sites`]).
+//!
+//! That is one path: of one thread. Where several allocate, [`threads`] decodes.
 
 mod decoded;
 mod delta_log;
@@ -15,6 +17,7 @@ mod period;
 mod places;
 mod rest;
 mod sites;
+mod threads;
 mod visits;
 
 pub(crate) use decoded::DecodedDeltas;
