@@ -256,6 +256,7 @@ fn tables_and_the_summary_say_that_they_are_exact() {
 
     let mut out = Vec::new();
     render::summary(&mut out, &profile, "job.memspy", MIB).unwrap();
+    render::next_steps(&mut out, &profile, "job.memspy").unwrap();
     let summary = String::from_utf8(out).unwrap();
     assert!(!summary.contains("is a guess"), "{summary}");
     holds(

@@ -463,6 +463,7 @@ fn the_summary_suggests_commands_and_calls_sampled_lines_a_guess() {
     let profile = training().profile();
     let mut out = Vec::new();
     render::summary(&mut out, &profile, "job.memspy", 12 * MIB).unwrap();
+    render::next_steps(&mut out, &profile, "job.memspy").unwrap();
     let text = String::from_utf8(out).unwrap();
     println!("{text}");
     for expected in [
