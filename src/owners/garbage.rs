@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::garbage_cycles;
 use super::rows::TensorRows;
 use super::walk::RelevantObjects;
-use crate::model::{GarbageCycle, TensorRow};
+use crate::model::{GarbageCycle, TensorInfo, TensorRow};
 use crate::python::{ObjectHeap, ReferenceGraph};
 use crate::target::Addr;
 use crate::torch::{AutogradNode, TensorDecoder};
@@ -96,6 +96,12 @@ impl<'a> CombinedReferences<'a> {
     pub(super) fn bases_of(&self, tensor: Addr) -> Vec<Addr> {
         let bases = self.tensors.of_one_moment(|tensors| Some(tensors.bases_of(tensor)));
         bases.unwrap_or_default()
+    }
+
+    /// A tensor that is in no row, with its count.
+    pub(super) fn other_tensor(&self, at: Addr) -> Option<(TensorInfo, i64)> {
+        self.tensors
+            .of_one_moment(|tensors| Some((tensors.tensor(at)?, tensors.references_of_tensor(at)?)))
     }
 
     pub(super) fn counts_of_storage(&self, storage: Addr) -> Option<i64> {

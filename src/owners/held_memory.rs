@@ -9,7 +9,7 @@ use super::garbage::CombinedReferences;
 use super::name_lookup::{NamedPlace, NamedReference};
 use super::retention_graph::{FreedObjects, ReferenceSide, Removed, RetentionGraph};
 use super::untracked_objects::{LRU_CACHE, add_untracked};
-use crate::model::{AllocatorSnapshot, BlockState, FreedBytes, SavedIn, TensorDevice};
+use crate::model::{AllocatorSnapshot, BlockState, FreedBytes, SavedIn, TensorDevice, TensorInfo};
 use crate::python::{ClassKind, HeapObject, ObjectHeap, ReferenceGraph, VariableHolder};
 use crate::target::Addr;
 
@@ -405,6 +405,7 @@ fn add_tensors(
         builder.add(node.at.0, || held.references(node.at.0));
     }
     let mut storages: Vec<StorageNumber> = Vec::new();
+    let mut bases: Vec<(u32, Addr)> = Vec::new();
     for row in held.rows() {
         let Some(&from) = builder.numbers.get(&row.tensor.at) else { continue };
         let tensor = &row.tensor;
@@ -413,8 +414,8 @@ fn add_tensors(
             continue;
         }
         let kept = tensor.grad.into_iter().chain(tensor.parts.iter().copied());
-        let bases = held.bases_of(Addr(tensor.at)).into_iter().map(|base| base.0);
-        kept.chain(bases).for_each(|to| _ = builder.cpp(from, to));
+        kept.for_each(|to| _ = builder.cpp(from, to));
+        bases.extend(held.bases_of(Addr(tensor.at)).into_iter().map(|base| (from, base)));
         // Its graph is newer than the nodes that were read.
         torn.extend(tensor.grad_fn.filter(|to| !builder.cpp(from, *to)).map(|_| from));
         // A leaf's `AutogradMeta` has its hooks once more; other tensors' nodes have them.
@@ -423,16 +424,9 @@ fn add_tensors(
                 builder.edges.push((from, hooks, ReferenceSide::Cpp));
             }
         }
-        if let (Some(storage), Some(device)) = (tensor.storage, tensor.device) {
-            let is_new = !builder.numbers.contains_key(&storage.at);
-            let number = builder.add(storage.at, || held.counts_of_storage(Addr(storage.at)));
-            if is_new && storage.memory() > 0 {
-                let (data, bytes) = (storage.data, storage.memory());
-                storages.push(StorageNumber { number, device, data, bytes });
-            }
-            builder.edges.push((from, number, ReferenceSide::Cpp));
-        }
+        add_storage(held, builder, &mut storages, (from, tensor));
     }
+    known_parts.extend(add_bases(held, builder, &mut storages, bases));
     for node in held.nodes() {
         let Some(&from) = builder.numbers.get(&node.at.0) else { continue };
         if node.is_torn {
@@ -455,6 +449,46 @@ fn add_tensors(
         }
     }
     storages
+}
+
+fn add_storage(
+    held: &CombinedReferences<'_>,
+    builder: &mut GraphBuilder,
+    storages: &mut Vec<StorageNumber>,
+    (from, tensor): (u32, &TensorInfo),
+) {
+    let (Some(storage), Some(device)) = (tensor.storage, tensor.device) else { return };
+    let is_new = !builder.numbers.contains_key(&storage.at);
+    let number = builder.add(storage.at, || held.counts_of_storage(Addr(storage.at)));
+    if is_new && storage.memory() > 0 {
+        let (data, bytes) = (storage.data, storage.memory());
+        storages.push(StorageNumber { number, device, data, bytes });
+    }
+    builder.edges.push((from, number, ReferenceSide::Cpp));
+}
+
+/// Tensors that only their views keep: what `Linear` with a bias returns is a view of its sum.
+fn add_bases(
+    held: &CombinedReferences<'_>,
+    builder: &mut GraphBuilder,
+    storages: &mut Vec<StorageNumber>,
+    mut bases: Vec<(u32, Addr)>,
+) -> Vec<u32> {
+    let mut added = Vec::new();
+    while let Some((view, base)) = bases.pop() {
+        if builder.cpp(view, base.0) {
+            continue;
+        }
+        let Some((tensor, count)) = held.other_tensor(base) else { continue };
+        let number = builder.add(base.0, || Some(count));
+        added.push(number);
+        builder.edges.push((view, number, ReferenceSide::Cpp));
+        let kept = tensor.grad.into_iter().chain(tensor.grad_fn);
+        kept.for_each(|to| _ = builder.cpp(number, to));
+        add_storage(held, builder, storages, (number, &tensor));
+        bases.extend(held.bases_of(base).into_iter().map(|further| (number, further)));
+    }
+    added
 }
 
 fn memory_places(storages: &[StorageNumber], blocks: &[AllocatorSnapshot]) -> Vec<MemoryPlace> {

@@ -292,6 +292,16 @@ def kept_graph():
 
 
 @situation
+def output_of_linear():
+    """Over three dimensions with a bias, it is a view of a sum that nobody else has."""
+    model = nn.Linear(64, 1024, device="cuda")
+    output = model(torch.ones(4, 256, 64, device="cuda", requires_grad=True) * 2)
+    stand("output_of_linear: output")
+    del output
+    gone(model)
+
+
+@situation
 def graph_and_leaf():
     loss = (mib(2, requires_grad=True) * 2).exp().sum()
     stand("graph_and_leaf: loss")

@@ -1,6 +1,7 @@
 //! A notebook keeps what cells returned, and the traceback of its last error.
 
 use super::{Finding, FindingFacts, MIN_BYTES};
+use crate::analysis::owners::OwnerKind;
 use crate::model::{
     OwnershipSnapshot, RetainedReference, TensorCategory, TensorRow, bytes, number,
 };
@@ -15,18 +16,19 @@ struct OnlyNamed<'s> {
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot else { return Vec::new() };
-    outputs(snapshot).into_iter().chain(last_error(snapshot)).collect()
+    outputs(facts, snapshot).into_iter().chain(last_error(facts, snapshot)).collect()
 }
 
-fn outputs(snapshot: &OwnershipSnapshot) -> Option<Finding> {
+fn outputs(facts: &FindingFacts<'_>, snapshot: &OwnershipSnapshot) -> Option<Finding> {
     let kept = only_named(snapshot, &is_session_output);
-    let frees = freed(snapshot, RetainedReference::SESSION_OUTPUTS).unwrap_or(0).max(kept.bytes);
+    let retained = RetainedReference::SESSION_OUTPUTS;
+    let (frees, size) = freed(facts, retained, &kept, &is_session_output);
     let count = number(kept.rows.len() as u64, "tensor");
     let what = match frees > kept.bytes {
         true => format!("{count} of earlier cells and what their graphs saved"),
         false => format!("{count} of earlier cells"),
     };
-    let problem = format!("the notebook's Out keeps {what}, {}", bytes(frees));
+    let problem = format!("the notebook's Out keeps {what}, {size}");
     let found = Finding::new("notebook outputs", frees, problem)
         // %reset leaves the last three in names that IPython hides.
         .change(
@@ -37,27 +39,44 @@ fn outputs(snapshot: &OwnershipSnapshot) -> Option<Finding> {
     (frees >= MIN_BYTES && !kept.rows.is_empty()).then_some(found)
 }
 
-fn last_error(snapshot: &OwnershipSnapshot) -> Option<Finding> {
+fn last_error(facts: &FindingFacts<'_>, snapshot: &OwnershipSnapshot) -> Option<Finding> {
     let kept = only_named(snapshot, &is_of_last_error);
-    let frees = freed(snapshot, RetainedReference::LAST_ERROR).unwrap_or(0).max(kept.bytes);
+    let (frees, size) = freed(facts, RetainedReference::LAST_ERROR, &kept, &is_of_last_error);
     let name = kept.rows.first().and_then(|row| row.names.first());
     let variable = name.and_then(|name| name.rsplit_once("<locals>.")).map(|(_, name)| name);
     let of = variable.map_or(String::new(), |variable| format!(", such as {variable}"));
     let problem = format!(
         "the traceback of the notebook's last error keeps the local variables of the functions \
-         that it passed{of}: {}",
-        bytes(frees)
+         that it passed{of}: {size}"
     );
     let found = Finding::new("last error", frees, problem)
-        .change("run a cell that fails at once, such as 1/0: its traceback takes the place")
+        .change("run 1/0 in a cell (its traceback takes the place), then gc.collect()")
         .frees(frees);
     (frees >= MIN_BYTES).then_some(found)
 }
 
-/// With graphs, models and all else that goes; `None`: not known.
-fn freed(snapshot: &OwnershipSnapshot, name: &str) -> Option<u64> {
-    let known = snapshot.retained.iter().find(|known| &*known.name == name);
-    known.map(RetainedReference::on_gpus)
+/// What goes with these names, and its text. Where references are not all known, such as those of
+/// garbage, it is what the tensors and their graphs hold.
+fn freed(
+    facts: &FindingFacts<'_>,
+    retained: &str,
+    kept: &OnlyNamed<'_>,
+    is_such: &dyn Fn(&str) -> bool,
+) -> (u64, String) {
+    let known = facts.snapshot.and_then(|it| it.retained.iter().find(|it| &*it.name == retained));
+    let exact = known.filter(|known| !known.is_least).map(RetainedReference::on_gpus);
+    if let Some(exact) = exact.filter(|exact| *exact >= kept.bytes) {
+        return (exact, bytes(exact));
+    }
+    let graphs = facts.groups.iter().filter(|group| {
+        group.kind == OwnerKind::Graph && group.device.is_cuda() && is_such(&group.owner)
+    });
+    let graphs: u64 = graphs.map(|group| group.size.bytes).sum();
+    let size = kept.bytes + graphs;
+    match graphs {
+        0 => (size, bytes(size)),
+        _ => (size, format!("about {}", bytes(size))),
+    }
 }
 
 fn only_named<'s>(
