@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{Finding, FindingFacts, MIN_BYTES};
-use crate::analysis::owners::OwnerKind;
+use crate::analysis::owners::{OwnerFrees, OwnerGroup, OwnerKind};
 use crate::model::{GraphNode, OwnershipSnapshot, TensorRow, count};
 
 /// Fewer are the parts of one loss.
@@ -13,34 +13,35 @@ const ADDS: &str = "AddBackward";
 const PASSES: [&str; 4] = ["MulBackward", "DivBackward", "SubBackward", "NegBackward"];
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    sums(facts).into_iter().map(|(group, added)| finding(group, added)).collect()
+}
+
+/// What the sums keep, and how many results they add.
+pub(super) fn sums<'f>(facts: &FindingFacts<'f>) -> Vec<(&'f OwnerGroup, u64)> {
     let Some((snapshot, watch)) = facts.snapshot.zip(facts.watch) else { return Vec::new() };
     let mut chains = AddChains::new(snapshot);
-    let mut found = Vec::new();
-    for group in facts.groups {
-        // The sum of one step ends with it.
-        let is_kept = group.kind == OwnerKind::Graph && watch.lasts(group);
-        if !is_kept || group.members > 1 || group.size.bytes < MIN_BYTES {
-            continue;
-        }
+    // The sum of one step ends with it.
+    let kept = facts.groups.iter().filter(|group| {
+        let is_kept = group.kind == OwnerKind::Graph && group.members <= 1;
+        is_kept && group.size.bytes >= MIN_BYTES && watch.lasts(group)
+    });
+    let sums = kept.filter_map(|group| {
         let is_it = |row: &&TensorRow| row.names.iter().any(|name| **name == *group.owner);
         let root = snapshot.tensors.iter().find(is_it).filter(|row| row.tensor.numel == Some(1));
-        let added = root.and_then(|row| row.tensor.grad_fn).map_or(0, |node| chains.length(node));
-        if added < MIN_ADDED {
-            continue;
-        }
-        let problem = format!(
-            "{} adds up {} results and keeps their autograd graphs",
-            group.owner,
-            count(added + 1)
-        );
-        let frees = group.frees.as_ref().map_or(group.size.bytes, |frees| frees.all());
-        let finding = Finding::new("results added up", group.size.bytes, problem)
-            .change("add .item() or .detach() of each, if it is for a log")
-            .frees(frees)
-            .command("why", &[&group.owner]);
-        found.push(finding);
-    }
-    found
+        let added = chains.length(root?.tensor.grad_fn?) + 1;
+        (added > MIN_ADDED).then_some((group, added))
+    });
+    sums.collect()
+}
+
+fn finding(group: &OwnerGroup, added: u64) -> Finding {
+    let problem =
+        format!("{} adds up {} results and keeps their autograd graphs", group.owner, count(added));
+    let frees = group.frees.as_ref().map_or(group.size.bytes, OwnerFrees::all);
+    Finding::new("results added up", group.size.bytes, problem)
+        .change("add .item() or .detach() of each, if it is for a log")
+        .frees(frees)
+        .command("why", &[&group.owner])
 }
 
 /// Additions of single numbers, one behind the other.

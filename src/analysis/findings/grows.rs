@@ -1,6 +1,6 @@
 //! An owner grows.
 
-use super::{Finding, FindingFacts, MIN_BYTES};
+use super::{Finding, FindingFacts, MIN_BYTES, added_results};
 use crate::analysis::owners::{OwnerGrowth, OwnerKind, raw_group_label};
 use crate::model::{bytes, count};
 
@@ -10,7 +10,13 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let fast = facts.growth.iter().filter(|g| g.rise.rate() * 60.0 >= MIN_GROWTH_A_MINUTE);
     // A full cache holds as many as before, of other sizes.
     let is_full = |growth: &&OwnerGrowth| growth.storages <= 0 && growth.group.size.storages > 1;
-    fast.filter(|growth| !is_full(growth)).map(finding).collect()
+    // The finding on a sum says more.
+    let sums = added_results::sums(facts);
+    let is_sum = |growth: &&OwnerGrowth| {
+        let group = &growth.group;
+        sums.iter().any(|(sum, _)| (&sum.kind, &sum.owner) == (&group.kind, &group.owner))
+    };
+    fast.filter(|growth| !is_full(growth) && !is_sum(growth)).map(finding).collect()
 }
 
 fn finding(growth: &OwnerGrowth) -> Finding {
