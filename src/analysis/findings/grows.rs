@@ -4,12 +4,16 @@ use super::{Finding, FindingFacts, MIN_BYTES, added_results};
 use crate::analysis::owners::{OwnerGrowth, OwnerKind, raw_group_label};
 use crate::model::{bytes, count};
 
+/// In names of what `functools.lru_cache` keeps.
+const RESULTS_OF_CACHE: &str = ".<cache>";
 const MIN_GROWTH_A_MINUTE: f64 = MIN_BYTES as f64;
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let fast = facts.growth.iter().filter(|g| g.rise.rate() * 60.0 >= MIN_GROWTH_A_MINUTE);
-    // A full cache holds as many as before, of other sizes.
-    let is_full = |growth: &&OwnerGrowth| growth.storages <= 0 && growth.group.size.storages > 1;
+    // A full cache of results has as many as before, of other sizes.
+    let is_full = |growth: &&OwnerGrowth| {
+        growth.storages <= 0 && growth.group.owner.contains(RESULTS_OF_CACHE)
+    };
     // The finding on a sum says more.
     let sums = added_results::sums(facts);
     let is_sum = |growth: &&OwnerGrowth| {
