@@ -231,7 +231,7 @@ def paces(windows, steps):
 
 
 def killed(args, verdicts):
-    """One rank is killed in the fifth step: its trace ends there, all traces can be read, and its end is told."""
+    """One rank is killed in the fifth step. All traces can be read, and memspy says which rank ended first."""
     ranks = Ranks(args, "--dies", 1, memspy=[])
     code, log = ranks.ended()
     keep(args, "killed.txt", log)

@@ -36,7 +36,7 @@ static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// Whether the answer shows warnings on the same terminal.
 static IN_ANSWER: AtomicBool = AtomicBool::new(false);
 
-/// Whether recordings are read without what tells of user, machine and program.
+/// Whether recordings are read redacted.
 static REDACTS: AtomicBool = AtomicBool::new(false);
 
 /// From here on recordings are read as `record --redact` writes them.

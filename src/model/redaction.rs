@@ -1,4 +1,4 @@
-//! A recording without what tells of the user, the machine and the program's text.
+//! Takes out of a recording what names the user and the machine, and the program's text.
 
 use std::sync::Arc;
 

@@ -23,8 +23,7 @@ pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
     let which = |is_meant: &dyn Fn(&TensorRow) -> bool| -> Vec<usize> {
         (0..).zip(rows).filter(|(_, row)| is_meant(row)).map(|(index, _)| index).collect()
     };
-    // Tables show modules as attributes.
-    let is_whole = |name: &Arc<str>| **name == *word || with_attributes(name) == word;
+    let is_whole = |name: &Arc<str>| is_shown_or_read(name, &|name| name == word);
     let whole = which(&|row| row.names.iter().any(is_whole));
     if !whole.is_empty() {
         return NamedTensors::Rows(whole);
@@ -39,9 +38,8 @@ pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
             [row.object, Some(row.tensor.at), storage].contains(&Some(address))
         }));
     }
-    let is_short = |name: &Arc<str>| {
-        without_scope(name) == Some(word) || without_scope(&with_attributes(name)) == Some(word)
-    };
+    let is_short =
+        |name: &Arc<str>| is_shown_or_read(name, &|name| without_scope(name) == Some(word));
     let short = which(&|row| row.names.iter().any(is_short));
     let names: BTreeSet<Arc<str>> = short
         .iter()
@@ -65,14 +63,16 @@ fn largest_of(rows: &[TensorRow], owner: &str) -> Vec<usize> {
     };
     let is_it = |name: &str| begins(name) || fits(owner, name);
     let is_of_owner = |name: &Arc<str>| {
-        let shown = with_attributes(name);
-        [name, &*shown]
-            .into_iter()
-            .any(|name| is_it(name) || without_scope(name).is_some_and(is_it))
+        is_shown_or_read(name, &|name| is_it(name) || without_scope(name).is_some_and(is_it))
     };
     let behind = (0..rows.len()).filter(|&row| rows[row].names.iter().any(is_of_owner));
     let bytes = |&row: &usize| rows[row].tensor.storage.map_or(0, |storage| storage.memory());
     behind.max_by_key(|row| (bytes(row), std::cmp::Reverse(*row))).into_iter().collect()
+}
+
+/// Whether a name is meant, as it was read or as tables show it: modules as attributes.
+fn is_shown_or_read(name: &str, is_meant: &dyn Fn(&str) -> bool) -> bool {
+    is_meant(name) || is_meant(&with_attributes(name))
 }
 
 /// Whether a name is of a pattern in which some indices and keys are `*`.

@@ -13,6 +13,9 @@ use crate::render::shared::{
     one_line, phase_at_peak, sampling_line, suggestion, warnings,
 };
 
+const FLAME_SHOWS: &str = "which stacks hold the memory at its peak";
+const LINES_SHOW: &str = "the peak reached on every line";
+
 /// Writes what was recorded, without what to do next ([`next_steps`]).
 pub fn summary(
     out: &mut dyn Write,
@@ -85,9 +88,9 @@ pub fn next_steps(out: &mut dyn Write, profile: &Profile, file: &str) -> Result<
     }
     writeln!(out, "Next:")?;
     let mut next = |command: String, shows: &str| writeln!(out, "  {command}{COMMENT}{shows}");
-    next(suggestion(["flame", &trace]), "which stacks hold the memory at its peak")?;
+    next(suggestion(["flame", &trace]), FLAME_SHOWS)?;
     if any {
-        next(suggestion(["lines", &trace]), "the peak reached on every line")?;
+        next(suggestion(["lines", &trace]), LINES_SHOW)?;
         let is_guessed = match profile.exact() {
             Some(exact) => exact.stacks_are_guessed(),
             None => profile.end().is_none_or(|end| end.totals.follow.is_none()),
@@ -115,10 +118,7 @@ pub fn ranks_summary(
         (&["lines", "--merge"][..], "of each line the most, the least, in which rank"),
         (&["report", "-o", "ranks.html"], "a page with all ranks"),
     ];
-    let alone = [
-        (&["flame"][..], "which stacks hold the memory at its peak"),
-        (&["lines"], "the peak reached on every line"),
-    ];
+    let alone = [(&["flame"][..], FLAME_SHOWS), (&["lines"], LINES_SHOW)];
     if peaks.len() > 1 {
         writeln!(out, "{}", rank_peaks(peaks))?;
     }

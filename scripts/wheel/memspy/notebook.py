@@ -114,7 +114,7 @@ class MemspyMagics(Magics):
             if NOTHING not in str(error):
                 raise
             return
-        # In a frame of its own: what stands in the page comes out of names, and cannot reach the notebook.
+        # In a frame: what names put into the page cannot reach the notebook.
         frame = f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(page)}" width="100%" height="640" style="border:0"></iframe>'
         display(HTML(frame))
 

@@ -15,7 +15,7 @@ UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 ROWS = 10
 
 
-# How a test's figures reach the process that prints the list: pytest-xdist passes them on with the report.
+# pytest-xdist passes this on with a test's report, to the process that prints the list.
 PEAK = "gpu_memory_peak"
 HIGHEST = 10
 

@@ -12,29 +12,26 @@ const ADDS: &str = "AddBackward";
 /// `0.9 * mean + 0.1 * loss`
 const PASSES: [&str; 4] = ["MulBackward", "DivBackward", "SubBackward", "NegBackward"];
 
-pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
-    sums(facts).into_iter().map(|(group, added)| finding(group, added)).collect()
-}
-
 /// What the sums keep, and how many results they add.
 pub(super) fn sums<'f>(facts: &FindingFacts<'f>) -> Vec<(&'f OwnerGroup, u64)> {
     let Some((snapshot, watch)) = facts.snapshot.zip(facts.watch) else { return Vec::new() };
-    let mut chains = AddChains::new(snapshot);
     // The sum of one step ends with it.
     let kept = facts.groups.iter().filter(|group| {
         let is_kept = group.kind == OwnerKind::Graph && group.members <= 1;
         is_kept && group.size.bytes >= MIN_BYTES && watch.lasts(group)
     });
+    let mut chains: Option<AddChains<'_>> = None;
     let sums = kept.filter_map(|group| {
         let is_it = |row: &&TensorRow| row.names.iter().any(|name| **name == *group.owner);
         let root = snapshot.tensors.iter().find(is_it).filter(|row| row.tensor.numel == Some(1));
+        let chains = chains.get_or_insert_with(|| AddChains::new(snapshot));
         let added = chains.length(root?.tensor.grad_fn?) + 1;
         (added > MIN_ADDED).then_some((group, added))
     });
     sums.collect()
 }
 
-fn finding(group: &OwnerGroup, added: u64) -> Finding {
+pub(super) fn finding(group: &OwnerGroup, added: u64) -> Finding {
     let problem =
         format!("{} adds up {} results and keeps their autograd graphs", group.owner, count(added));
     let frees = group.frees.as_ref().map_or(group.size.bytes, OwnerFrees::all);

@@ -49,11 +49,11 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     // Of each variable: how many copies, and their bytes.
     let mut copies: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for (dict, keys) in kept {
-        let is_of = |model: &&BTreeSet<String>| {
+        let is_of = |model: &BTreeSet<String>| {
             let same = keys.keys().filter(|key| model.contains(**key)).count();
             !model.is_empty() && same * MIN_SHARE.1 >= model.len() * MIN_SHARE.0 && same > 1
         };
-        if models.iter().any(|model| is_of(&model)) && !is_average(dict) {
+        if models.iter().any(is_of) && !is_average(dict) {
             let variable = dict.split_once('[').map_or(dict, |(variable, _)| variable);
             let sums = copies.entry(variable).or_default();
             *sums = (sums.0 + 1, sums.1 + keys.values().sum::<u64>());

@@ -1,4 +1,4 @@
-//! An owner grows.
+//! An owner grows, or adds up results.
 
 use super::{Finding, FindingFacts, MIN_BYTES, added_results};
 use crate::analysis::owners::{OwnerGrowth, OwnerKind, raw_group_label};
@@ -16,11 +16,12 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     };
     // The finding on a sum says more.
     let sums = added_results::sums(facts);
+    let of_sums = sums.iter().map(|(group, added)| added_results::finding(group, *added));
     let is_sum = |growth: &&OwnerGrowth| {
         let group = &growth.group;
         sums.iter().any(|(sum, _)| (&sum.kind, &sum.owner) == (&group.kind, &group.owner))
     };
-    fast.filter(|growth| !is_full(growth) && !is_sum(growth)).map(finding).collect()
+    fast.filter(|growth| !is_full(growth) && !is_sum(growth)).map(finding).chain(of_sums).collect()
 }
 
 fn finding(growth: &OwnerGrowth) -> Finding {

@@ -83,7 +83,6 @@ pub const KINDS: [&str; 32] = [
 const RULES: &[Rule] = &[
     grows::find,
     graphs_kept::find,
-    added_results::find,
     garbage::find,
     create_graph::find,
     optimizers_twice::find,

@@ -10,8 +10,11 @@ use crate::render::shared::{bytes, percent, rough_length};
 
 /// `server: sessions holds 82.9 % of 2.68 GiB and grows by 168.34 MiB a second: GPU 0 is full in 14
 /// minutes`; `None` while nothing is known of the owners.
-pub(super) fn headline(summary: &JobSummary<'_>) -> Option<String> {
-    let owners = SummaryOwners::of(summary).filter(|owners| owners.all > 0)?;
+pub(super) fn headline(
+    summary: &JobSummary<'_>,
+    owners: Option<&SummaryOwners<'_>>,
+) -> Option<String> {
+    let owners = owners.filter(|owners| owners.all > 0)?;
     let largest = owners.rows(1).into_iter().next()?;
     let of_all = format!("{:.1} % of {}", percent(largest.bytes, owners.all), bytes(owners.all));
     // Memory without an owner stands in brackets.

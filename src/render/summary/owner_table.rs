@@ -74,10 +74,11 @@ impl<'a> SummaryOwners<'a> {
 /// At most so many owners; on a screen of `width` columns each in one line.
 pub(super) fn owner_lines(
     summary: &JobSummary<'_>,
+    owners: Option<&SummaryOwners<'_>>,
     most: usize,
     width: Option<usize>,
 ) -> Vec<String> {
-    let Some(owners) = SummaryOwners::of(summary) else { return without_owners(summary) };
+    let Some(owners) = owners else { return without_owners(summary) };
     let rows = owners.rows(most);
     let columns = OwnerColumns {
         frees: rows.iter().any(|row| !row.frees.is_empty()),

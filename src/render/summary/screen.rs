@@ -6,7 +6,7 @@ use super::bars::bars;
 use super::device_lines;
 use super::headline::headline;
 use super::host_line::host_line;
-use super::owner_table::owner_lines;
+use super::owner_table::{SummaryOwners, owner_lines};
 use super::text::{JobSummary, asleep, finding_part, foot, grown, head, line_part, without_gpus};
 use crate::render::owners::copied;
 use crate::render::shared::{cut, wrapped};
@@ -56,20 +56,29 @@ impl PartSizes {
 /// As much of a summary as fits.
 pub(super) fn screen(summary: &JobSummary<'_>, (width, height): (usize, usize)) -> SummaryScreen {
     let (width, room) = (width.max(MIN_WIDTH), height.saturating_sub(PROMPTS));
-    let mut of_sizes = SIZES.iter().map(|sizes| laid_out(summary, width, sizes));
+    // Once for all sizes: grouping the owners of a large job takes long.
+    let owners = SummaryOwners::of(summary);
+    let sentence = headline(summary, owners.as_ref());
+    let known = (owners.as_ref(), sentence.as_deref());
+    let mut of_sizes = SIZES.iter().map(|sizes| laid_out(summary, known, width, sizes));
     let smallest = of_sizes.next_back();
     let fits = |it: &SummaryScreen| it.lines.len() <= room;
     let nothing = SummaryScreen { lines: Vec::new(), headline: 0..0 };
     of_sizes.find(fits).or(smallest).unwrap_or(nothing)
 }
 
-fn laid_out(summary: &JobSummary<'_>, width: usize, sizes: &PartSizes) -> SummaryScreen {
+fn laid_out(
+    summary: &JobSummary<'_>,
+    (owners, sentence): (Option<&SummaryOwners<'_>>, Option<&str>),
+    width: usize,
+    sizes: &PartSizes,
+) -> SummaryScreen {
     let fitted = |lines: Vec<String>| -> Vec<String> {
         lines.iter().flat_map(|line| wrapped(line, Some(width))).collect()
     };
     let mut lines = vec![cut(&head(summary), width)];
     let from = lines.len();
-    lines.extend(fitted(headline(summary).into_iter().collect()));
+    lines.extend(sentence.into_iter().flat_map(|line| wrapped(line, Some(width))));
     let headline = from..lines.len();
     lines.extend(bars(summary.gpus, false, Some(width)));
     lines.extend(fitted(device_lines::peaks(summary, true)));
@@ -81,7 +90,7 @@ fn laid_out(summary: &JobSummary<'_>, width: usize, sizes: &PartSizes) -> Summar
         let details = host_line(summary.host).into_iter().chain(asleep(summary.process));
         lines.extend(fitted(details.collect()));
     }
-    lines.extend(fitted(owner_lines(summary, sizes.owners, Some(width))));
+    lines.extend(fitted(owner_lines(summary, owners, sizes.owners, Some(width))));
     if sizes.has_details {
         lines.extend(fitted(grown(summary)));
     }

@@ -8,7 +8,7 @@ use super::device_lines;
 use super::findings::{FindingText, finding_lines, no_findings, unchecked};
 use super::headline::{grown as growing_owners, tone};
 use super::host_line::host_line;
-use super::owner_table::owner_lines;
+use super::owner_table::{SummaryOwners, owner_lines};
 use super::screen::{SummaryScreen, screen};
 use crate::analysis::{GpuFacts, GrowthWatch, HostUse, ObservedDevice, ProcessSnapshot};
 use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorDevice};
@@ -141,7 +141,7 @@ fn whole(summary: &JobSummary<'_>, is_rank: bool, width: Option<usize>) -> Summa
     top.extend(device_lines::peaks(summary, false));
     top.extend(host_line(summary.host));
     top.extend(asleep(summary.process));
-    top.extend(owner_lines(summary, owners, None));
+    top.extend(owner_lines(summary, SummaryOwners::of(summary).as_ref(), owners, None));
     top.extend(grown(summary));
     let mut lines = fitted(top);
     let mut bottom = finding_part(summary, FINDINGS);
@@ -223,7 +223,7 @@ pub(super) fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// Lines that allocated what is live, or why there are none to show.
+/// The lines that allocated live memory, or why none are shown.
 pub(super) struct LinePart {
     pub(super) title: String,
     pub(super) rows: Vec<String>,

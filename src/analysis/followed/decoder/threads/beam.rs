@@ -9,7 +9,7 @@ use super::stays::{ContestedDelta, Passages, StaySpan, ThreadStays};
 use super::tables::{Slot, ThreadTables};
 use super::{PlacedAllocation, SiteNumber};
 
-/// Allocations of a stay that are told apart.
+/// The first allocations of a stay have a number each; all later ones share the last.
 const MOST_SLOTS: u8 = 6;
 /// Allocations of a stay that are counted.
 const MOST_COUNTED: usize = 12;

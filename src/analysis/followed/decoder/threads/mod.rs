@@ -197,7 +197,7 @@ fn waits_for_engine(listed: &[SeenThread], side: usize) -> Option<AllocationOrig
     })
 }
 
-/// The allocations of all deltas of a log; none of a delta of which nothing is known.
+/// The allocations of each delta of a log; empty where nothing is known.
 pub(super) fn decode(log: &DeltaLog) -> Vec<Vec<DecodedPart>> {
     let seen = SeenThreads::of(log);
     let mut found = vec![Vec::new(); log.deltas.len()];
