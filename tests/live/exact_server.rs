@@ -7,7 +7,7 @@ use crate::support::exact::Exact;
 use crate::support::memspy::{Recording, collapsed, lines, total, warnings};
 use crate::support::sim;
 use crate::support::target::Target;
-use memspy::model::EventKind;
+use memspy::model::{AddressSpace, EventKind, MemoryKind};
 use serde_json::Value;
 
 fn ask(target: &mut Target, request: &str) -> Value {
@@ -96,8 +96,13 @@ fn busy_threads_are_compared_despite_resets_of_the_counters() {
     let mut live: BTreeMap<u64, Option<u64>> = BTreeMap::new();
     for event in &read.events {
         match event.change {
-            EventKind::Allocated { address, block, .. } => _ = live.insert(address, block),
-            EventKind::Freed { address, .. } => _ = live.remove(&address),
+            // The driver's segments are events too.
+            EventKind::Allocated { memory_kind: MemoryKind::Torch(_), address, block, .. } => {
+                live.insert(address, block);
+            }
+            EventKind::Freed { memory_kind: AddressSpace::Torch, address, .. } => {
+                live.remove(&address);
+            }
             _ => {}
         }
     }

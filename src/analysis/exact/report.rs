@@ -235,7 +235,8 @@ impl ExactProfile {
                 all.push(RecordingWarning::NotCompared { device });
             }
             let torn = torch.snapshots_degraded;
-            if torn > 0 {
+            // After one good snapshot, events tell all that follows.
+            if torn > 0 && (torch.snapshots == 0 || torch.frees_from_snapshots) {
                 let all_read = torn + torch.snapshots;
                 all.push(RecordingWarning::TornSnapshots { device, torn, all: all_read });
             }

@@ -103,6 +103,8 @@ pub struct ExactRecorder {
     placed: u64,
     /// When all probes were in place: before, allocations and frees are not both seen.
     complete_from: u64,
+    /// When the first probe was taken away: after it, not both are seen either.
+    complete_until: u64,
     samples: Vec<ThreadSample>,
     failing: FailureCapture,
     watching: StepWatch,
@@ -142,6 +144,7 @@ impl ExactRecorder {
             has_allocated: false,
             placed: 0,
             complete_from: 0,
+            complete_until: u64::MAX,
             samples: Vec::new(),
             failing: FailureCapture::default(),
             watching: StepWatch::default(),
@@ -212,7 +215,7 @@ impl ExactRecorder {
     }
 
     fn empty_ring(&mut self) -> usize {
-        let until = Instant::now() + MAX_DRAIN;
+        let drain_end = Instant::now() + MAX_DRAIN;
         if self.samples_stacks() {
             self.sample_stacks();
         }
@@ -221,9 +224,10 @@ impl ExactRecorder {
         let most = if self.failing.is_waiting() { None } else { self.options.common.forget_after };
         let most = most.map_or(usize::MAX, |most| most + MAX_MORE_NUMBERS);
         let (sites, table) = (&mut self.sites, &mut self.session.table);
-        let (placed, complete_from) = (self.placed, self.complete_from);
+        let (placed, complete_from, until) = (self.placed, self.complete_from, self.complete_until);
         let is_whole = |seen: &PendingEvent| {
-            seen.time() >= if seen.is_torch() { complete_from } else { placed }
+            let from = if seen.is_torch() { complete_from } else { placed };
+            (from..until).contains(&seen.time())
         };
         let is_emptied = &mut self.is_emptied;
         *is_emptied = true;
@@ -235,7 +239,7 @@ impl ExactRecorder {
                     raw => sites.describe(raw, table).map(PendingEvent::Event),
                 };
                 waiting.extend(seen.filter(is_whole));
-                *is_emptied = table.size() <= most && Instant::now() < until;
+                *is_emptied = table.size() <= most && Instant::now() < drain_end;
                 *is_emptied
             });
         });
@@ -433,6 +437,7 @@ impl RecordingSource for ExactRecorder {
         self.compare_at_end(sink)?;
         self.check_events(sink)?;
         if let Some(probe) = &mut self.probe {
+            self.complete_until = monotonic();
             detach(probe);
         }
         self.take_last_events();
