@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashMap;
 
 use super::{Finding, FindingFacts, MIN_BYTES};
-use crate::model::{BlockState, CppKeeper, CppMemory, OwnershipSnapshot, number};
+use crate::model::{BlockState, CppKeeper, CppMemory, OwnershipSnapshot, TensorCategory, number};
 
 /// A step's autocast may last so long.
 const MIN_SECONDS: f64 = 1.0;
@@ -21,8 +21,10 @@ pub struct LastingCopies {
     has_graph: bool,
     /// Versions of the weights in the first snapshot.
     versions: FxHashMap<u64, u32>,
-    /// A weight changed, and its copy stayed.
+    /// A weight changed, and a copy is at the same address: the same, or the next step's.
     is_stale: bool,
+    /// The cache had copies while no graph saved anything, as between two steps.
+    outlives_graph: bool,
 }
 
 impl LastingCopies {
@@ -35,7 +37,7 @@ impl LastingCopies {
             .copied()
             .collect();
         match self.snapshots {
-            0 => (self.copies, self.times.0) = (copies, time),
+            0 => (self.copies, self.times.0) = (copies.clone(), time),
             _ => self.copies.retain(|copy| copies.contains(copy)),
         }
         let weights: BTreeSet<u64> = self.copies.iter().map(|copy| copy.of).collect();
@@ -46,6 +48,9 @@ impl LastingCopies {
             }
         }
         self.has_graph |= !snapshot.nodes.is_empty();
+        let mut rows = snapshot.tensors.iter();
+        self.outlives_graph |=
+            !copies.is_empty() && !rows.any(|row| row.category == TensorCategory::Saved);
         self.times.1 = time;
         self.snapshots += 1;
     }
@@ -57,7 +62,8 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     };
     let seconds = lasting.times.1 - lasting.times.0;
     let is_long = lasting.snapshots >= MIN_SNAPSHOTS && seconds >= MIN_SECONDS;
-    if !is_long || lasting.has_graph && !lasting.is_stale {
+    let is_of_steps = lasting.has_graph && !(lasting.is_stale && lasting.outlives_graph);
+    if !is_long || is_of_steps {
         return Vec::new();
     }
     let blocks = snapshot.blocks.iter().flat_map(|map| map.blocks());

@@ -34,6 +34,15 @@ fn kept(keeper: CppKeeper, data: u64, of: u64) -> CppMemory {
 
 /// Casts of two weights, in snapshots of 2 s; `graphs`: whether autograd records.
 fn with_casts(graphs: bool, versions: [u32; 2], stay: bool) -> Vec<Finding> {
+    with_casts_of(graphs, versions, stay, TensorCategory::Other)
+}
+
+fn with_casts_of(
+    graphs: bool,
+    versions: [u32; 2],
+    stay: bool,
+    category: TensorCategory,
+) -> Vec<Finding> {
     let snapshot_at = |time: usize| {
         let segments = vec![allocated(0x1000, 2, 0), allocated(0x4000_0000, 2, 0)];
         let mut weight = tensor(77, 4, 4, TensorCategory::Parameter, "w");
@@ -52,7 +61,8 @@ fn with_casts(graphs: bool, versions: [u32; 2], stay: bool) -> Vec<Finding> {
             variable: None,
         };
         let nodes = graphs.then(node).into_iter().collect();
-        OwnershipSnapshot { cpp, nodes, blocks: vec![map_of(segments)], ..snapshot(vec![weight]) }
+        let tensors = vec![weight, tensor(79, 1, 1, category, "step: h")];
+        OwnershipSnapshot { cpp, nodes, blocks: vec![map_of(segments)], ..snapshot(tensors) }
     };
     let mut lasting = LastingCopies::default();
     lasting.add(0.0, &snapshot_at(0));
@@ -71,6 +81,8 @@ fn autocast_around_a_loop_is_found_and_that_of_a_step_is_not() {
     // A long forward pass; the weights learn, and their copies do not.
     assert_eq!(with_casts(true, [0, 0], true), []);
     assert_eq!(seen(&with_casts(true, [0, 1], true)), cache);
+    // Two steps, each seen in its forward pass; the copies of the second took the same addresses.
+    assert_eq!(with_casts_of(true, [0, 1], true, TensorCategory::Saved), []);
 }
 
 #[test]
