@@ -9,6 +9,7 @@ use super::finding::listed;
 use super::sizes::{bytes_of, sum};
 use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::model::{OwnershipSnapshot, RootModule, TensorRow};
+use crate::ownership::name_pattern;
 
 /// A model, and its parameters that are no garbage.
 type OwnModel<'a> = (&'a RootModule, Vec<u64>);
@@ -23,9 +24,9 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let optimized: BTreeSet<u64> =
         snapshot.optimizers.iter().flat_map(|it| &it.parameters).copied().collect();
     let learns = |(_, own): &&OwnModel<'_>| own.iter().any(|it| optimized.contains(it));
-    let several = alike(snapshot)
-        .into_iter()
-        .filter(|models| models.len() > 1 && models.iter().filter(learns).count() <= 1);
+    let several = alike(snapshot).into_iter().filter(|models| {
+        models.len() > 1 && !is_population(models) && models.iter().filter(learns).count() <= 1
+    });
     several.filter_map(|models| finding(&models, &held)).collect()
 }
 
@@ -47,6 +48,13 @@ fn alike(snapshot: &OwnershipSnapshot) -> Vec<Vec<OwnModel<'_>>> {
         }
     }
     alike.into_values().collect()
+}
+
+/// Whether several lie in one container, such as the models of clients: no copies by mistake.
+fn is_population(models: &[OwnModel<'_>]) -> bool {
+    let patterns: BTreeSet<String> =
+        models.iter().map(|(model, _)| name_pattern(&model.name)).collect();
+    patterns.len() < models.len()
 }
 
 fn finding(models: &[OwnModel<'_>], held: &FxHashMap<u64, (u64, u64)>) -> Option<Finding> {
