@@ -73,9 +73,10 @@ pub use native::{MixedFrame, MixedStack, MixedStacks, NativeFrame};
 pub use oom_exception::{OomException, RaisedError};
 pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{
-    CopiedTensors, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot, NamedModule,
-    Optimizer, OwnershipSnapshot, PoolUser, ReachedLimit, Referrer, RootModule, SavedBy, SavedIn,
-    StepCounterKind, StopTotals, TensorCategory, TensorReferrers, TensorRow, UncertainSnapshot,
+    CopiedTensors, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot, LimitedQueue,
+    NamedModule, Optimizer, OwnershipSnapshot, PoolUser, ReachedLimit, Referrer, RootModule,
+    SavedBy, SavedIn, StepCounterKind, StopTotals, TensorCategory, TensorReferrers, TensorRow,
+    UncertainSnapshot,
 };
 pub use ownership::{
     DeviceOwners, DeviceOwnership, OwnedBlock, OwnedBytes, OwnedStorages, OwnershipBreakdown,

@@ -155,6 +155,17 @@ pub struct Optimizer {
     pub state: Vec<u64>,
 }
 
+/// A `collections.deque` with a `maxlen`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitedQueue {
+    /// Variable that leads to it.
+    pub name: Arc<str>,
+    /// Number of its items.
+    pub items: u64,
+    /// Its `maxlen`.
+    pub limit: u64,
+}
+
 /// User of a private pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolUser {
@@ -223,6 +234,8 @@ pub struct OwnershipSnapshot {
     pub models: Vec<RootModule>,
     /// Optimizers with state.
     pub optimizers: Vec<Optimizer>,
+    /// Deques with a limit, those that a variable leads to.
+    pub queues: Vec<LimitedQueue>,
     /// Objects that count training steps.
     pub counting: Vec<CountingObject>,
     /// Garbage cycles with tensors.

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::rows::WrappedTensor;
 use super::walk::RelevantObjects;
-use crate::model::{NamedModule, Optimizer, RootModule, TensorCategory};
+use crate::model::{LimitedQueue, NamedModule, Optimizer, RootModule, TensorCategory};
 use crate::python::{ClassKind, HeapObject, ObjectHeap, ReferenceKind};
 use crate::target::Addr;
 
@@ -28,7 +28,7 @@ pub(super) enum NamePriority {
 pub(super) struct ObjectNames {
     names: FxHashMap<Addr, Vec<(NamePriority, Arc<str>)>>,
     categories: FxHashMap<Addr, TensorCategory>,
-    /// Variables that lead to modules and optimizers.
+    /// Variables that lead to modules, optimizers and deques with a limit.
     pub(super) variables: FxHashMap<Addr, Arc<str>>,
     /// Objects that only an autograd node references.
     pub(super) by_nodes: Vec<Addr>,
@@ -80,6 +80,19 @@ impl ObjectNames {
                 at += 1;
             }
         }
+    }
+
+    /// Deques with a limit, by the variables that lead to them.
+    pub(super) fn queues(
+        &self,
+        heap: &ObjectHeap<'_>,
+        found: &RelevantObjects,
+    ) -> Vec<LimitedQueue> {
+        let named = found.queues.iter().filter_map(|at| {
+            let (items, limit) = heap.limit_of_deque(*at)?;
+            Some(LimitedQueue { name: self.variables.get(at)?.clone(), items, limit })
+        });
+        named.collect()
     }
 
     pub(super) fn category(&self, object: Addr) -> Option<TensorCategory> {

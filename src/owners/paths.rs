@@ -57,6 +57,7 @@ pub(super) fn of_variables(
     let mut wanted: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
+    wanted.extend(&found.queues);
     wanted.extend(&found.pool_users);
     let mut search = PathSearch::new(sources, named, wanted);
     search.everywhere(locals, &|search| {

@@ -281,7 +281,8 @@ impl<'a> PendingSnapshot<'a> {
         walked: WalkResult,
         blocks: Vec<AllocatorSnapshot>,
     ) -> Result<OwnershipSnapshot, OwnerError> {
-        let WalkResult { tensors, nodes, referrers, counting, models, optimizers, .. } = walked;
+        let WalkResult { tensors, nodes, referrers, counting, models, optimizers, queues, .. } =
+            walked;
         let WalkResult { objects, unreadable, misfits, missing, garbage, pool_users, cpp, .. } =
             walked;
         // What runs may have changed: a figure would be of no moment.
@@ -321,6 +322,7 @@ impl<'a> PendingSnapshot<'a> {
             counting,
             models,
             optimizers,
+            queues,
             garbage,
             pool_users,
             cpp,

@@ -18,11 +18,12 @@ use super::rows::TensorRows;
 use super::tensor_source::TensorSource;
 use crate::model::{
     AllocatorSnapshot, CountingObject, CppMemory, GarbageCycle, GraphNode, IncompleteSnapshot,
-    Optimizer, PoolId, PoolUser, RootModule, StepCounterKind, TensorReferrers, TensorRow,
+    LimitedQueue, Optimizer, PoolId, PoolUser, RootModule, StepCounterKind, TensorReferrers,
+    TensorRow,
 };
 use crate::ownership::InUse;
 use crate::python::{
-    HeapListing, HeapObject, InterpreterReader, ObjectHeap, PyClass, ReferenceGraph,
+    ClassKind, HeapListing, HeapObject, InterpreterReader, ObjectHeap, PyClass, ReferenceGraph,
 };
 use crate::target::{Addr, Memory as _, PageCache};
 use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
@@ -46,6 +47,7 @@ pub(super) enum ObjectRole {
     Tensor,
     Module,
     Optimizer,
+    Deque,
     Counting(StepCounterKind),
     CudaGraph,
     MemPool,
@@ -59,6 +61,8 @@ pub(super) struct RelevantObjects {
     pub(super) referred_once: FxHashSet<Addr>,
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
+    /// Deques with a limit.
+    pub(super) queues: Vec<Addr>,
     pub(super) counting: Vec<CountingObject>,
     pub(super) pool_users: Vec<Addr>,
     pub(super) graphs: FxHashSet<Addr>,
@@ -93,6 +97,7 @@ pub(super) struct WalkResult {
     pub(super) counting: Vec<CountingObject>,
     pub(super) models: Vec<RootModule>,
     pub(super) optimizers: Vec<Optimizer>,
+    pub(super) queues: Vec<LimitedQueue>,
     pub(super) garbage: Vec<GarbageCycle>,
     pub(super) pool_users: Vec<PoolUser>,
     pub(super) cpp: Vec<CppMemory>,
@@ -286,6 +291,7 @@ impl WalkSources<'_> {
             tensors,
             nodes,
             referrers,
+            queues: named.queues(&heap, &found),
             models: named.models,
             optimizers: named.optimizers,
             garbage: garbage.cycles,
@@ -449,6 +455,10 @@ fn find(heap: &ObjectHeap<'_>, types: TensorTypes) -> RelevantObjects {
             }
             ObjectRole::Module => found.modules.push(object.at),
             ObjectRole::Optimizer => found.optimizers.push(object.at),
+            ObjectRole::Deque if heap.limit_of_deque(object.at).is_some() => {
+                found.queues.push(object.at);
+            }
+            ObjectRole::Deque => {}
             ObjectRole::Counting(kind) => {
                 found.counting.push(CountingObject { kind, object: object.at.0 });
             }
@@ -469,6 +479,9 @@ fn find(heap: &ObjectHeap<'_>, types: TensorTypes) -> RelevantObjects {
 fn role(heap: &ObjectHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRole {
     if class.is_a(types.base) {
         return ObjectRole::Tensor;
+    }
+    if class.kind == ClassKind::Deque {
+        return ObjectRole::Deque;
     }
     for (name, module, role) in [
         ("Module", "torch.nn.modules.module", ObjectRole::Module),

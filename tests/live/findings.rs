@@ -25,7 +25,9 @@ fn observed(kind: &str) -> (u64, Vec<Value>) {
         false => sim::start(SCRIPT, &[kind]),
     };
     let truth: Value = serde_json::from_str(target.said.last().unwrap()).unwrap();
-    let words = [&["summary", "--json", "--for", "1200ms"][..], &NO_LIMIT].concat();
+    // Growth takes several snapshots.
+    let time = if kind.starts_with("replay") { "5s" } else { "1200ms" };
+    let words = [&["summary", "--json", "--for", time][..], &NO_LIMIT].concat();
     let summary = document::<SummaryJson>(&memspy_at(target.pid(), &words).ok().out);
     assert_eq!(summary["incomplete"], Value::Null, "{kind}");
     target.kill();
@@ -83,6 +85,13 @@ fn gradients_logits_and_processes_that_nobody_needs_are_found() {
     found("workers", "idle contexts", &["2 waiting workers"]);
     let (frees, _) = found("orphan", "orphans", &["its launcher", "has ended", "kill"]);
     assert!(frees > 128 << 20);
+}
+
+#[test]
+fn a_buffer_is_found_only_if_it_has_no_room_until_it_is_full() {
+    let words = ["replay: memory", "grows by", "to about 2.62 TiB when its deque is full"];
+    found("replay", "grows", &words);
+    assert_eq!(observed("replay_fixed").1, Vec::<Value>::new());
 }
 
 #[test]
@@ -185,6 +194,7 @@ fn healthy_jobs_have_no_finding() {
         "healthy_sizes",
         "healthy_recorder",
         "healthy_fsdp",
+        "healthy_clients",
     ] {
         assert_eq!(observed(job).1, Vec::<Value>::new(), "{job}");
     }

@@ -3,6 +3,7 @@
 Prints {"used": bytes} when the situation stands: what is allocated, reserved or page-locked, whatever the change is about. Works on
 until its input ends.
 """
+import collections
 import copy
 import json
 import os
@@ -580,6 +581,23 @@ def healthy_cache():
         lengths[0] = (lengths[0] + 1) % 1024
         view = cache[:, :, :lengths[0] + 1]
         view.sum()
+
+    forever(work)
+
+
+def replay(fixed):
+    """A replay buffer that is being filled, for more than any GPU has, or for 100 MiB."""
+    memory = collections.deque(maxlen=400 if fixed else 11_000_000)
+    forever(lambda: memory.append((torch.ones(1 << 16, device="cuda"), len(memory))))
+
+
+def healthy_clients():
+    """Each client of federated learning has a model."""
+    clients = [layers(2) for _ in range(4)]
+
+    def work():
+        for model in clients:
+            step(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
     forever(work)
 

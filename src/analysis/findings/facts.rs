@@ -65,6 +65,16 @@ impl GpuFacts {
 }
 
 impl GpuFacts {
+    /// What PyTorch can have, in bytes.
+    pub fn capacity(&self) -> Option<u64> {
+        Some(self.reserved? + self.free?)
+    }
+
+    /// What it may still allocate.
+    pub fn left(&self) -> Option<u64> {
+        self.capacity()?.checked_sub(self.allocated?)
+    }
+
     /// Replaces PyTorch's figures by a snapshot's, so that all are of one moment.
     pub fn with_blocks(self, blocks: &AllocatorSnapshot) -> GpuFacts {
         let sums = Fragmentation::new(blocks);

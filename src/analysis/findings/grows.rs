@@ -1,6 +1,6 @@
 //! An owner grows, or adds up results.
 
-use super::{Finding, FindingFacts, MIN_BYTES, added_results};
+use super::{Finding, FindingFacts, GpuFacts, MIN_BYTES, added_results};
 use crate::analysis::owners::{OwnerGrowth, OwnerKind, raw_group_label};
 use crate::model::{bytes, count};
 
@@ -21,16 +21,28 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         let group = &growth.group;
         sums.iter().any(|(sum, _)| (&sum.kind, &sum.owner) == (&group.kind, &group.owner))
     };
-    fast.filter(|growth| !is_full(growth) && !is_sum(growth)).map(finding).chain(of_sums).collect()
+    // A buffer that has room until it is full.
+    let has_room = |growth: &&OwnerGrowth| {
+        let index = growth.group.device.index.map_or(0, |index| index as u32);
+        let gpu = facts.gpus.iter().find(|gpu| gpu.gpu == index);
+        gpu.and_then(GpuFacts::left).is_some_and(|left| growth.ends_within(left))
+    };
+    fast.filter(|growth| !is_full(growth) && !is_sum(growth) && !has_room(growth))
+        .map(finding)
+        .chain(of_sums)
+        .collect()
 }
 
 fn finding(growth: &OwnerGrowth) -> Finding {
     let (owner, rate) = (raw_group_label(&growth.group), rate(growth));
     let a_minute = (growth.rise.rate() * 60.0) as u64;
     let may_be_one_step = growth.may_be_one_step();
-    let problem = match may_be_one_step {
-        true => format!("{owner} rose by {rate} while observed"),
-        false => format!("{owner} grows by {rate}"),
+    let problem = match (may_be_one_step, growth.group.full_at) {
+        (true, _) => format!("{owner} rose by {rate} while observed"),
+        (false, Some(full)) => {
+            format!("{owner} grows by {rate}, to about {} when its deque is full", bytes(full))
+        }
+        (false, None) => format!("{owner} grows by {rate}"),
     };
     let found = Finding::new("grows", a_minute, problem);
     let found = match may_be_one_step {
@@ -69,6 +81,9 @@ fn remedy(growth: &OwnerGrowth) -> &'static str {
         ("evaluation_loop: all_preds.tensors", _) => {
             "transformers' Trainer keeps all predictions on the GPU until the evaluation ends; \
              eval_accumulation_steps=N in its TrainingArguments moves them to the CPU"
+        }
+        (_, OwnerKind::Variable) if growth.group.full_at.is_some() => {
+            "lower its maxlen, or move what it keeps to the CPU"
         }
         (_, OwnerKind::Variable) => "give it a limit, or move what it keeps to the CPU",
         _ => "",

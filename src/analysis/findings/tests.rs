@@ -122,6 +122,30 @@ fn owner_is_found_if_it_grows_fast_enough() {
 }
 
 #[test]
+fn a_deque_that_has_room_until_it_is_full_does_not_grow() {
+    let mut watch = GrowthWatch::default();
+    for time in 0..4 {
+        let mut held = groups(&[("f: memory[*]".to_owned(), MIB * (1 + time))]);
+        held[0].full_at = Some(100 * MIB);
+        watch.add_owners(time as f64, held);
+    }
+    let growth = watch.owners();
+    let of = |free: Option<u64>| {
+        let (allocated, reserved) = (Some(4 * MIB), Some(4 * MIB));
+        let gpus = [GpuFacts { allocated, reserved, free, ..GpuFacts::default() }];
+        findings(&FindingFacts { growth: &growth, gpus: &gpus, ..FindingFacts::default() })
+    };
+    assert!(of(Some(96 * MIB)).is_empty());
+    for free in [Some(95 * MIB), None] {
+        let found = of(free).remove(0);
+        assert!(
+            found.problem.ends_with(", to about 100.00 MiB when its deque is full"),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn two_kept_graphs_are_found_and_one_is_not() {
     let of = |losses: u64| {
         let mut snapshot = OwnershipSnapshot::default();
@@ -222,6 +246,10 @@ fn copied_model_is_found_and_a_different_one_is_not() {
     let mut average = of.clone();
     average.models[1].name = "main: ema".into();
     assert_eq!(found(&average), []);
+    let mut clients = of.clone();
+    clients.models[0].name = "main: clients[0].model".into();
+    clients.models[1].name = "main: clients[1].model".into();
+    assert_eq!(found(&clients), []);
     let mut both_learn = of.clone();
     both_learn.optimizers = [16, 32]
         .map(|parameter| Optimizer {

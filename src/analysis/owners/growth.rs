@@ -106,6 +106,11 @@ impl OwnerGrowth {
             && !self.group.owner.contains("[*]")
             && self.rise.windows < MANY_STEPS
     }
+
+    /// Whether its deque is full before it has taken so many more bytes.
+    pub fn ends_within(&self, left: u64) -> bool {
+        self.group.full_at.is_some_and(|full| full.saturating_sub(self.group.size.bytes) <= left)
+    }
 }
 
 /// A line whose live bytes grow.

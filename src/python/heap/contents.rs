@@ -21,9 +21,10 @@ const LIST_ROOM: Field<u64> = Field::at(32);
 const SET_FILL: Field<u64> = Field::at(16);
 const SET_MASK: Field<u64> = Field::at(32);
 const SET_TABLE: Field<Addr> = Field::at(40);
-/// `leftblock`, `leftindex`. Each block: link, items, link.
+/// `leftblock`, `leftindex`, `maxlen` (-1: none). Each block: link, items, link.
 const DEQUE_BLOCK: Field<Addr> = Field::at(24);
 const DEQUE_INDEX: Field<u64> = Field::at(40);
+const DEQUE_LIMIT: Field<u64> = Field::at(64);
 const DEQUE_BLOCK_ITEMS: u64 = 64;
 
 const MAX_NAME_LEN: usize = 64;
@@ -212,6 +213,14 @@ impl ObjectHeap<'_> {
             ClassKind::Deque => self.each_item_of_deque(at, take),
             _ => Ok(()),
         }
+    }
+
+    /// Items and `maxlen` of a deque; `None` without a limit.
+    pub fn limit_of_deque(&self, at: Addr) -> Option<(u64, u64)> {
+        let (memory, object) = (self.memory(), &self.layout.object);
+        let limit = memory.u64(object.shift(DEQUE_LIMIT).in_target(at)).ok()?;
+        let items = memory.u64(object.shift(SIZE).in_target(at)).ok()?;
+        (limit <= i64::MAX as u64 && items <= limit).then_some((items, limit))
     }
 
     /// A chain of blocks (Modules/_collectionsmodule.c).

@@ -1,7 +1,7 @@
 //! Lines of a summary about a device.
 
 use super::text::{JobSummary, MIN_RATE};
-use crate::analysis::{FailureCount, GpuFacts, GrowthWatch, ObservedDevice, OddRank};
+use crate::analysis::{FailureCount, GpuFacts, GrowthWatch, ObservedDevice, OddRank, OwnerGrowth};
 use crate::render::shared::{bytes, count, percent, rough_length};
 
 const MAX_DEVICES: usize = 3;
@@ -22,10 +22,6 @@ pub(super) fn peaks(summary: &JobSummary<'_>, is_short: bool) -> Vec<String> {
     lines
 }
 
-fn capacity(gpu: &GpuFacts) -> Option<u64> {
-    Some(gpu.reserved? + gpu.free?)
-}
-
 fn peak(
     device: &ObservedDevice,
     gpu: Option<&GpuFacts>,
@@ -41,7 +37,7 @@ fn peak(
         }
     };
     let highest = highest.max(0) as u64;
-    let of = gpu.and_then(capacity).map_or(String::new(), |whole| {
+    let of = gpu.and_then(GpuFacts::capacity).map_or(String::new(), |whole| {
         let of = format!(", {:.1} % of", percent(highest, whole));
         match is_short {
             true => format!("{of} {}", bytes(whole)),
@@ -87,12 +83,13 @@ pub(super) fn reserved(summary: &JobSummary<'_>) -> Vec<String> {
 
 /// At the owners' present growth; `None` without growth.
 pub(super) fn seconds_to_full(gpu: &GpuFacts, growth: &GrowthWatch) -> Option<f64> {
-    let left = capacity(gpu)?.checked_sub(gpu.allocated?)?;
+    let left = gpu.left()?;
     let on_it = |device: crate::model::TensorDevice| {
         device.is_cuda() && device.index.map_or(0, |index| index as u32) == gpu.gpu
     };
     let grown = growth.owners();
-    let grown = grown.iter().filter(|it| on_it(it.group.device) && !it.may_be_one_step());
+    let lasts = |it: &&OwnerGrowth| !it.may_be_one_step() && !it.ends_within(left);
+    let grown = grown.iter().filter(|it| on_it(it.group.device)).filter(lasts);
     let rate: f64 = grown.map(|growth| growth.rise.rate()).sum();
     (rate >= MIN_RATE).then(|| left as f64 / rate)
 }
@@ -100,7 +97,7 @@ pub(super) fn seconds_to_full(gpu: &GpuFacts, growth: &GrowthWatch) -> Option<f6
 pub(super) fn when_full(summary: &JobSummary<'_>) -> Vec<String> {
     let line = |gpu: &GpuFacts| {
         let seconds = seconds_to_full(gpu, summary.growth).filter(|time| *time <= MAX_SECONDS)?;
-        let left = capacity(gpu)?.saturating_sub(gpu.allocated?);
+        let left = gpu.left()?;
         Some(format!(
             "at this rate GPU {} is full in {} ({} are left)",
             gpu.gpu,

@@ -31,6 +31,9 @@ pub(super) fn headline(
                 true => format!(" and {rate}"),
                 false => format!("; {label} {rate}"),
             };
+            if let Some(full) = growth.group.full_at {
+                text += &format!(" until its deque is full, at about {}", bytes(full));
+            }
             if let Some((gpu, seconds)) = soonest_full(summary) {
                 text += &format!(": GPU {gpu} is full in {}", rough_length(seconds));
             }

@@ -6,6 +6,7 @@ mod change;
 mod frees;
 mod items;
 mod label;
+mod limit;
 mod tree;
 
 use crate::model::{
@@ -89,6 +90,8 @@ pub struct OwnerGroup {
     pub patterns: Vec<OwnerPattern>,
     /// What its one reference would free; `None`: not known.
     pub frees: Option<OwnerFrees>,
+    /// Bytes that it will hold when the deque with a `maxlen` that has nearly all of it is full.
+    pub full_at: Option<u64>,
 }
 
 /// Groups of a snapshot, the largest first.
@@ -96,6 +99,7 @@ pub fn owner_groups(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     let mut groups = tree::group(items::of_snapshot(snapshot));
     for group in &mut groups {
         group.frees = OwnerFrees::of(snapshot, group);
+        group.full_at = limit::full_at(snapshot, group);
     }
     groups
 }
@@ -128,6 +132,7 @@ pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
                 held: Vec::new(),
             }],
             frees: None,
+            full_at: None,
         }
     };
     let mut groups = Vec::new();

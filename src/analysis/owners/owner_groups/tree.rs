@@ -129,6 +129,7 @@ fn owner_group(
         largest_shape: largest.and_then(|entry| entry.item.shape.clone()),
         patterns,
         frees: None,
+        full_at: None,
     }
 }
 
