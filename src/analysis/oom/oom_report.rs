@@ -12,8 +12,9 @@ use crate::analysis::oom::trigger::TriggerWatch;
 use crate::analysis::profile::Profile;
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, BlockState, CudaIndex, DeviceUsage, Event, EventBatch,
-    EventKind, MemoryKind, Nanos, OomException, OwnershipBreakdown, Record, RecordSink, SinkResult,
-    SiteId, SnapshotConsistency, StackId, StackSample, ThreadActivity, ThreadId, TriggerFired,
+    EventKind, MemoryKind, Metric, Nanos, OomException, OwnershipBreakdown, Pool, Record,
+    RecordSink, SinkResult, SiteId, SnapshotConsistency, StackId, StackSample, ThreadActivity,
+    ThreadId, TriggerFired,
 };
 
 /// Free blocks are listed by size, up to each of these.
@@ -85,6 +86,21 @@ pub struct OomDevice {
     pub live: Option<FoldedProfile>,
 }
 
+impl OomDevice {
+    /// Counters that were read after the failed work was unwound get what was allocated before:
+    /// exact events know it.
+    fn set_allocated_of(&mut self, at_refusal: &OomDevice) {
+        let live = at_refusal.live.as_ref().map(|live| live.total);
+        if let (Some(counters), Some(live)) = (&mut self.counters, live) {
+            let allocated =
+                &mut counters.stats[Metric::AllocatedBytes as usize][Pool::All as usize];
+            if (allocated.current as u64) < live && live <= allocated.peak as u64 {
+                allocated.current = live as i64;
+            }
+        }
+    }
+}
+
 /// The allocator's cache in a snapshot: fragmentation, and free blocks by size.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +134,8 @@ pub struct OomBuilder {
     oom_exception: VecDeque<OomException>,
     owners: Option<OwnershipBreakdown>,
     ooms: BTreeMap<CudaIndex, i64>,
+    /// No allocator existed when events began.
+    starts_empty: bool,
     /// Live blocks at the last refusal; they are freed later.
     at_refusal: Option<(Nanos, Vec<OomDevice>)>,
     /// Memory was allocated since, so the next refusal is no retry.
@@ -175,6 +193,7 @@ impl OomBuilder {
         for then in self.at_refusal.iter().filter(|(at, _)| near(*at)).flat_map(|(_, all)| all) {
             if let Some(device) = devices.iter_mut().find(|now| now.device == then.device) {
                 device.live.clone_from(&then.live);
+                device.set_allocated_of(then);
             }
         }
         let out_of_memory = self.last_oom.is_some_and(near)
@@ -264,6 +283,8 @@ impl OomBuilder {
             if is_first || is_other || std::mem::take(&mut self.was_satisfied) {
                 self.was_satisfied = false;
                 self.profile.add_report()?;
+                // Events of an allocator whose counters were not yet read wait for them.
+                self.profile.finish();
                 let devices = self.profile.gpus().map(|device| self.device(device)).collect();
                 self.at_refusal = Some((last.time, devices));
             }
@@ -345,11 +366,13 @@ impl RecordSink for OomBuilder {
             Record::Counters { time, device, counters } => {
                 self.counters_times.insert(*device, *time);
                 let before = self.ooms.insert(*device, counters.num_ooms);
+                let before = before.or(self.starts_empty.then_some(0));
                 if before.is_some_and(|before| counters.num_ooms > before) {
                     self.last_oom = Some(*time);
                 }
             }
             Record::Events(batch) => self.on_events(&batch.events)?,
+            Record::ExactSettings(exact) => self.starts_empty |= exact.starts_empty,
             Record::OomException(oom_exception) => self.on_oom_exception(oom_exception),
             Record::Ownership(snapshot) => self.owners = Some(snapshot.clone()),
             Record::TriggerFired(triggered) if !self.only => {

@@ -136,6 +136,8 @@ pub struct TriggerWatch {
     devices: Vec<GpuDevice>,
     counters: BTreeMap<CudaIndex, AllocatorCounters>,
     floors: BTreeMap<(usize, CudaIndex), GrowthFloor>,
+    /// No allocator existed when events began: its first counters count from 0.
+    starts_empty: bool,
     /// Time and bytes of the last refusal without a later allocation.
     refused: Option<(Nanos, u64)>,
     now: Nanos,
@@ -160,6 +162,10 @@ impl TriggerWatch {
         match record {
             Record::Device(device) => {
                 device.merge_into(&mut self.devices);
+                None
+            }
+            Record::ExactSettings(exact) => {
+                self.starts_empty |= exact.starts_empty;
                 None
             }
             Record::Counters { time, device, counters } => {
@@ -218,8 +224,10 @@ impl TriggerWatch {
         let mut fired = None;
         for index in 0..self.conditions.len() {
             // A reset counter counts from 0.
-            let grown = |of: fn(&AllocatorCounters) -> i64| {
-                before.as_ref().map_or(0, |before| of(now) - of(before))
+            let grown = |of: fn(&AllocatorCounters) -> i64| match &before {
+                Some(before) => of(now) - of(before),
+                None if self.starts_empty => of(now),
+                None => 0,
             };
             let on = format!("on GPU {}", device.0);
             let seen = match self.conditions[index].kind {

@@ -274,6 +274,7 @@ impl ExactRecorder {
                 }
             };
             let event = self.name(&raw);
+            self.failing.on_event(&raw);
             self.moments.observe(&raw);
             self.reconciler.on_event(&event);
             self.batch.events.push(event);
@@ -370,7 +371,8 @@ impl RecordingSource for ExactRecorder {
 
     fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>> {
         self.find_devices(sink)?;
-        if self.is_given_up() {
+        // A job that dies of a refusal is recorded to its end.
+        if !self.failing.was_refused_lately() && self.is_given_up() {
             return Ok(Some(EndReason::Interrupted));
         }
         self.empty_ring();

@@ -2,19 +2,38 @@
 //!
 //! A refusal by PyTorch itself (a limit of the job) calls no driver and has no event.
 
+use std::time::{Duration, Instant};
+
 use super::ExactRecorder;
 use crate::model::{
-    AllocatorCounters, CudaIndex, Nanos, Record, RecordSink, SinkResult, StackSample, ThreadSample,
+    AllocatorCounters, CudaIndex, EventKind, Nanos, Record, RecordSink, SinkResult, StackSample,
+    ThreadSample,
 };
+use crate::probe::RawEvent;
 use crate::sampler::error_thread::counts;
+
+/// A job that a refusal ends takes this long, on a busy machine.
+const DYING: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub(super) struct FailureCapture {
     counts: Option<(i64, i64)>,
     seen: Option<FailureState>,
+    /// When the driver refused memory.
+    refused: Option<Instant>,
 }
 
 impl FailureCapture {
+    pub(super) fn on_event(&mut self, event: &RawEvent) {
+        if matches!(event.change, EventKind::Failed { code: EventKind::OUT_OF_MEMORY, .. }) {
+            self.refused = Some(Instant::now());
+        }
+    }
+
+    pub(super) fn was_refused_lately(&self) -> bool {
+        self.refused.is_some_and(|at| at.elapsed() < DYING)
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         self.seen.is_some()
     }
