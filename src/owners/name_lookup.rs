@@ -75,20 +75,27 @@ impl<'h, 'a> NameLookup<'h, 'a> {
 
     /// The references that a name passes through; `None` if it is no path, or not a clear one.
     pub(super) fn references(&self, name: &str) -> Option<Vec<NamedReference>> {
-        let (first, mut rest) = self.variable(name)?;
+        let found = self.clear_part(name);
+        let read: usize = found.iter().map(|step| step.text.len()).sum();
+        (read == name.len()).then_some(found)
+    }
+
+    /// The references that a name passes through, up to a step that several are called.
+    pub(super) fn clear_part(&self, name: &str) -> Vec<NamedReference> {
+        let Some((first, mut rest)) = self.variable(name) else { return Vec::new() };
+        let mut at = first.to;
         let mut found = vec![first];
-        while !rest.is_empty() {
-            let at = found.last()?.to;
-            let (text, to) = self.step(at, rest)?;
-            rest = rest.strip_prefix(&*text)?;
+        while let Some((text, to)) = self.step(at, rest) {
+            rest = &rest[text.len()..];
             let is_of_tensor = self.is_of_tensor(at, to);
             let place = match self.impl_of(at) {
                 Some(tensor) if is_of_tensor => NamedPlace::Tensor(tensor),
                 _ => NamedPlace::In(at),
             };
             found.push(NamedReference { text, place, to });
+            at = to;
         }
-        Some(found)
+        found
     }
 
     fn impl_of(&self, at: Addr) -> Option<u64> {

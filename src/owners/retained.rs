@@ -261,14 +261,8 @@ fn ways<'r>(
     for row in asked.iter().take(MAX_WAYS).map(|row| &rows[*row]) {
         let at = Addr(row.object.unwrap_or(row.tensor.at));
         let way = |name: &str| {
-            let steps =
-                lookup.references(name).filter(|way| way.last().is_some_and(|it| it.to == at))?;
-            let mut so_far = String::new();
-            let named = |step: NamedReference| {
-                so_far.push_str(&step.text);
-                (Arc::from(&*so_far), step)
-            };
-            Some(steps.into_iter().map(named).collect::<Vec<_>>())
+            let steps = lookup.references(name);
+            Some(named_steps(steps.filter(|way| way.last().is_some_and(|it| it.to == at))?))
         };
         let mut steps = row.names.iter().find_map(|name| way(name));
         if steps.is_none() {
@@ -276,9 +270,22 @@ fn ways<'r>(
             let by_path = paths::to_objects(sources, FxHashSet::from_iter([at]));
             steps = by_path.get(&at).and_then(|name| way(name));
         }
+        // A cache's results are all called alike: the way to the cache is clear.
+        let clear = || Some(named_steps(lookup.clear_part(row.names.first()?)));
+        let steps = steps.or_else(clear).filter(|steps| !steps.is_empty());
         found.extend(steps.map(|steps| AskedWay { row, steps }));
     }
     found
+}
+
+/// Each with the name up to it.
+fn named_steps(steps: Vec<NamedReference>) -> Vec<(Arc<str>, NamedReference)> {
+    let mut so_far = String::new();
+    let named = |step: NamedReference| {
+        so_far.push_str(&step.text);
+        (Arc::from(&*so_far), step)
+    };
+    steps.into_iter().map(named).collect()
 }
 
 /// Tensors on the same memory.

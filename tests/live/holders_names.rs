@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::memspy::memspy_at;
+use crate::support::memspy::{document, memspy_at};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::render::json::OwnershipJson;
 use serde_json::Value;
 
 fn start() -> (Target, Value) {
@@ -125,8 +126,14 @@ fn referrers_searches_all_tensors_of_a_name_not_only_sixteen() {
     let (target, truth) = start();
     let cached = truth["cached"].as_array().unwrap();
     let said = memspy_at(target.pid(), &["referrers", "work: cache[…]"]).ok().out;
-    assert_eq!(said.matches("  dict           work: cache[…]").count(), cached.len(), "{said}");
-    assert!(!said.contains("no Python object refers to it"), "{said}");
+    assert_eq!(said.matches("  dict           work: cache[…]").count(), 3, "{said}");
+    let more = format!("{} more work: cache[…] (--json has all)", cached.len() - 3);
+    assert!(said.contains(&more) && !said.contains("no Python object refers to it"), "{said}");
+    // The way to the cache is clear, and its name frees all.
+    assert!(said.contains("del cache in work"), "{said}");
+    let json = memspy_at(target.pid(), &["referrers", "--json", "work: cache[…]"]).ok().out;
+    let json = document::<OwnershipJson>(&json);
+    assert_eq!(json["referrers"].as_array().unwrap().len(), cached.len());
 }
 
 #[test]

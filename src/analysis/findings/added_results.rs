@@ -12,8 +12,7 @@ const ADDS: &str = "AddBackward";
 /// `0.9 * mean + 0.1 * loss`
 const PASSES: [&str; 4] = ["MulBackward", "DivBackward", "SubBackward", "NegBackward"];
 
-/// What the sums keep, and how many results they add.
-pub(super) fn sums<'f>(facts: &FindingFacts<'f>) -> Vec<(&'f OwnerGroup, u64)> {
+pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some((snapshot, watch)) = facts.snapshot.zip(facts.watch) else { return Vec::new() };
     // The sum of one step ends with it.
     let kept = facts.groups.iter().filter(|group| {
@@ -26,12 +25,12 @@ pub(super) fn sums<'f>(facts: &FindingFacts<'f>) -> Vec<(&'f OwnerGroup, u64)> {
         let root = snapshot.tensors.iter().find(is_it).filter(|row| row.tensor.numel == Some(1));
         let chains = chains.get_or_insert_with(|| AddChains::new(snapshot));
         let added = chains.length(root?.tensor.grad_fn?) + 1;
-        (added > MIN_ADDED).then_some((group, added))
+        (added > MIN_ADDED).then(|| finding(group, added))
     });
     sums.collect()
 }
 
-pub(super) fn finding(group: &OwnerGroup, added: u64) -> Finding {
+fn finding(group: &OwnerGroup, added: u64) -> Finding {
     let problem =
         format!("{} adds up {} results and keeps their autograd graphs", group.owner, count(added));
     let frees = group.frees.as_ref().map_or(group.size.bytes, OwnerFrees::all);
@@ -39,6 +38,7 @@ pub(super) fn finding(group: &OwnerGroup, added: u64) -> Finding {
         .change("add .item() or .detach() of each, if it is for a log")
         .frees(frees)
         .command("why", &[&group.owner])
+        .of(&group.owner)
 }
 
 /// Additions of single numbers, one behind the other.

@@ -15,6 +15,8 @@ pub struct Finding {
     pub change: String,
     /// What shows more.
     pub command: FindingCommand,
+    /// The owner whose growth it explains; may be empty.
+    pub(super) owner: String,
 }
 
 /// A command of memspy.
@@ -36,11 +38,16 @@ impl Finding {
     /// A finding without yield.
     pub(super) fn new(kind: &'static str, bytes: u64, problem: String) -> Finding {
         let command = FindingCommand::of_job("tensors", &[]);
-        Finding { kind, bytes, frees: None, problem, change: String::new(), command }
+        let (change, owner) = (String::new(), String::new());
+        Finding { kind, bytes, frees: None, problem, change, command, owner }
     }
 
     pub(super) fn change(self, change: impl Into<String>) -> Finding {
         Finding { change: change.into(), ..self }
+    }
+
+    pub(super) fn of(self, owner: &str) -> Finding {
+        Finding { owner: owner.to_owned(), ..self }
     }
 
     pub(super) fn frees(self, bytes: u64) -> Finding {

@@ -6,7 +6,7 @@ use crate::analysis::blocks::FreeBlocks;
 use crate::model::{AllocatorSnapshot, PoolId, Segment, bytes, number};
 
 const MIB: u64 = 1 << 20;
-/// Least free cache, and its least fraction of reserved memory.
+/// Least cache that is always free, and its least fraction of reserved memory.
 const MIN_CACHED: u64 = 128 * MIB;
 const MIN_CACHED_PART: u64 = 5;
 /// Fragmented if the largest free block is at most this fraction.
@@ -24,15 +24,19 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = facts.gpus.iter().filter(|gpu| !is_other(gpu)).filter_map(|gpu| {
         let (reserved, allocated) = (gpu.reserved?, gpu.allocated?);
         let CacheFacts { general, private, releasable } = gpu.cache?;
-        // Graphs replay into private memory: it is not free.
-        let cached = reserved.saturating_sub(allocated).saturating_sub(private);
+        // Graphs replay into private memory: it is not free. What the peak takes is no waste.
+        let device = facts.devices.iter().find(|device| device.gpu == gpu.gpu);
+        let peak = device.and_then(|device| device.peak).map_or(0, |peak| peak.bytes.max(0) as u64);
+        let used = allocated.max(peak);
+        let cached = reserved.saturating_sub(used).saturating_sub(private);
         let FreeBlocks { blocks, largest, .. } = general;
         let is_much = cached >= MIN_CACHED && cached >= reserved / MIN_CACHED_PART;
         if !is_much || largest > cached / MAX_PIECE_PART {
             return None;
         }
+        let when = if peak > 0 { " even at the peak" } else { "" };
         let problem = format!(
-            "GPU {}: {} is cached and free, but in {} of at most {}; empty_cache() would return {}",
+            "GPU {}: {} is cached and free{when}, but in {} of at most {}; empty_cache() would return {}",
             gpu.gpu,
             bytes(cached),
             number(blocks, "block"),

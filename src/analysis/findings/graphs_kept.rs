@@ -20,6 +20,7 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         Finding::new("graphs kept", group.size.bytes, problem)
             .change("store .item() or .detach()")
             .frees(group.size.bytes)
+            .of(&group.owner)
             .command("graph", &[])
     });
     found.collect()

@@ -1,39 +1,57 @@
-//! An owner grows, or adds up results.
+//! An owner grows.
 
-use super::{Finding, FindingFacts, GpuFacts, MIN_BYTES, added_results};
+use super::{Finding, FindingFacts, GpuFacts, MIN_BYTES};
 use crate::analysis::owners::{OwnerGrowth, OwnerKind, raw_group_label};
 use crate::model::{bytes, count};
 
 /// In names of what `functools.lru_cache` keeps.
 const RESULTS_OF_CACHE: &str = ".<cache>";
+/// Part of an owner's bytes that a cause of its growth must keep.
+const NEARLY_ALL: f64 = 0.8;
 const MIN_GROWTH_A_MINUTE: f64 = MIN_BYTES as f64;
 
-pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
+/// Adds what grows to the other findings, or to the one that says why.
+pub(super) fn add(facts: &FindingFacts<'_>, all: &mut Vec<Finding>) {
     let fast = facts.growth.iter().filter(|g| g.rise.rate() * 60.0 >= MIN_GROWTH_A_MINUTE);
     // A full cache of results has as many as before, of other sizes.
     let is_full = |growth: &&OwnerGrowth| {
         growth.storages <= 0 && growth.group.owner.contains(RESULTS_OF_CACHE)
     };
-    // The finding on a sum says more.
-    let sums = added_results::sums(facts);
-    let of_sums = sums.iter().map(|(group, added)| added_results::finding(group, *added));
-    let is_sum = |growth: &&OwnerGrowth| {
-        let group = &growth.group;
-        sums.iter().any(|(sum, _)| (&sum.kind, &sum.owner) == (&group.kind, &group.owner))
-    };
     // A buffer that has room until it is full.
     let has_room = |growth: &&OwnerGrowth| {
-        let index = growth.group.device.index.map_or(0, |index| index as u32);
-        let gpu = facts.gpus.iter().find(|gpu| gpu.gpu == index);
+        let gpu = facts.gpus.iter().find(|gpu| gpu.gpu == gpu_of(growth));
         gpu.and_then(GpuFacts::left).is_some_and(|left| growth.ends_within(left))
     };
-    fast.filter(|growth| !is_full(growth) && !is_sum(growth) && !has_room(growth))
-        .map(finding)
-        .chain(of_sums)
-        .collect()
+    for growth in fast.filter(|growth| !is_full(growth) && !has_room(growth)) {
+        match cause(all, growth).filter(|_| !growth.may_be_one_step()) {
+            Some(cause) => cause.problem += &format!(", growing by {}", rate(growth)),
+            None => all.push(finding(growth, may_be_a_cycle(facts, growth))),
+        }
+    }
 }
 
-fn finding(growth: &OwnerGrowth) -> Finding {
+/// The finding that says why it grows, if there is one.
+fn cause<'a>(all: &'a mut [Finding], growth: &OwnerGrowth) -> Option<&'a mut Finding> {
+    let (owner, size) = (&growth.group.owner, growth.group.size.bytes);
+    all.iter_mut().find(|cause| {
+        let rest = cause.owner.strip_prefix(owner.as_str());
+        let is_of_it = rest.is_some_and(|it| it.is_empty() || it.starts_with(['.', '[']));
+        is_of_it && cause.weight() as f64 >= size as f64 * NEARLY_ALL
+    })
+}
+
+/// Whether its GPU held more before memspy attached: it may be emptied again.
+fn may_be_a_cycle(facts: &FindingFacts<'_>, growth: &OwnerGrowth) -> bool {
+    let gpu = gpu_of(growth);
+    let device = facts.devices.iter().find(|device| device.gpu == gpu);
+    device.and_then(|device| device.peak).is_some_and(|peak| peak.older().is_some())
+}
+
+fn gpu_of(growth: &OwnerGrowth) -> u32 {
+    growth.group.device.index.map_or(0, |index| index as u32)
+}
+
+fn finding(growth: &OwnerGrowth, may_be_a_cycle: bool) -> Finding {
     let (owner, rate) = (raw_group_label(&growth.group), rate(growth));
     let a_minute = (growth.rise.rate() * 60.0) as u64;
     let may_be_one_step = growth.may_be_one_step();
@@ -47,6 +65,13 @@ fn finding(growth: &OwnerGrowth) -> Finding {
     let found = Finding::new("grows", a_minute, problem);
     let found = match may_be_one_step {
         true => found.change("one long step may do that"),
+        false if may_be_a_cycle => {
+            let change = remedy(growth);
+            let or = if change.is_empty() { "perhaps " } else { ", unless " };
+            found.change(format!(
+                "{change}{or}it is emptied now and then (the peak was higher before)"
+            ))
+        }
         false => found.change(remedy(growth)),
     };
     // The command shows what keeps it alive, or first whether it grows.

@@ -81,7 +81,7 @@ pub const KINDS: [&str; 32] = [
 ];
 
 const RULES: &[Rule] = &[
-    grows::find,
+    added_results::find,
     graphs_kept::find,
     garbage::find,
     create_graph::find,
@@ -116,6 +116,7 @@ const RULES: &[Rule] = &[
 /// Those whose change gives back most come first.
 pub fn findings(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let mut all: Vec<Finding> = RULES.iter().flat_map(|rule| rule(facts)).collect();
+    grows::add(facts, &mut all);
     // What only states a fact comes last.
     all.sort_by_key(|finding| {
         (finding.change.is_empty() && finding.frees.is_none(), std::cmp::Reverse(finding.weight()))

@@ -58,10 +58,18 @@ fn is_population(models: &[OwnModel<'_>]) -> bool {
 }
 
 fn finding(models: &[OwnModel<'_>], held: &FxHashMap<u64, (u64, u64)>) -> Option<Finding> {
-    let mut sizes: Vec<(u64, String)> =
-        models.iter().map(|(model, own)| (sum(own, held), model.name.to_string())).collect();
-    sizes.retain(|(size, _)| *size > 0);
-    sizes.sort_by_key(|(size, _)| Reverse(*size));
+    let mut models: Vec<&OwnModel<'_>> = models.iter().collect();
+    models.sort_by_key(|(_, own)| Reverse(sum(own, held)));
+    // Wrappers of one model share its parameters.
+    let mut known: FxHashSet<u64> = FxHashSet::default();
+    let mut sizes: Vec<(u64, String)> = Vec::new();
+    for (model, own) in models {
+        let own = own.iter().filter_map(|object| held.get(object));
+        let size: u64 = own.filter(|(storage, _)| known.insert(*storage)).map(|(_, it)| it).sum();
+        if size > 0 {
+            sizes.push((size, model.name.to_string()));
+        }
+    }
     let more: u64 = sizes.iter().skip(1).map(|(size, _)| size).sum();
     let names: Vec<String> = sizes.into_iter().map(|(_, name)| name).collect();
     let problem = format!("{} models have the same modules ({})", names.len(), listed(&names));

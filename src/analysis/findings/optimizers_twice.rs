@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::finding::listed;
 use super::sizes::{bytes_of, sum};
 use super::{Finding, FindingFacts, MIN_BYTES};
-use crate::model::{Optimizer, bytes};
+use crate::model::{Optimizer, OwnershipSnapshot, bytes};
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot else { return Vec::new() };
@@ -37,11 +37,25 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
             listed(&names),
             bytes(more)
         );
-        let found = Finding::new("optimizers twice", more, problem)
-            .change("let go of the old one, and of the scheduler or list that keeps it")
-            .frees(more)
-            .command("tensors", &["--limit", "0"]);
-        (more >= MIN_BYTES).then_some(found)
+        // All but the one of the most memory; what a checkpoint shares stays.
+        let freed: Option<Vec<u64>> = names.iter().map(|name| freed_by(snapshot, name)).collect();
+        let freed = freed.map(|of| of.iter().sum::<u64>() - of.iter().max().unwrap_or(&0));
+        let found = Finding::new("optimizers twice", more, problem);
+        let found = match freed {
+            Some(freed) if freed < MIN_BYTES => found.change(
+                "let go of the old one, and of the checkpoint or list that has its state, too",
+            ),
+            _ => found
+                .change("let go of the old one, and of the scheduler or list that keeps it")
+                .frees(more.min(freed.unwrap_or(more))),
+        };
+        (more >= MIN_BYTES).then_some(found.command("tensors", &["--limit", "0"]))
     });
     found.collect()
+}
+
+/// What a reference would free, if that is known.
+fn freed_by(snapshot: &OwnershipSnapshot, name: &str) -> Option<u64> {
+    let known = snapshot.retained.iter().find(|known| *known.name == *name)?;
+    Some(known.on_gpus())
 }

@@ -6,13 +6,13 @@ use super::*;
 use crate::analysis::blocks::FreeBlocks;
 use crate::analysis::live::{HostUse, ObservedDevice, PageLocked};
 use crate::analysis::owners::{GrowthWatch, groups, owner_groups};
-use crate::analysis::{FailureCount, ReservedGrowth};
+use crate::analysis::{FailureCount, HighWater, ReservedGrowth};
 use crate::model::{
-    AllocatorSnapshot, Block, BlockState, CppKeeper, CppMemory, CudaIndex, DType, GarbageCycle,
-    GpuNeighbour, GraphNode, HandledError, JAX_ARRAY, JobThreads, NamedModule, Nanos,
-    NeighbourRole, Optimizer, OwnershipSnapshot, PoolId, RecorderState, RootModule, SavedBy,
-    SavedIn, Segment, SnapshotConsistency, Storage, TensorCategory, TensorDevice, TensorInfo,
-    TensorRow,
+    AllocatorSnapshot, Block, BlockState, CppKeeper, CppMemory, CudaIndex, DType, FreedBytes,
+    GarbageCycle, GpuNeighbour, GraphNode, HandledError, JAX_ARRAY, JobThreads, NamedModule, Nanos,
+    NeighbourRole, Optimizer, OwnershipSnapshot, PoolId, RecorderState, RetainedReference,
+    RootModule, SavedBy, SavedIn, Segment, SnapshotConsistency, Storage, TensorCategory,
+    TensorDevice, TensorInfo, TensorRow,
 };
 use crate::ownership::fixture;
 
@@ -146,6 +146,35 @@ fn a_deque_that_has_room_until_it_is_full_does_not_grow() {
 }
 
 #[test]
+fn what_says_why_an_owner_grows_is_one_finding_with_it() {
+    let growth = |owner: &str| {
+        let mut watch = GrowthWatch::default();
+        for time in 0..4 {
+            watch.add_owners(time as f64, groups(&[(owner.to_owned(), MIB * (1 + time))]));
+        }
+        watch.owners()
+    };
+    let kept = || {
+        let change = "store .item()";
+        let found = Finding::new("graphs kept", 4 * MIB, "3 results in f: l[*] keep graphs".into());
+        found.change(change).frees(4 * MIB).of("f: l[*]")
+    };
+    let add = |owner: &str, cause: Finding| {
+        let (growth, mut all) = (growth(owner), vec![cause]);
+        grows::add(&FindingFacts { growth: &growth, ..FindingFacts::default() }, &mut all);
+        all
+    };
+    let joined = add("f: l[*]", kept());
+    assert_eq!(joined.len(), 1);
+    let text = joined[0].text();
+    assert!(text.contains(", growing by 1.00 MiB a second") && text.ends_with("store .item()"));
+    assert_eq!(add("f: l", kept()).len(), 1);
+    // Another owner, or a small part of what grows.
+    assert_eq!(add("f: other", kept()).len(), 2);
+    assert_eq!(add("f: l", kept().frees(MIB)).len(), 2);
+}
+
+#[test]
 fn two_kept_graphs_are_found_and_one_is_not() {
     let of = |losses: u64| {
         let mut snapshot = OwnershipSnapshot::default();
@@ -209,6 +238,15 @@ fn optimizers_with_state_for_the_same_parameters_are_found() {
         ..snapshot(vec![state(16), state(32)])
     };
     assert_eq!(seen(&found(&of(7))), [("optimizers twice", 4 * MIB, Some(4 * MIB))]);
+    // A checkpoint has the old one's state, too.
+    let retained = |name: &str, mib| RetainedReference {
+        name: name.into(),
+        frees: vec![FreedBytes { device: CUDA, at_once: mib * MIB, after_collect: 0 }],
+        is_least: false,
+    };
+    let retained = vec![retained("f: new", 4), retained("f: old", 0)];
+    let shared = OwnershipSnapshot { retained, ..of(7) };
+    assert_eq!(seen(&found(&shared)), [("optimizers twice", 4 * MIB, None)]);
     assert_eq!(found(&of(8)), []);
 }
 
@@ -246,6 +284,9 @@ fn copied_model_is_found_and_a_different_one_is_not() {
     let mut average = of.clone();
     average.models[1].name = "main: ema".into();
     assert_eq!(found(&average), []);
+    let mut wrappers = of.clone();
+    wrappers.models[1].modules[1].parameters = vec![16];
+    assert_eq!(found(&wrappers), []);
     let mut clients = of.clone();
     clients.models[0].name = "main: clients[0].model".into();
     clients.models[1].name = "main: clients[1].model".into();
@@ -309,6 +350,15 @@ fn fragmented_cache_is_found_and_one_large_block_is_not() {
     assert_eq!(seen(&found_on(gpu(30 * MIB))), [("fragmented", 600 * MIB, None)]);
     assert_eq!(found_on(gpu(500 * MIB)), []);
     assert_eq!(found_on(GpuFacts { cache: None, ..gpu(30 * MIB) }), []);
+    // What each step needs is no waste.
+    let at_peak = |bytes: u64| {
+        let peak = Some(HighWater::first(0, (bytes * MIB) as i64, Nanos(0)));
+        let devices = [ObservedDevice { peak, ..observed() }];
+        let gpus = [gpu(30 * MIB)];
+        findings(&FindingFacts { gpus: &gpus, devices: &devices, ..FindingFacts::default() })
+    };
+    assert_eq!(at_peak(900), []);
+    assert_eq!(seen(&at_peak(500)), [("fragmented", 500 * MIB, None)]);
 }
 
 #[test]
@@ -367,19 +417,27 @@ fn streams(idle: u64) -> OwnershipSnapshot {
     OwnershipSnapshot { blocks: vec![map], ..OwnershipSnapshot::default() }
 }
 
-#[test]
-fn cache_of_idle_streams_is_found() {
-    let device = ObservedDevice {
+fn observed() -> ObservedDevice {
+    ObservedDevice {
         gpu: 0,
         peak: None,
         until: Nanos(1),
         ooms: FailureCount::default(),
         retries: FailureCount::default(),
-        reserved: Some(ReservedGrowth { bytes: 22 * MIB }),
+        reserved: None,
         full: None,
         seconds: 2.0,
-        taken_by: vec!["load (a.py:7)".to_owned()],
+        taken_by: Vec::new(),
         least: None,
+    }
+}
+
+#[test]
+fn cache_of_idle_streams_is_found() {
+    let device = ObservedDevice {
+        reserved: Some(ReservedGrowth { bytes: 22 * MIB }),
+        taken_by: vec!["load (a.py:7)".to_owned()],
+        ..observed()
     };
     let snapshot = streams(4);
     let gpu = GpuFacts {

@@ -1,13 +1,18 @@
 //! What keeps one tensor alive, as text.
 
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::Arc;
 
 use super::text::{footer, name};
 use super::why::write_way;
 use crate::analysis::results;
 use crate::model::{OwnershipSnapshot, Referrer, SavedIn, TensorReferrers, TensorRow};
 use crate::ownership::storages;
-use crate::render::shared::{EscapeGuard, OutputError, bytes, one_line};
+use crate::render::shared::{EscapeGuard, OutputError, bytes, count, one_line};
+
+/// Tensors of one name: all of a cache may be called alike.
+const MAX_OF_NAME: usize = 3;
 
 /// Writes what keeps the requested tensors alive: the way, what its steps would free, and all that
 /// refers to them.
@@ -19,8 +24,14 @@ pub fn why_text(
     let out = &mut EscapeGuard::text(out);
     let groups = storages(snapshot);
     let results = results(&snapshot.tensors, &snapshot.nodes);
+    let mut shown: BTreeMap<Option<&Arc<str>>, usize> = BTreeMap::new();
     for &index in asked {
         let row = &snapshot.tensors[index];
+        let of_name = shown.entry(row.names.first()).or_default();
+        *of_name += 1;
+        if !row.names.is_empty() && *of_name > MAX_OF_NAME {
+            continue;
+        }
         let referrers =
             snapshot.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
         write_tensor(out, snapshot, row)?;
@@ -55,6 +66,10 @@ pub fn why_text(
                 writeln!(out, "  its memory     is shared by {}", name(snapshot, other))?;
             }
         }
+    }
+    for (called, all) in shown.into_iter().filter(|(_, all)| *all > MAX_OF_NAME) {
+        let (called, more) = (called.map_or("", |name| name), all - MAX_OF_NAME);
+        writeln!(out, "{} more {called} (--json has all)", count(more as u64))?;
     }
     footer(out, snapshot)
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use super::frees::{COLLECT_NOTE, retained_text, sum};
 use crate::model::{KeptWay, TensorRow, WayStep};
+use crate::ownership::with_attributes;
 use crate::render::shared::{OutputError, bytes, number, one_line};
 
 /// The tensor shows less than this part of its storage: 1/2.
@@ -95,6 +96,7 @@ fn removal(name: &str) -> String {
         None => (None, name.strip_prefix("__main__.").unwrap_or(name)),
     };
     let place = scope.map_or_else(String::new, |function| format!(" in {function}"));
+    let path = &with_attributes(path);
     if let Some(tensor) = path.strip_suffix(".grad") {
         return format!("{tensor}.grad = None{place}");
     }
@@ -119,6 +121,7 @@ mod tests {
             ("pkg.mod.CACHE", "del pkg.mod.CACHE"),
             ("main: x.grad", "x.grad = None in main"),
             ("__main__.encode.<cache>", "encode.cache_clear()"),
+            ("__main__.Tap.__dict__[\"records\"]", "del Tap.records"),
             ("main: local.get()", "without local.get() in main:"),
         ] {
             assert_eq!(removal(name), change);
