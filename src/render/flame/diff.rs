@@ -1,4 +1,4 @@
-//! A differential flamegraph: red grew, blue shrank.
+//! A differential flamegraph: each frame has the colour of its own and its callees' difference.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub fn flame_diff(
     };
     let title =
         format!("GPU memory: {} now, {} in the other, {difference}", bytes(new), bytes(old));
-    let mut subtitle = "red: more than in the other; blue: less; width: now".to_owned();
+    let mut subtitle = "width: now; colour: the difference".to_owned();
     if gone > 0 {
         subtitle += &format!("; {} of the other are in stacks that hold nothing now", bytes(gone));
     }

@@ -4,6 +4,7 @@
 //! known; the style, which is put into inferno's own, draws it: hatched where bytes are not proven,
 //! darker in a dark browser. A reader without style sheets shows the plain colours.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -72,6 +73,14 @@ const OWN_PATTERNS: Fill = OWN[2];
 const LIBRARY: Fill = ((165, 191, 224), "#35567f");
 const MARK: Fill = ((220, 220, 220), "#4a4a4a");
 const WHOLE: Fill = ((236, 238, 241), "#262b32");
+/// More than in the other recording, as much, less: ColorBrewer's RdBu, safe for the colour-blind.
+const MORE: [Fill; 3] =
+    [((253, 219, 199), "#5c3327"), ((244, 165, 130), "#8a412d"), ((214, 96, 77), "#b84a33")];
+const AS_MUCH: Fill = ((240, 240, 240), "#33383e");
+const LESS: [Fill; 3] =
+    [((209, 229, 240), "#213c4d"), ((146, 197, 222), "#285a78"), ((67, 147, 195), "#2f7aa8")];
+/// Parts of the largest difference from which a colour is stronger.
+const STRONGER: [f64; 2] = [0.05, 0.33];
 const SEARCH: Color = Color { r: 122, g: 31, b: 162 };
 const GROUND: (&str, &str) = ("#ffffff", "#14171b");
 const TEXT: (&str, &str) = ("#16191d", "#f1f3f5");
@@ -100,6 +109,19 @@ fn color_of(node: &FrameNode) -> Color {
     }
 }
 
+/// `largest`: the largest difference of a frame.
+fn difference_color(size: &FrameSize, largest: u64) -> Color {
+    let change = size.bytes.abs_diff(size.before);
+    let part = change as f64 / largest.max(1) as f64;
+    let strength = STRONGER.iter().filter(|least| part >= **least).count();
+    let (r, g, b) = match size.bytes.cmp(&size.before) {
+        Ordering::Greater => MORE[strength].0,
+        Ordering::Equal => AS_MUCH.0,
+        Ordering::Less => LESS[strength].0,
+    };
+    Color { r, g, b }
+}
+
 /// The same in every picture (FNV-1a).
 fn hash(name: &str) -> usize {
     let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
@@ -122,12 +144,11 @@ fn label(node: &FrameNode, whole: u64, is_difference: bool) -> String {
     format!("{} · {size}{}", node.frame.name, place.unwrap_or_default())
 }
 
-/// 1 PiB a stack: the sum of thousands stays in inferno's scale of differences.
-const MAX_DRAWN: u64 = 1 << 50;
-
 /// Stacks in inferno's format, the largest first, with the colour of each frame.
 fn lines(tree: &FrameTree, is_difference: bool) -> (Vec<String>, PaletteMap) {
     let whole = tree.node(0).size.bytes;
+    let frames = tree.nodes()[1..].iter();
+    let largest = frames.map(|node| node.size.bytes.abs_diff(node.size.before)).max().unwrap_or(0);
     let (mut lines, mut palette) = (Vec::new(), PaletteMap::default());
     // inferno's root has no name.
     let (r, g, b) = WHOLE.0;
@@ -139,18 +160,15 @@ fn lines(tree: &FrameTree, is_difference: bool) -> (Vec<String>, PaletteMap) {
         path.truncate(depth.saturating_sub(1));
         if at != 0 {
             let label = label(node, whole, is_difference);
-            palette.insert(&label, color_of(node));
+            let color = match is_difference {
+                true => difference_color(&node.size, largest),
+                false => color_of(node),
+            };
+            palette.insert(&label, color);
             path.push(label);
         }
-        if !node.own.is_empty() && at != 0 {
-            let stack = path.join(";");
-            lines.push(match is_difference {
-                true => {
-                    let drawn = |bytes: u64| bytes.min(MAX_DRAWN);
-                    format!("{stack} {} {}", drawn(node.own.before), drawn(node.own.bytes))
-                }
-                false => format!("{stack} {}", node.own.bytes),
-            });
+        if node.own.bytes > 0 && at != 0 {
+            lines.push(format!("{} {}", path.join(";"), node.own.bytes));
         }
         open.extend(tree.children(at).into_iter().rev().map(|child| (child, depth + 1)));
     }
@@ -184,15 +202,13 @@ pub(super) fn svg(stacks: &[DrawnStack], page: SvgPage<'_>) -> Result<Vec<u8>, O
     lines.reverse();
     let mut svg = Vec::new();
     from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
-    Ok(with_style(svg, &legend, page.is_difference))
+    Ok(with_style(svg, &legend))
 }
 
 /// Puts the style at the end of inferno's, and the legend before the frames.
-fn with_style(svg: Vec<u8>, legend: &str, is_difference: bool) -> Vec<u8> {
-    let additions = [
-        ("</style>", style(is_difference)),
-        ("<svg id=\"frames\"", legend.to_owned() + &patterns()),
-    ];
+fn with_style(svg: Vec<u8>, legend: &str) -> Vec<u8> {
+    let additions =
+        [("</style>", style()), ("<svg id=\"frames\"", legend.to_owned() + &patterns())];
     additions.into_iter().fold(svg, |svg, (before, text)| {
         let at = svg.windows(before.len()).position(|part| part == before.as_bytes());
         match at {
@@ -241,7 +257,7 @@ fn patterns() -> String {
     text + "</defs>"
 }
 
-fn style(is_difference: bool) -> String {
+fn style() -> String {
     let search = format!("[fill=\"{}\"]", rgb((SEARCH.r, SEARCH.g, SEARCH.b), 0));
     let mut text = format!(
         "
@@ -266,10 +282,10 @@ svg:has(#frames > *:hover) #legend {{ display:none; }}
             let _ = writeln!(text, "rect[fill=\"{fill}\"] {{ fill:url(#{name}); }}");
         }
     }
-    text + &dark_style(is_difference)
+    text + &dark_style()
 }
 
-fn dark_style(is_difference: bool) -> String {
+fn dark_style() -> String {
     let mut text = format!(
         "@media (prefers-color-scheme: dark) {{
 #background stop {{ stop-color:{ground}; }}
@@ -283,22 +299,15 @@ text {{ fill:{ink}; }}
         ink = TEXT.1,
         soft = SOFT.1,
     );
-    if is_difference {
-        // Its boxes stay light.
-        let _ = writeln!(text, "#frames text {{ fill:{}; stroke:{}; }}", TEXT.0, GROUND.0);
-    } else {
-        for (light, dark) in OWN.into_iter().chain([LIBRARY, MARK, WHOLE]) {
-            let _ = writeln!(text, "rect[fill=\"{}\"] {{ fill:{dark}; }}", rgb(light, 0));
-        }
+    let differences = MORE.into_iter().chain([AS_MUCH]).chain(LESS);
+    for (light, dark) in OWN.into_iter().chain([LIBRARY, MARK, WHOLE]).chain(differences) {
+        let _ = writeln!(text, "rect[fill=\"{}\"] {{ fill:{dark}; }}", rgb(light, 0));
     }
     text + "}\n"
 }
 
-/// What the colours and patterns of this picture mean.
-fn legend(tree: &FrameTree, name_type: &str, is_difference: bool) -> String {
-    if is_difference {
-        return String::new();
-    }
+/// Colours say what a frame is, patterns how its bytes are known.
+fn meanings(tree: &FrameTree, name_type: &str) -> Vec<(Option<String>, &'static str)> {
     let (own, mark) = match name_type {
         "Owner:" => ("owners", "no owner"),
         "Module:" => ("modules", "no module"),
@@ -309,28 +318,44 @@ fn legend(tree: &FrameTree, name_type: &str, is_difference: bool) -> String {
     let coded = frames.iter().filter(|node| node.size.told > 0);
     let coded = coded.filter(|node| node.frame.kind != FrameKind::Mark);
     let known: BTreeSet<FrameEvidence> = coded.map(|node| FrameEvidence::of(&node.size)).collect();
-    let mut entries: Vec<(String, &str)> = Vec::new();
+    let mut entries = Vec::new();
     for kind in kinds {
         entries.push(match kind {
-            FrameKind::Own => (rgb(OWN_PATTERNS.0, 0), own),
-            FrameKind::Library => (rgb(LIBRARY.0, 0), "libraries"),
-            FrameKind::Mark => (rgb(MARK.0, 0), mark),
+            FrameKind::Own => (Some(rgb(OWN_PATTERNS.0, 0)), own),
+            FrameKind::Library => (Some(rgb(LIBRARY.0, 0)), "libraries"),
+            FrameKind::Mark => (Some(rgb(MARK.0, 0)), mark),
         });
     }
     for evidence in known {
-        entries.push((rgb(LIBRARY.0, evidence as u8), evidence.word()));
+        entries.push(match evidence {
+            FrameEvidence::Plain => (None, "plain: proven"),
+            _ => (Some(rgb(LIBRARY.0, evidence as u8)), evidence.word()),
+        });
     }
+    entries
+}
+
+/// What the colours and patterns of this picture mean.
+fn legend(tree: &FrameTree, name_type: &str, is_difference: bool) -> String {
+    let entries = match is_difference {
+        true => [(MORE[2], "more than in the other"), (AS_MUCH, "as much"), (LESS[2], "less")]
+            .map(|((light, _), word)| (Some(rgb(light, 0)), word))
+            .into(),
+        false => meanings(tree, name_type),
+    };
     let mut text = "<g id=\"legend\">".to_owned();
     let mut x = 10.0;
     for (fill, word) in entries {
         let top = LEGEND_Y - 10.0;
-        let _ = write!(
-            text,
-            "<rect x=\"{x:.1}\" y=\"{top}\" width=\"22\" height=\"12\" fill=\"{fill}\"/><text x=\"{:.1}\" \
-             y=\"{LEGEND_Y}\">{word}</text>",
-            x + 28.0
-        );
-        x += 28.0 + LETTER * (word.len() as f64 + 2.5);
+        if let Some(fill) = fill {
+            let _ = write!(
+                text,
+                "<rect x=\"{x:.1}\" y=\"{top}\" width=\"22\" height=\"12\" fill=\"{fill}\"/>"
+            );
+            x += 28.0;
+        }
+        let _ = write!(text, "<text x=\"{x:.1}\" y=\"{LEGEND_Y}\">{word}</text>");
+        x += LETTER * (word.len() as f64 + 2.5);
     }
     text + "</g>"
 }

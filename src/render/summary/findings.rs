@@ -7,11 +7,13 @@ pub(super) use crate::analysis::growth_rate as rate;
 use crate::analysis::{Finding, FindingCommand, GrowthWatch};
 use crate::model::OwnershipSnapshot;
 use crate::render::shared::{
-    EscapeGuard, OutputError, bytes, number, one_line, suggestion, suggestion_on, wrapped,
+    EscapeGuard, OutputError, bytes, cut, number, one_line, suggestion, suggestion_on, wrapped,
 };
 
 /// Of `memspy why`.
 const LARGEST: usize = 5;
+/// Of a problem that is cut.
+const MIN_PROBLEM: usize = 40;
 
 /// A finding as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub struct FindingText {
     pub frees: Option<u64>,
     /// The sentence.
     pub text: String,
+    /// Its end: what to change; may be empty.
+    pub change: String,
     /// The command that shows more.
     pub command: String,
 }
@@ -42,16 +46,47 @@ pub fn finding_text(finding: &Finding, pid: u32) -> FindingText {
         bytes: finding.bytes,
         frees: finding.frees,
         text: one_line(&finding.text()),
+        change: one_line(&finding.change),
         command,
     }
 }
 
 impl FindingText {
-    /// Two lines of a screen.
-    fn lines(&self) -> [String; 2] {
+    /// The sentence, in at most `room` characters, and the command.
+    fn lines(&self, room: Option<usize>) -> [String; 2] {
         let back = self.frees.map_or_else(String::new, |frees| format!("{} back: ", bytes(frees)));
-        [format!("* {back}{}", self.text), format!("    {}", self.command)]
+        let whole = format!("* {back}{}", self.text);
+        let sentence = match room.filter(|room| width(&whole) > *room && !self.change.is_empty()) {
+            Some(room) => self.shortened(&without_measures(&whole), room),
+            None => whole,
+        };
+        [sentence, format!("    {}", self.command)]
     }
+
+    /// The change is what helps: the problem is cut.
+    fn shortened(&self, whole: &str, room: usize) -> String {
+        match whole.strip_suffix(&self.change).and_then(|rest| rest.strip_suffix(": ")) {
+            Some(problem) if width(whole) > room => {
+                let change = format!(": {}", self.change);
+                let left = room.saturating_sub(width(&change)).max(MIN_PROBLEM);
+                format!("{}{change}", cut(problem, left))
+            }
+            _ => whole.to_owned(),
+        }
+    }
+}
+
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Without `(+4.00 MiB in 2.0 s; +4 storages)`.
+fn without_measures(text: &str) -> String {
+    let parts = text.split_once(" (+").and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(')')?;
+        Some(format!("{before}{after}"))
+    });
+    parts.unwrap_or_else(|| text.to_owned())
 }
 
 /// What findings could not be looked for: in what was not read, and by growth.
@@ -77,13 +112,15 @@ pub(super) fn no_findings(unchecked: &[String]) -> String {
     }
 }
 
-/// Findings as lines: the first `most` of them, and how many more there are, with what shows them.
+/// Findings as lines: the first `most` of them, each in `room` characters, and how many more there
+/// are, with what shows them.
 pub(super) fn finding_lines(
     findings: &[FindingText],
-    most: usize,
+    (most, room): (usize, Option<usize>),
     for_more: String,
 ) -> Vec<String> {
-    let mut lines: Vec<String> = findings.iter().take(most).flat_map(FindingText::lines).collect();
+    let shown = findings.iter().take(most);
+    let mut lines: Vec<String> = shown.flat_map(|finding| finding.lines(room)).collect();
     let left = findings.len().saturating_sub(most) as u64;
     if left > 0 {
         lines.push(format!("* {}", number(left, "more finding")));
@@ -107,7 +144,9 @@ pub fn findings_text(
         }
     }
     let all = suggestion_on(pid, "why", &["--json"]);
-    for line in finding_lines(findings, LARGEST, all).iter().flat_map(|line| wrapped(line, width)) {
+    for line in
+        finding_lines(findings, (LARGEST, None), all).iter().flat_map(|line| wrapped(line, width))
+    {
         writeln!(out, "{line}")?;
     }
     Ok(())

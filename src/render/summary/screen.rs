@@ -15,6 +15,7 @@ use crate::render::shared::{cut, wrapped};
 const PROMPTS: usize = 2;
 /// A row on a narrower terminal is too short for anything.
 const MIN_WIDTH: usize = 40;
+const WORD: usize = 6;
 
 /// Lines of a summary, and which of them are the sentence that matters most.
 pub(super) struct SummaryScreen {
@@ -99,7 +100,9 @@ fn laid_out(
         lines.extend(wrapped(&part.title, Some(width)));
         lines.extend(part.rows.iter().take(sizes.lines).map(|row| cut(row, width)));
     }
-    for line in finding_part(summary, sizes.findings) {
+    // Rows end with words, not at the border.
+    let room = width.saturating_sub(WORD) * sizes.finding_rows;
+    for line in finding_part(summary, sizes.findings, Some(room)) {
         lines.extend(in_rows(&line, width, sizes.finding_rows));
     }
     lines.extend(fitted(foot(summary)));

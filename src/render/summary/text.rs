@@ -144,7 +144,7 @@ fn whole(summary: &JobSummary<'_>, is_rank: bool, width: Option<usize>) -> Summa
     top.extend(owner_lines(summary, SummaryOwners::of(summary).as_ref(), owners, None));
     top.extend(grown(summary));
     let mut lines = fitted(top);
-    let mut bottom = finding_part(summary, FINDINGS);
+    let mut bottom = finding_part(summary, FINDINGS, None);
     bottom.extend(foot(summary));
     let bottom = fitted(bottom);
     let room = max_lines.saturating_sub(lines.len() + bottom.len());
@@ -295,7 +295,12 @@ pub(super) fn evidence_text(source: &LinesSource, is_short: bool) -> Option<Stri
     })
 }
 
-pub(super) fn finding_part(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
+/// `room`: of each sentence, in characters.
+pub(super) fn finding_part(
+    summary: &JobSummary<'_>,
+    most: usize,
+    room: Option<usize>,
+) -> Vec<String> {
     if summary.is_partial {
         return Vec::new();
     }
@@ -316,7 +321,7 @@ pub(super) fn finding_part(summary: &JobSummary<'_>, most: usize) -> Vec<String>
         lines.push(no_findings(&unchecked(summary.snapshot.ok(), summary.growth)));
     }
     let all = suggestion_on(summary.pid, "why", &[]);
-    lines.extend(finding_lines(summary.findings, most, all));
+    lines.extend(finding_lines(summary.findings, (most, room), all));
     lines
 }
 
