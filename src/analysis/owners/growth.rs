@@ -247,7 +247,10 @@ impl GrowthWatch {
             let rise = GrowthRise::of(&self.times.iter().copied().zip(bytes).collect::<Vec<_>>())?;
             let storages = |at: usize| levels.get(at).map_or(0, |(_, storages)| *storages as i64);
             let storages = storages(rise.between.1) - storages(rise.between.0);
-            if group.kind == OwnerKind::NoTensor && storages < MANY_BLOCKS {
+            // Gradients come and go with each step, and are never more than the parameters.
+            let is_bounded = group.category == TensorCategory::Gradient
+                && matches!(group.kind, OwnerKind::Model);
+            if is_bounded || group.kind == OwnerKind::NoTensor && storages < MANY_BLOCKS {
                 return None;
             }
             Some(OwnerGrowth { group: group.clone(), rise, storages })

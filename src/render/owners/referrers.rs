@@ -9,7 +9,7 @@ use super::why::write_way;
 use crate::analysis::results;
 use crate::model::{OwnershipSnapshot, Referrer, SavedIn, TensorReferrers, TensorRow};
 use crate::ownership::storages;
-use crate::render::shared::{EscapeGuard, OutputError, bytes, count, one_line};
+use crate::render::shared::{EscapeGuard, OutputError, bytes, count, number, one_line};
 
 /// Tensors of one name: all of a cache may be called alike.
 const MAX_OF_NAME: usize = 3;
@@ -103,11 +103,13 @@ fn write_referrers(out: &mut dyn Write, referrers: &TensorReferrers) -> Result<(
     }
     let seen = referrers.referrers.len();
     match referrers.count {
-        Some(count) if count >= 0 && count as usize > seen => writeln!(
-            out,
-            "  {} more of its {count} references: temporary values of functions, C and C++",
-            count as usize - seen
-        )?,
+        Some(all) if all >= 0 && all as usize > seen => {
+            let more = match seen {
+                0 => number(all as u64, "reference"),
+                _ => format!("{} more of its {all} references", all as usize - seen),
+            };
+            writeln!(out, "  {more}: temporary values of functions, C and C++")?;
+        }
         _ if seen == 0 => writeln!(out, "  nothing was found that refers to it")?,
         _ => {}
     }

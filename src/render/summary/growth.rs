@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::json::{GrowthJson, KeeperJson, ObservedGrowthJson, TimeToFullJson};
-use super::text::{ObservedLines, evidence_text, stops_text};
+use super::text::{LinesSource, ObservedLines, sampled_lines, stops_text};
 use crate::analysis::{GrowthWatch, TimeToFull};
 use crate::model::{StopTotals, TensorReferrers};
 use crate::render::owners::{COLLECT_NOTE, frees_text, group_label};
@@ -119,12 +119,19 @@ fn growing_lines(
     lines: &ObservedLines,
 ) -> std::io::Result<()> {
     let grown = watch.lines();
-    let Some(how) = evidence_text(&lines.source, false) else { return Ok(()) };
+    match &lines.source {
+        LinesSource::Exact => {}
+        LinesSource::Sampled { lacks_rights, .. } => {
+            writeln!(out, "\n{}", sampled_lines(*lacks_rights))?;
+            return Ok(());
+        }
+        LinesSource::None => return Ok(()),
+    }
     if grown.is_empty() {
-        writeln!(out, "\nno line owned more and more ({how})")?;
+        writeln!(out, "\nno line owned more and more (proven)")?;
         return Ok(());
     }
-    writeln!(out, "\n{:>13}  {:>11}  line that allocated it ({how})", "a second", "grown")?;
+    writeln!(out, "\n{:>13}  {:>11}  line that allocated it (proven)", "a second", "grown")?;
     for growth in grown.iter().take(LINES) {
         writeln!(
             out,

@@ -31,8 +31,6 @@ const MAX_TAG_ROWS: usize = 3;
 /// Lines need this part of the allocated memory: 1/100.
 const MIN_ATTRIBUTED: u64 = 100;
 
-const GUESS: &str = "unattributed: a guess from samples";
-
 /// The evidence for the lines.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LinesSource {
@@ -232,11 +230,15 @@ pub(super) struct LinePart {
 /// `None`: it is not known yet.
 pub(super) fn line_part(summary: &JobSummary<'_>, is_short: bool) -> Option<LinePart> {
     let alone = |title| Some(LinePart { title, rows: Vec::new() });
-    let Some(how) = evidence_text(&summary.lines.source, is_short) else {
-        let command = suggestion_on(summary.pid, "record", &[]);
-        let text = format!("lines: the recording did not begin in time ({command})");
-        return if summary.is_partial { None } else { alone(text) };
-    };
+    match &summary.lines.source {
+        LinesSource::Exact => {}
+        LinesSource::Sampled { lacks_rights, .. } => return alone(sampled_lines(*lacks_rights)),
+        LinesSource::None if summary.is_partial => return None,
+        LinesSource::None => {
+            let command = suggestion_on(summary.pid, "record", &[]);
+            return alone(format!("lines: the recording did not begin in time ({command})"));
+        }
+    }
     let mut rows: Vec<(u64, String)> = Vec::new();
     let (mut all, several) = (0, summary.lines.gpus.len() > 1);
     for (gpu, allocated, lines) in &summary.lines.gpus {
@@ -253,13 +255,13 @@ pub(super) fn line_part(summary: &JobSummary<'_>, is_short: bool) -> Option<Line
     let (told, everything) = (bytes(told.min(all)), bytes(all));
     if is_little {
         return alone(format!(
-            "lines: only {told} of {everything} was allocated in the {seconds:.1} s of the recording ({how})"
+            "lines: only {told} of {everything} was allocated in the {seconds:.1} s of the recording (proven)"
         ));
     }
     let title = match is_short {
-        true => format!("lines of the last {seconds:.1} s, {told} of {everything} ({how})"),
+        true => format!("lines of the last {seconds:.1} s, {told} of {everything} (proven)"),
         false => format!(
-            "allocated in the last {seconds:.1} s and live, {told} of {everything}, by line ({how})"
+            "allocated in the last {seconds:.1} s and live, {told} of {everything}, by line (proven)"
         ),
     };
     let row = |(size, line): &(u64, String)| format!("{:>11}  {}", bytes(*size), one_line(line));
@@ -282,17 +284,11 @@ fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Ve
     lines
 }
 
-/// How lines are known; `None`: they are not.
-pub(super) fn evidence_text(source: &LinesSource, is_short: bool) -> Option<String> {
-    Some(match source {
-        LinesSource::None => return None,
-        LinesSource::Exact => "proven".to_owned(),
-        LinesSource::Sampled { .. } if is_short => "unattributed: a guess".to_owned(),
-        LinesSource::Sampled { lacks_rights: true, .. } => {
-            format!("{GUESS}; exact as root where that costs little")
-        }
-        LinesSource::Sampled { .. } => GUESS.to_owned(),
-    })
+/// Samples see so few allocations that the lines that they give are mostly wrong.
+pub(super) fn sampled_lines(lacks_rights: bool) -> String {
+    let exact =
+        if lacks_rights { "root gets exact ones" } else { "'memspy record --exact' has them" };
+    format!("lines: unknown, as samples see too few allocations ({exact})")
 }
 
 /// `room`: of each sentence, in characters.
