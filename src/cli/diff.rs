@@ -217,7 +217,10 @@ fn owners(
         }
         let (label, gpu) = (&side.label, side.device.0);
         if args.after.is_none() && other.profile.owners(other.device, other.moment).is_some() {
-            bail!("{label}: no snapshot of the owners of GPU {gpu} had been recorded by --from");
+            bail!(
+                "{label}: no snapshot of the owners of GPU {gpu} had been recorded by --from: choose a later moment, or \
+                 record with --owners=5, which takes them more often"
+            );
         }
         bail!("{label} has no snapshots of the owners on GPU {gpu}: record with --owners");
     };
