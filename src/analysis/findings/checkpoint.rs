@@ -71,7 +71,7 @@ fn finding(facts: &FindingFacts<'_>, variable: &str, (copies, size): (u64, u64))
     let problem = format!("{variable} keeps {what} on the GPU beside those of the model");
     let name = variable.rsplit_once(": ").map_or(variable, |(_, name)| name);
     let change = match copies {
-        1 => format!("del {name}, or torch.load(..., map_location=\"cpu\")"),
+        1 => format!("keep {name} on the CPU (.cpu(), map_location=\"cpu\"), or del it"),
         _ => format!("keep fewer in {name}, or copy them to the CPU"),
     };
     // What else goes with the variable, such as optimizer state.

@@ -33,10 +33,12 @@ pub(super) fn add(facts: &FindingFacts<'_>, all: &mut Vec<Finding>) {
 /// The finding that says why it grows, if there is one.
 fn cause<'a>(all: &'a mut [Finding], growth: &OwnerGrowth) -> Option<&'a mut Finding> {
     let (owner, size) = (&growth.group.owner, growth.group.size.bytes);
+    let is_garbage = growth.group.kind == OwnerKind::Garbage;
     all.iter_mut().find(|cause| {
         let rest = cause.owner.strip_prefix(owner.as_str());
         let is_of_it = rest.is_some_and(|it| it.is_empty() || it.starts_with(['.', '[']));
-        is_of_it && cause.weight() as f64 >= size as f64 * NEARLY_ALL
+        (is_of_it || is_garbage && cause.kind == "garbage")
+            && cause.weight() as f64 >= size as f64 * NEARLY_ALL
     })
 }
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::listed;
-use super::sizes::{bytes_of, sum};
+use super::sizes::{bytes_of, owner_of, sum};
 use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::model::{Optimizer, OwnershipSnapshot, bytes};
 
@@ -23,6 +23,7 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         optimizer.variable.as_deref().unwrap_or(&optimizer.class).to_owned()
     };
     let found = together.into_iter().filter_map(|optimizers| {
+        let owner = owner_of(&snapshot.optimizers[*optimizers.last()?]);
         let mut sizes: Vec<(u64, String)> = optimizers
             .into_iter()
             .map(|index| &snapshot.optimizers[index])
@@ -49,7 +50,8 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
                 .change("let go of the old one, and of the scheduler or list that keeps it")
                 .frees(more.min(freed.unwrap_or(more))),
         };
-        (more >= MIN_BYTES).then_some(found.command("tensors", &["--limit", "0"]))
+        let found = found.command("tensors", &["--limit", "0"]).of(&owner);
+        (more >= MIN_BYTES).then_some(found)
     });
     found.collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::sizes::{bytes_of, sum};
+use super::sizes::{bytes_of, owner_of, sum};
 use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::model::{TensorRow, bytes, number};
 
@@ -54,7 +54,8 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         );
         let found = Finding::new("state of removed parameters", size, problem)
             .change("make a new optimizer after replacing a module")
-            .frees(size);
+            .frees(size)
+            .of(&owner_of(optimizer));
         (size >= MIN_BYTES).then_some(found)
     });
     found.collect()
