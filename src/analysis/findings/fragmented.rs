@@ -9,6 +9,8 @@ const MIB: u64 = 1 << 20;
 /// Least cache that is always free, and its least fraction of reserved memory.
 const MIN_CACHED: u64 = 128 * MIB;
 const MIN_CACHED_PART: u64 = 5;
+/// Least memory that a change should give back.
+const MIN_BACK: u64 = MIN_CACHED / 2;
 /// Fragmented if the largest free block is at most this fraction.
 const MAX_PIECE_PART: u64 = 4;
 
@@ -36,25 +38,25 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         }
         let when = if peak > 0 { " even at the peak" } else { "" };
         let problem = format!(
-            "GPU {}: {} is cached and free{when}, but in {} of at most {}; empty_cache() would return {}",
+            "GPU {}: {} is cached and free{when}, but in {} of at most {}",
             gpu.gpu,
             bytes(cached),
             number(blocks, "block"),
-            bytes(largest),
-            bytes(releasable)
+            bytes(largest)
         );
         let found = Finding::new("fragmented", cached, problem).command("dump", &[]);
         let maps = facts.snapshot.map_or(&[][..], |snapshot| &snapshot.blocks).iter();
         let map = maps.into_iter().find(|map| map.device.0 == gpu.gpu);
-        Some(
-            match map.map(with_expandable).filter(|curable| *curable > releasable + MIN_CACHED / 2)
-            {
-                Some(curable) => found
-                    .change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes it usable")
-                    .frees(curable),
-                None => found,
-            },
-        )
+        let curable = map.map_or(0, with_expandable);
+        Some(if curable > releasable + MIN_BACK {
+            found
+                .change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes it usable")
+                .frees(curable)
+        } else if releasable >= MIN_BACK {
+            found.change("torch.cuda.empty_cache() returns it to the GPU").frees(releasable)
+        } else {
+            found
+        })
     });
     found.collect()
 }

@@ -1,7 +1,7 @@
 //! An owner grows.
 
 use super::{Finding, FindingFacts, GpuFacts, MIN_BYTES};
-use crate::analysis::owners::{OwnerGrowth, OwnerKind, raw_group_label};
+use crate::analysis::owners::{OwnerFrees, OwnerGrowth, OwnerKind, raw_group_label};
 use crate::model::{bytes, count};
 
 /// In names of what `functools.lru_cache` keeps.
@@ -83,7 +83,8 @@ fn finding(growth: &OwnerGrowth, may_be_a_cycle: bool) -> Finding {
     };
     match growth.group.kind {
         OwnerKind::Variable | OwnerKind::Graph if !may_be_one_step => {
-            found.frees(growth.group.size.bytes)
+            let known = growth.group.frees.as_ref().map(OwnerFrees::all).filter(|all| *all > 0);
+            found.frees(known.unwrap_or(growth.group.size.bytes))
         }
         _ => found,
     }

@@ -4,6 +4,9 @@ use super::{Finding, FindingFacts, MIN_BYTES};
 use crate::model::{TensorCategory, TensorRow, bytes, number};
 use crate::ownership::{held_storages, owner_label};
 
+/// Least part of what is allocated: 1/50.
+const MIN_PART: u64 = 50;
+
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot else { return Vec::new() };
     let (mut size, mut storages, mut most) = (0, 0, (0, String::new()));
@@ -27,7 +30,9 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
             }
         }
     }
-    if storages == 0 {
+    // The result of a loss function may be a view of what it was computed in.
+    let allocated: u64 = facts.gpus.iter().filter_map(|gpu| gpu.allocated).sum();
+    if storages == 0 || size * MIN_PART < allocated {
         return Vec::new();
     }
     let problem = format!(

@@ -156,7 +156,7 @@ fn weights_that_nobody_needs_are_found() {
     let kept = [("checkpoint kept", 8 * MIB, Some(8 * MIB))];
     let checkpoint = found(&of("main: checkpoint[\"model\"]"));
     assert_eq!(seen(&checkpoint), kept);
-    assert!(checkpoint[0].change.starts_with("del checkpoint"), "{checkpoint:?}");
+    assert!(checkpoint[0].change.starts_with("keep checkpoint on the CPU"), "{checkpoint:?}");
     assert_eq!(found(&of("main: ema.shadow")), []);
     let name = "main: optimizer.state.keys()";
     let state = tensor(48, 4, 4, TensorCategory::OptimizerState, &format!("SGD.buffer[{name}]"));
