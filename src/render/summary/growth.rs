@@ -39,7 +39,7 @@ pub fn growth_text(
     for keeper in keepers {
         write_keeper(out, pid, keeper)?;
     }
-    growing_lines(out, watch, lines)?;
+    growing_lines(out, pid, watch, lines)?;
     for (gpu, full) in full {
         let (room, rate) = (bytes(full.room), bytes(full.rate as u64));
         let when = full_in(full);
@@ -115,6 +115,7 @@ fn write_keeper(out: &mut dyn Write, pid: u32, keeper: &GrowthKeeper) -> std::io
 
 fn growing_lines(
     out: &mut dyn Write,
+    pid: u32,
     watch: &GrowthWatch,
     lines: &ObservedLines,
 ) -> std::io::Result<()> {
@@ -122,7 +123,7 @@ fn growing_lines(
     match &lines.source {
         LinesSource::Exact => {}
         LinesSource::Sampled { lacks_rights, .. } => {
-            writeln!(out, "\n{}", sampled_lines(*lacks_rights))?;
+            writeln!(out, "\n{}", sampled_lines(pid, *lacks_rights))?;
             return Ok(());
         }
         LinesSource::None => return Ok(()),

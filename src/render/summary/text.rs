@@ -232,7 +232,10 @@ pub(super) fn line_part(summary: &JobSummary<'_>, is_short: bool) -> Option<Line
     let alone = |title| Some(LinePart { title, rows: Vec::new() });
     match &summary.lines.source {
         LinesSource::Exact => {}
-        LinesSource::Sampled { lacks_rights, .. } => return alone(sampled_lines(*lacks_rights)),
+        LinesSource::Sampled { .. } if summary.lines.gpus.is_empty() => return None,
+        LinesSource::Sampled { lacks_rights, .. } => {
+            return alone(sampled_lines(summary.pid, *lacks_rights));
+        }
         LinesSource::None if summary.is_partial => return None,
         LinesSource::None => {
             let command = suggestion_on(summary.pid, "record", &[]);
@@ -285,9 +288,11 @@ fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Ve
 }
 
 /// Samples see so few allocations that the lines that they give are mostly wrong.
-pub(super) fn sampled_lines(lacks_rights: bool) -> String {
-    let exact =
-        if lacks_rights { "root gets exact ones" } else { "'memspy record --exact' has them" };
+pub(super) fn sampled_lines(pid: u32, lacks_rights: bool) -> String {
+    let exact = match lacks_rights {
+        true => "root gets exact ones".to_owned(),
+        false => suggestion_on(pid, "record", &["--exact"]),
+    };
     format!("lines: unknown, as samples see too few allocations ({exact})")
 }
 
