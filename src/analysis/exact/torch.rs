@@ -19,6 +19,9 @@ const REMAINDER: u64 = 1 << 20;
 const UNSETTLED: u64 = 5_000_000;
 /// In nanoseconds: on a busy machine, a thread may wait this long between a change and its event.
 const LATE_EVENT: u64 = 100_000_000;
+/// In nanoseconds: so long, on a machine with too few processors, a thread may wait inside a free
+/// that began before the probes were placed.
+const UNDER_WAY: u64 = 3_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TorchPeak {
@@ -68,6 +71,7 @@ pub(crate) struct TorchDevice {
     pub(crate) snapshots: u64,
     /// Also in an earlier part of the recording.
     pub(crate) last_snapshot: Option<Nanos>,
+    first_snapshot: Option<Nanos>,
     /// Blocks freed, and allocated, without an event.
     pub(crate) gone: u64,
     pub(crate) found: u64,
@@ -119,6 +123,7 @@ impl TorchDevice {
             greatest_reserved: None,
             has_unconfirmed: false,
             last_snapshot: None,
+            first_snapshot: None,
             gone: 0,
             found: 0,
             excess: 0,

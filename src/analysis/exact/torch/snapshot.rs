@@ -2,7 +2,7 @@
 
 use super::super::extent::{BlockSizes, BlockStatistics};
 use super::super::live_blocks::{BEFORE, NO_EVENT, TrackedBlock};
-use super::{TorchDevice, TorchPeak, UNSETTLED};
+use super::{TorchDevice, TorchPeak, UNDER_WAY, UNSETTLED};
 use crate::model::{AllocatorSnapshot, BlockState, Nanos, Segment, SnapshotConsistency};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -22,6 +22,9 @@ impl TorchDevice {
         self.snapshots += 1;
         let first = self.last_snapshot.is_none();
         self.last_snapshot = Some(snapshot.time);
+        if first {
+            self.first_snapshot = Some(snapshot.time);
+        }
         let settled = snapshot.time.0.saturating_sub(UNSETTLED);
         let present = self.add_found_blocks(snapshot, first.then_some(freed_early), settled);
         let too_early_to_say = self.remove_gone_blocks(&present, snapshot.time, settled);
@@ -104,8 +107,10 @@ impl TorchDevice {
         let mut too_early_to_say = Vec::new();
         for (address, block) in absent {
             // On a busy machine, threads wait long inside a free. If one did while the probes were
-            // placed, its block was still in the first snapshot.
-            let was_being_freed = self.snapshots == 2
+            // placed, its block was still in the first snapshots.
+            let since =
+                self.first_snapshot.map_or(u64::MAX, |first| time.0.saturating_sub(first.0));
+            let was_being_freed = (self.snapshots == 2 || since <= UNDER_WAY)
                 && block.account as usize == BEFORE
                 && !self.frees_from_snapshots;
             if self.doubtful.remove(&address) || was_being_freed {
