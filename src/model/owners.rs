@@ -258,6 +258,11 @@ impl OwnershipSnapshot {
         self.pause.is_some() && self.uncertain.is_none()
     }
 
+    /// What a reference would free, if that is known.
+    pub fn retained_by(&self, name: &str) -> Option<&RetainedReference> {
+        self.retained.iter().find(|known| *known.name == *name)
+    }
+
     /// Whether no tensor is missing.
     pub fn has_all_tensors(&self) -> bool {
         self.incomplete.as_ref().is_none_or(|incomplete| !incomplete.lacks_tensors())

@@ -122,6 +122,11 @@ const DEVICES: [&str; 21] = [
 ];
 
 impl TensorDevice {
+    /// Number of the GPU; without an index it is the first.
+    pub fn gpu(self) -> u32 {
+        self.index.map_or(0, |index| index as u32)
+    }
+
     /// Whether it is CUDA.
     pub fn is_cuda(self) -> bool {
         self.kind == 1

@@ -100,7 +100,7 @@ fn leaks_are_named_in_the_first_three_rows() {
         let time = if *leaks == ALSO_IN_SUMMARY { "4s" } else { "600ms" };
         let summary = named(&target, &["summary", "--for", time], "growth", leaks);
         let found = summary["findings"].as_array().unwrap();
-        // One whose cause is known is told with it.
+        // Where the cause is known, its finding says how fast the owner grows.
         let grows = |finding: &&Value| finding["text"].as_str().unwrap().contains("grow");
         let grows = found.iter().filter(grows).count();
         assert!(grows >= leaks.len(), "{found:#?}");

@@ -4,6 +4,7 @@ use super::{LastingCopies, LastingGradients};
 use crate::analysis::blocks::{Fragmentation, FreeBlocks};
 use crate::analysis::live::{DeviceSnapshot, HostUse, ObservedDevice, OutsideTorch};
 use crate::analysis::owners::{GrowthWatch, OwnerGroup, OwnerGrowth};
+use crate::analysis::profile::HighWater;
 use crate::model::{AllocatorSnapshot, GpuNeighbour, JobThreads, OwnershipSnapshot};
 
 /// A device's memory in bytes, `None` if unknown. `outside` is the process's memory outside
@@ -108,4 +109,11 @@ pub struct FindingFacts<'a> {
     pub host: Option<&'a HostUse>,
     pub threads: Option<&'a JobThreads>,
     pub neighbours: &'a [GpuNeighbour],
+}
+
+impl FindingFacts<'_> {
+    /// The peak of what is allocated on a GPU.
+    pub(super) fn peak(&self, gpu: u32) -> Option<HighWater> {
+        self.devices.iter().find(|device| device.gpu == gpu)?.peak
+    }
 }

@@ -27,8 +27,7 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         let (reserved, allocated) = (gpu.reserved?, gpu.allocated?);
         let CacheFacts { general, private, releasable } = gpu.cache?;
         // Graphs replay into private memory: it is not free. What the peak takes is no waste.
-        let device = facts.devices.iter().find(|device| device.gpu == gpu.gpu);
-        let peak = device.and_then(|device| device.peak).map_or(0, |peak| peak.bytes.max(0) as u64);
+        let peak = facts.peak(gpu.gpu).map_or(0, |peak| peak.bytes.max(0) as u64);
         let used = allocated.max(peak);
         let cached = reserved.saturating_sub(used).saturating_sub(private);
         let FreeBlocks { blocks, largest, .. } = general;

@@ -27,7 +27,7 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         let problem =
             format!("{} of gradients are kept of {}, which is in eval()", bytes(size), group.owner);
         let change = match is_in_graph {
-            true => "each backward pass makes them anew, and its graph is saved: call it in torch.no_grad()",
+            true => "each step computes them anew: call the model in torch.no_grad()",
             false => "zero_grad(set_to_none=True) frees them",
         };
         Some(Finding::new("gradients in eval", size, problem).change(change).frees(size))

@@ -19,7 +19,7 @@ pub(super) fn add(facts: &FindingFacts<'_>, all: &mut Vec<Finding>) {
     };
     // A buffer that has room until it is full.
     let has_room = |growth: &&OwnerGrowth| {
-        let gpu = facts.gpus.iter().find(|gpu| gpu.gpu == gpu_of(growth));
+        let gpu = facts.gpus.iter().find(|gpu| gpu.gpu == growth.group.device.gpu());
         gpu.and_then(GpuFacts::left).is_some_and(|left| growth.ends_within(left))
     };
     for growth in fast.filter(|growth| !is_full(growth) && !has_room(growth)) {
@@ -44,13 +44,7 @@ fn cause<'a>(all: &'a mut [Finding], growth: &OwnerGrowth) -> Option<&'a mut Fin
 
 /// Whether its GPU held more before memspy attached: it may be emptied again.
 fn may_be_a_cycle(facts: &FindingFacts<'_>, growth: &OwnerGrowth) -> bool {
-    let gpu = gpu_of(growth);
-    let device = facts.devices.iter().find(|device| device.gpu == gpu);
-    device.and_then(|device| device.peak).is_some_and(|peak| peak.older().is_some())
-}
-
-fn gpu_of(growth: &OwnerGrowth) -> u32 {
-    growth.group.device.index.map_or(0, |index| index as u32)
+    facts.peak(growth.group.device.gpu()).is_some_and(|peak| peak.older().is_some())
 }
 
 fn finding(growth: &OwnerGrowth, may_be_a_cycle: bool) -> Finding {

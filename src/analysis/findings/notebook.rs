@@ -63,7 +63,7 @@ fn freed(
     kept: &OnlyNamed<'_>,
     is_such: &dyn Fn(&str) -> bool,
 ) -> (u64, String) {
-    let known = facts.snapshot.and_then(|it| it.retained.iter().find(|it| &*it.name == retained));
+    let known = facts.snapshot.and_then(|snapshot| snapshot.retained_by(retained));
     let exact = known.filter(|known| !known.is_least).map(RetainedReference::on_gpus);
     if let Some(exact) = exact.filter(|exact| *exact >= kept.bytes) {
         return (exact, bytes(exact));

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::finding::listed;
 use super::sizes::{bytes_of, owner_of, sum};
 use super::{Finding, FindingFacts, MIN_BYTES};
-use crate::model::{Optimizer, OwnershipSnapshot, bytes};
+use crate::model::{Optimizer, RetainedReference, bytes};
 
 pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(snapshot) = facts.snapshot else { return Vec::new() };
@@ -39,7 +39,9 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
             bytes(more)
         );
         // All but the one of the most memory; what a checkpoint shares stays.
-        let freed: Option<Vec<u64>> = names.iter().map(|name| freed_by(snapshot, name)).collect();
+        let freed = names.iter().map(|name| snapshot.retained_by(name));
+        let freed: Option<Vec<u64>> =
+            freed.map(|known| known.map(RetainedReference::on_gpus)).collect();
         let freed = freed.map(|of| of.iter().sum::<u64>() - of.iter().max().unwrap_or(&0));
         let found = Finding::new("optimizers twice", more, problem);
         let found = match freed {
@@ -54,10 +56,4 @@ pub(super) fn find(facts: &FindingFacts<'_>) -> Vec<Finding> {
         (more >= MIN_BYTES).then_some(found)
     });
     found.collect()
-}
-
-/// What a reference would free, if that is known.
-fn freed_by(snapshot: &OwnershipSnapshot, name: &str) -> Option<u64> {
-    let known = snapshot.retained.iter().find(|known| *known.name == *name)?;
-    Some(known.on_gpus())
 }

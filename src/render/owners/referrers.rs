@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::Arc;
 
 use super::text::{footer, name};
 use super::why::write_way;
@@ -24,13 +23,15 @@ pub fn why_text(
     let out = &mut EscapeGuard::text(out);
     let groups = storages(snapshot);
     let results = results(&snapshot.tensors, &snapshot.nodes);
-    let mut shown: BTreeMap<Option<&Arc<str>>, usize> = BTreeMap::new();
+    let mut of_names: BTreeMap<&str, usize> = BTreeMap::new();
     for &index in asked {
         let row = &snapshot.tensors[index];
-        let of_name = shown.entry(row.names.first()).or_default();
-        *of_name += 1;
-        if !row.names.is_empty() && *of_name > MAX_OF_NAME {
-            continue;
+        if let Some(name) = row.names.first() {
+            let of_name = of_names.entry(name).or_default();
+            *of_name += 1;
+            if *of_name > MAX_OF_NAME {
+                continue;
+            }
         }
         let referrers =
             snapshot.referrers.iter().find(|referrers| Some(referrers.object) == row.object);
@@ -67,9 +68,8 @@ pub fn why_text(
             }
         }
     }
-    for (called, all) in shown.into_iter().filter(|(_, all)| *all > MAX_OF_NAME) {
-        let (called, more) = (called.map_or("", |name| name), all - MAX_OF_NAME);
-        writeln!(out, "{} more {called} (--json has all)", count(more as u64))?;
+    for (name, all) in of_names.into_iter().filter(|(_, all)| *all > MAX_OF_NAME) {
+        writeln!(out, "{} more {name} (--json has all)", count((all - MAX_OF_NAME) as u64))?;
     }
     footer(out, snapshot)
 }

@@ -84,9 +84,7 @@ pub(super) fn reserved(summary: &JobSummary<'_>) -> Vec<String> {
 /// At the owners' present growth; `None` without growth.
 pub(super) fn seconds_to_full(gpu: &GpuFacts, growth: &GrowthWatch) -> Option<f64> {
     let left = gpu.left()?;
-    let on_it = |device: crate::model::TensorDevice| {
-        device.is_cuda() && device.index.map_or(0, |index| index as u32) == gpu.gpu
-    };
+    let on_it = |device: crate::model::TensorDevice| device.is_cuda() && device.gpu() == gpu.gpu;
     let grown = growth.owners();
     let lasts = |it: &&OwnerGrowth| !it.may_be_one_step() && !it.ends_within(left);
     let grown = grown.iter().filter(|it| on_it(it.group.device)).filter(lasts);

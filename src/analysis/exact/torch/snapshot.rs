@@ -105,14 +105,13 @@ impl TorchDevice {
         let live = self.ledger.live.iter().filter(|(address, _)| !present.contains(address));
         let absent: Vec<(u64, TrackedBlock)> = live.map(|(at, block)| (*at, *block)).collect();
         let mut too_early_to_say = Vec::new();
+        // On a busy machine, threads wait long inside a free. If one did while the probes were
+        // placed, its block was still in the first snapshots.
+        let since = self.first_snapshot.map_or(u64::MAX, |first| time.0.saturating_sub(first.0));
+        let is_beginning = self.snapshots == 2 || since <= UNDER_WAY;
         for (address, block) in absent {
-            // On a busy machine, threads wait long inside a free. If one did while the probes were
-            // placed, its block was still in the first snapshots.
-            let since =
-                self.first_snapshot.map_or(u64::MAX, |first| time.0.saturating_sub(first.0));
-            let was_being_freed = (self.snapshots == 2 || since <= UNDER_WAY)
-                && block.account as usize == BEFORE
-                && !self.frees_from_snapshots;
+            let was_being_freed =
+                is_beginning && block.account as usize == BEFORE && !self.frees_from_snapshots;
             if self.doubtful.remove(&address) || was_being_freed {
                 if let Some(block) = self.ledger.free(address, time.0) {
                     self.ledger.remove_from_peak(block);

@@ -36,7 +36,7 @@ impl OwnerFrees {
             });
         }
         let name = reference(group)?;
-        let known = snapshot.retained.iter().find(|known| *known.name == *name)?;
+        let known = snapshot.retained_by(&name)?;
         // In a job with GPUs, what the host gets back is not asked.
         let has_gpu =
             || snapshot.tensors.iter().filter_map(|row| row.tensor.device).any(|it| it.is_cuda());
